@@ -1,0 +1,29 @@
+"""One family of errors: each says what was expected, what came, and what to do.
+
+Every error this library raises on purpose is a `D2LMultiError`, and also the built-in
+error a Python user would expect to catch (`ValueError`, `ImportError`, ...).
+"""
+
+
+class D2LMultiError(Exception):
+    """Base of every error raised by d2lmulti."""
+
+
+class InvalidInput(D2LMultiError, ValueError):
+    """An argument has the wrong value, type, shape or length."""
+
+
+class BackendNotInstalled(D2LMultiError, ImportError):
+    """A framework is asked for that this Python does not have."""
+
+
+class DeviceUnavailable(D2LMultiError, RuntimeError):
+    """A device is asked for that this machine does not have."""
+
+
+class DataUnavailable(D2LMultiError, OSError):
+    """A data set is neither in the cache nor to be downloaded."""
+
+
+class DataCorrupt(D2LMultiError, ValueError):
+    """A data file is truncated, has a wrong checksum, or is not what it says."""
