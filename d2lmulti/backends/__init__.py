@@ -1,0 +1,71 @@
+"""The frameworks behind one contract (see `protocol.py`): a backend is a module.
+
+Generic code starts with `B = backend_of(x)`, which imports nothing. Only the edges
+(command line, first cell of a chapter) call `get_backend(name)`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+from ..errors import BackendNotInstalled, InvalidInput
+from .protocol import Backend
+
+# name -> (module in this package, what its tensors' module names start with, pip name)
+_BACKENDS = {
+    "torch": ("pytorch", "torch", "torch"),
+    "mxnet": ("mxnet", "mxnet", "mxnet"),
+    "paddle": ("paddle", "paddle", "paddlepaddle"),
+    "reference": ("reference", __name__ + ".reference", "numpy"),
+}
+_ALIASES = {"pytorch": "torch", "paddlepaddle": "paddle", "numpy": "reference"}
+
+
+def backend_names() -> tuple[str, ...]:
+    """Names of the three framework backends, in the order of the book's tabs."""
+    return ("torch", "mxnet", "paddle")
+
+
+def get_backend(name: str | None = None) -> Backend:
+    """Import and return the backend module called `name`.
+
+    Without a name: the environment variable D2LMULTI_BACKEND, else `torch`.
+    Raises `InvalidInput` for an unknown name, `BackendNotInstalled` (with the install
+    command) for a framework that this Python does not have.
+    """
+    asked = name if name is not None else os.environ.get("D2LMULTI_BACKEND") or "torch"
+    key = _ALIASES.get(asked, asked)
+    if key not in _BACKENDS:
+        raise InvalidInput(
+            f"expected one of {', '.join(_BACKENDS)} as backend, got {asked!r}; set "
+            "D2LMULTI_BACKEND or pass one of these names"
+        )
+    module, _, package = _BACKENDS[key]
+    try:
+        return importlib.import_module(f"{__name__}.{module}")  # type: ignore[return-value]
+    except ImportError as error:
+        raise BackendNotInstalled(
+            f"the backend {key!r} needs a framework that this Python does not have "
+            f"({error}); install it with `pip install {package}` (README, 'What works "
+            "where', says which versions exist) or choose another backend"
+        ) from error
+
+
+def backend_of(x: Any) -> Backend:
+    """Return the backend that owns the tensor `x`, judged by its type alone.
+
+    Raises `InvalidInput` when `x` is no tensor of any backend.
+    """
+    for cls in type(x).__mro__:
+        owner = cls.__module__
+        for module, prefix, _ in _BACKENDS.values():
+            if owner == prefix or owner.startswith(prefix + "."):
+                loaded = sys.modules.get(f"{__name__}.{module}")
+                return loaded or importlib.import_module(f"{__name__}.{module}")  # type: ignore[return-value]
+    raise InvalidInput(
+        f"expected a tensor of torch, mxnet or paddle, got {type(x).__module__}."
+        f"{type(x).__name__}; make one with get_backend(name).array(values, device)"
+    )

@@ -1,0 +1,181 @@
+"""The MXNet backend: the verbs of `protocol.py` in MXNet's words (`mx.np` arrays)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, npx
+from mxnet.numpy import ndarray as Tensor
+
+from .device_names import place
+from .protocol import AnyDevice, Context
+
+name = "mxnet"
+
+_level = logging.root.manager.disable
+logging.disable(logging.INFO)  # set_np announces itself on stderr
+npx.set_np()  # NumPy semantics: scalars and empty tensors are legal shapes
+logging.disable(_level)
+
+
+# -- devices ---------------------------------------------------------------------
+
+
+def gpu_count() -> int:
+    return mx.context.num_gpus()
+
+
+def native(device: AnyDevice) -> mx.Context:
+    if isinstance(device, mx.Context):
+        kind, index = device.device_type, device.device_id
+        device = f"gpu:{index}" if kind == "gpu" else "cpu"
+    kind, index = place(device, gpu_count(), name)
+    return mx.gpu(index) if kind == "gpu" else mx.cpu()
+
+
+def device_of(x: Tensor) -> str:
+    return "cpu" if x.ctx.device_type != "gpu" else f"gpu:{x.ctx.device_id}"
+
+
+def synchronize() -> None:
+    npx.waitall()
+
+
+# -- storage ---------------------------------------------------------------------
+
+
+def array(value: np.ndarray | Sequence, device: AnyDevice = "cpu") -> Tensor:
+    value = np.asarray(value)  # without dtype=, mx.np.array would make it float32
+    return mx.np.array(value, dtype=value.dtype, ctx=native(device))
+
+
+def numpy(x: Tensor) -> np.ndarray:
+    return x.asnumpy()
+
+
+def zeros(shape: Sequence[int], dtype: str, device: AnyDevice = "cpu") -> Tensor:
+    return mx.np.zeros(tuple(shape), dtype=dtype, ctx=native(device))
+
+
+def dtype_of(x: Tensor) -> str:
+    return np.dtype(x.dtype).name
+
+
+def copy_to(x: Tensor, device: AnyDevice) -> Tensor:
+    if x.size == 0:  # copyto on an empty array never completes its shape check
+        return mx.np.zeros(x.shape, dtype=x.dtype, ctx=native(device))
+    return x.detach().copyto(native(device))
+
+
+def read(x: Tensor, first: int, last: int) -> Tensor:
+    if first == last:  # an empty slice of mx.np has no storage to take a view of
+        return mx.np.zeros((0,), dtype=x.dtype, ctx=x.ctx)
+    with autograd.pause():
+        return x.detach().reshape_view(-1)[first:last]
+
+
+def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> None:
+    if first == last:
+        return
+    with autograd.pause():
+        part = x.detach().reshape_view(-1)[first:last]  # reshape() would copy
+        y = y.detach().reshape(-1).as_in_ctx(x.ctx)
+        if add:
+            part += y
+        else:
+            part[:] = y
+
+
+# -- autograd --------------------------------------------------------------------
+
+
+def attach_grad(x: Tensor) -> None:
+    x.attach_grad(grad_req="add")  # "write" would forget all but the last backward
+
+
+def record() -> Context:
+    return autograd.record()
+
+
+def pause() -> Context:
+    return autograd.pause()
+
+
+def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
+    autograd.backward(list(ys), list(dys) if dys is not None else None)
+
+
+def grad(x: Tensor) -> Tensor:
+    return x.grad
+
+
+def clear_grad_(x: Tensor) -> None:
+    x.grad[:] = 0
+
+
+def detach(x: Tensor) -> Tensor:
+    return x.detach()
+
+
+# -- operations ------------------------------------------------------------------
+
+
+def sum(x: Tensor, axis: int | tuple[int, ...], keepdims: bool = False) -> Tensor:
+    return x.sum(axis=axis, keepdims=keepdims)
+
+
+def transpose(x: Tensor, axes: Sequence[int]) -> Tensor:
+    return x.transpose(*axes)
+
+
+def concat(xs: Sequence[Tensor], axis: int = 0) -> Tensor:
+    return mx.np.concatenate(list(xs), axis=axis)
+
+
+def argmax(x: Tensor, axis: int = -1) -> Tensor:
+    return x.argmax(axis=axis).astype("int64")
+
+
+def relu(x: Tensor) -> Tensor:
+    return npx.relu(x)
+
+
+def gelu(x: Tensor) -> Tensor:
+    return npx.leaky_relu(x, act_type="gelu")
+
+
+def softmax(x: Tensor, axis: int = -1) -> Tensor:
+    return npx.softmax(x, axis=axis)
+
+
+def conv2d(X: Tensor, W: Tensor, b: Tensor, padding: int = 0) -> Tensor:
+    return npx.convolution(
+        X, W, b, num_filter=W.shape[0], kernel=W.shape[2:], pad=(padding, padding)
+    )
+
+
+def avg_pool2d(X: Tensor, size: int) -> Tensor:
+    window = (size, size)
+    return npx.pooling(X, kernel=window, stride=window, pool_type="avg")
+
+
+def max_pool2d(X: Tensor, size: int) -> Tensor:
+    window = (size, size)
+    return npx.pooling(X, kernel=window, stride=window, pool_type="max")
+
+
+def embedding(ids: Tensor, W: Tensor) -> Tensor:
+    return npx.embedding(
+        ids, W, input_dim=W.shape[0], output_dim=W.shape[1], dtype=W.dtype
+    )
+
+
+def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Tensor:
+    return npx.layer_norm(x, gamma, beta, axis=-1, eps=eps)
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    return -npx.pick(npx.log_softmax(logits, axis=-1), y, axis=-1)

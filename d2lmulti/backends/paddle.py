@@ -1,0 +1,178 @@
+"""The Paddle backend: the verbs of `protocol.py` in Paddle's words."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+
+with warnings.catch_warnings():  # a missing ccache is no news for a reader
+    warnings.filterwarnings("ignore", message=".*ccache")
+    import paddle
+
+import paddle.nn.functional as F
+from paddle import Tensor
+
+from .device_names import place
+from .protocol import AnyDevice, Context
+
+name = "paddle"
+
+
+# -- devices ---------------------------------------------------------------------
+
+
+def gpu_count() -> int:
+    return paddle.device.cuda.device_count()
+
+
+def native(device: AnyDevice) -> paddle.base.core.Place:
+    if isinstance(device, paddle.CPUPlace):
+        return device
+    if isinstance(device, (paddle.CUDAPlace, paddle.base.core.Place)):
+        device = str(device).removeprefix("Place(").removesuffix(")")
+    kind, index = place(device, gpu_count(), name)
+    return paddle.CUDAPlace(index) if kind == "gpu" else paddle.CPUPlace()
+
+
+def device_of(x: Tensor) -> str:
+    return "cpu" if x.place.is_cpu_place() else f"gpu:{x.place.gpu_device_id()}"
+
+
+def synchronize() -> None:
+    for i in range(gpu_count()):
+        paddle.device.synchronize(f"gpu:{i}")
+
+
+# -- storage ---------------------------------------------------------------------
+
+
+def array(value: np.ndarray | Sequence, device: AnyDevice = "cpu") -> Tensor:
+    return paddle.to_tensor(np.asarray(value), place=native(device))
+
+
+def numpy(x: Tensor) -> np.ndarray:
+    return np.array(x.detach().numpy())
+
+
+def zeros(shape: Sequence[int], dtype: str, device: AnyDevice = "cpu") -> Tensor:
+    return paddle.to_tensor(np.zeros(tuple(shape), dtype), place=native(device))
+
+
+def dtype_of(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("paddle.")
+
+
+def copy_to(x: Tensor, device: AnyDevice) -> Tensor:
+    target = native(device)
+    if x.place._equals(target):
+        return x.detach().clone()  # x.to(...) would return x itself
+    return x.detach()._copy_to(target, True)
+
+
+def read(x: Tensor, first: int, last: int) -> Tensor:
+    return x.detach().reshape([-1])[first:last]
+
+
+def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> None:
+    if first == last:  # Paddle's slice write raises on an empty part
+        return
+    with paddle.no_grad():
+        flat = x.detach().reshape([-1])  # a view
+        y = y.detach().reshape([-1])
+        if not y.place._equals(x.place):
+            y = y._copy_to(x.place, True)
+        if add:
+            part = flat[first:last]  # a view too: += on the slice would not reach x
+            part.add_(y)
+        else:
+            flat[first:last] = y
+
+
+# -- autograd --------------------------------------------------------------------
+
+
+def attach_grad(x: Tensor) -> None:
+    x.stop_gradient = False
+    x.grad = paddle.zeros_like(x)
+
+
+def record() -> Context:
+    return paddle.enable_grad()
+
+
+def pause() -> Context:
+    return paddle.no_grad()
+
+
+def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
+    paddle.autograd.backward(list(ys), list(dys) if dys is not None else None)
+
+
+def grad(x: Tensor) -> Tensor:
+    return x.grad.detach()  # a new handle to the same storage at every call
+
+
+def clear_grad_(x: Tensor) -> None:
+    with paddle.no_grad():
+        x.grad.zero_()
+
+
+def detach(x: Tensor) -> Tensor:
+    return x.detach()
+
+
+# -- operations ------------------------------------------------------------------
+
+
+def sum(x: Tensor, axis: int | tuple[int, ...], keepdims: bool = False) -> Tensor:
+    return x.sum(axis=axis, keepdim=keepdims)
+
+
+def transpose(x: Tensor, axes: Sequence[int]) -> Tensor:
+    return x.transpose(list(axes))
+
+
+def concat(xs: Sequence[Tensor], axis: int = 0) -> Tensor:
+    return paddle.concat(list(xs), axis=axis)
+
+
+def argmax(x: Tensor, axis: int = -1) -> Tensor:
+    return x.argmax(axis=axis)
+
+
+def relu(x: Tensor) -> Tensor:
+    return F.relu(x)
+
+
+def gelu(x: Tensor) -> Tensor:
+    return F.gelu(x)
+
+
+def softmax(x: Tensor, axis: int = -1) -> Tensor:
+    return F.softmax(x, axis=axis)
+
+
+def conv2d(X: Tensor, W: Tensor, b: Tensor, padding: int = 0) -> Tensor:
+    return F.conv2d(X, W, b, padding=padding)
+
+
+def avg_pool2d(X: Tensor, size: int) -> Tensor:
+    return F.avg_pool2d(X, size)
+
+
+def max_pool2d(X: Tensor, size: int) -> Tensor:
+    return F.max_pool2d(X, size)
+
+
+def embedding(ids: Tensor, W: Tensor) -> Tensor:
+    return F.embedding(ids, W)
+
+
+def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], gamma, beta, eps)
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(logits, y, reduction="none")

@@ -1,0 +1,154 @@
+"""The backend contract: what a framework must be able to do, one verb a line.
+
+A backend is a *module of plain functions*. `pytorch.py`, `mxnet.py`, `paddle.py` and
+the NumPy `reference.py` hold the functions below in this order, so that any two can be
+laid side by side. There is no verb where the frameworks already agree: `+ - * / ** @`,
+`x[a:b]` along the first dimension, `x.reshape(shape)`, `x.shape`, `x.sum()`.
+Setup and data parallelism: see the chapters *setup* and *data_parallel*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+
+Tensor = Any  # a tensor of the backend's own kind
+AnyDevice = Any  # a Device, its name ("gpu:0", "sim:1", "cpu") or the framework's own
+Context = AbstractContextManager[Any]
+
+
+class Backend(Protocol):
+    """About thirty verbs; every backend module satisfies this protocol."""
+
+    name: str
+
+    # -- devices ----------------------------------------------------------------
+
+    def gpu_count(self) -> int:
+        """Count the GPUs that this framework can use now."""
+
+    def native(self, device: AnyDevice) -> Any:
+        """Turn a device or its name into the framework's own device object.
+
+        `sim:i` lives on GPU `i mod gpu_count()`, or on the CPU without GPUs.
+        Raises `DeviceUnavailable` for a GPU that is not there, `InvalidInput` for a
+        name that is no device.
+        """
+
+    def device_of(self, x: Tensor) -> str:
+        """Name the physical device that holds `x`: `cpu` or `gpu:<i>`."""
+
+    def synchronize(self) -> None:
+        """Wait until every device has finished: the only honest end of a timing."""
+
+    # -- storage ----------------------------------------------------------------
+
+    def array(self, value: np.ndarray | Sequence[Any], device: AnyDevice = "cpu") -> Tensor:
+        """Make a tensor from NumPy values: same dtype, same shape, own storage."""
+
+    def numpy(self, x: Tensor) -> np.ndarray:
+        """Copy a tensor to a NumPy array that shares nothing with it."""
+
+    def zeros(self, shape: Sequence[int], dtype: str, device: AnyDevice = "cpu") -> Tensor:
+        """Make a tensor of zeros; `dtype` is a NumPy name such as `float32`."""
+
+    def dtype_of(self, x: Tensor) -> str:
+        """Name the dtype as NumPy does: `float32`, `int64`."""
+
+    def copy_to(self, x: Tensor, device: AnyDevice) -> Tensor:
+        """Copy `x` to `device` into *new* storage, also when it is there already."""
+
+    def read(self, x: Tensor, first: int, last: int) -> Tensor:
+        """Read elements first..last-1 of the flattened `x`, as a 1-d tensor.
+
+        It may share storage with `x` (a view) or not (a copy), so use it before `x`
+        changes and never write to it. An empty part is legal.
+        """
+
+    def write_(
+        self, x: Tensor, first: int, last: int, y: Tensor, add: bool = False
+    ) -> None:
+        """Write (or add) the `last - first` values of `y` into the flattened `x`.
+
+        Works in place, outside any recorded graph, also on `grad(p)` and on parameters;
+        `y` may lie on another device. An empty part is legal.
+        """
+
+    # -- autograd, in D2L's words -------------------------------------------------
+
+    def attach_grad(self, x: Tensor) -> None:
+        """Make the leaf `x` collect a gradient, which starts at zero."""
+
+    def record(self) -> Context:
+        """Record the operations inside: only those can be differentiated."""
+
+    def pause(self) -> Context:
+        """Record nothing inside (evaluation, updates)."""
+
+    def backward(self, ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
+        """Add d(sum of ys)/dx to the gradient of every leaf x that `ys` depend on.
+
+        `dys`: one gradient for each of `ys`, of its shape; None means ones. It feeds
+        the gradient that arrived from another device.
+        """
+
+    def grad(self, x: Tensor) -> Tensor:
+        """Get the live gradient of `x`: `write_` into it changes what `x` has."""
+
+    def clear_grad_(self, x: Tensor) -> None:
+        """Set the gradient of `x` to zero; gradients add up until this is called."""
+
+    def detach(self, x: Tensor) -> Tensor:
+        """Get the values of `x` outside the graph; may share storage with `x`."""
+
+    # -- operations of the models ---------------------------------------------------
+
+    def sum(
+        self, x: Tensor, axis: int | tuple[int, ...], keepdims: bool = False
+    ) -> Tensor:
+        """Sum over one or several dimensions."""
+
+    def transpose(self, x: Tensor, axes: Sequence[int]) -> Tensor:
+        """Permute the dimensions: dimension i of the result is `axes[i]` of `x`."""
+
+    def concat(self, xs: Sequence[Tensor], axis: int = 0) -> Tensor:
+        """Join tensors along one dimension."""
+
+    def argmax(self, x: Tensor, axis: int = -1) -> Tensor:
+        """Find the index of the largest value along one dimension."""
+
+    def relu(self, x: Tensor) -> Tensor:
+        """max(x, 0), elementwise; its gradient at 0 is 0."""
+
+    def gelu(self, x: Tensor) -> Tensor:
+        """x * Phi(x) with the exact normal distribution function."""
+
+    def softmax(self, x: Tensor, axis: int = -1) -> Tensor:
+        """exp(x) / sum exp(x) along one dimension."""
+
+    def conv2d(self, X: Tensor, W: Tensor, b: Tensor, padding: int = 0) -> Tensor:
+        """Cross-correlate with stride 1.
+
+        X (batch, c_in, h, w), W (c_out, c_in, kh, kw), b (c_out,) give
+        (batch, c_out, h + 2 padding - kh + 1, w + 2 padding - kw + 1).
+        """
+
+    def avg_pool2d(self, X: Tensor, size: int) -> Tensor:
+        """Average disjoint size x size windows; what does not fill one is dropped."""
+
+    def max_pool2d(self, X: Tensor, size: int) -> Tensor:
+        """Take the maximum of disjoint size x size windows; the rest is dropped."""
+
+    def embedding(self, ids: Tensor, W: Tensor) -> Tensor:
+        """Look up rows: ids (...) of int64 and W (vocabulary, d) give (..., d)."""
+
+    def layer_norm(
+        self, x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5
+    ) -> Tensor:
+        """Normalise the last dimension (biased variance), then scale and shift."""
+
+    def cross_entropy(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Loss of every example: logits (n, classes), y (n,) of int64 give (n,)."""

@@ -1,0 +1,164 @@
+"""The PyTorch backend: the verbs of `protocol.py` in PyTorch's words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .device_names import place
+from .protocol import AnyDevice, Context
+
+name = "torch"
+
+
+# -- devices ---------------------------------------------------------------------
+
+
+def gpu_count() -> int:
+    return torch.cuda.device_count()
+
+
+def native(device: AnyDevice) -> torch.device:
+    if isinstance(device, torch.device):
+        device = "cpu" if device.type == "cpu" else f"gpu:{device.index or 0}"
+    kind, index = place(device, gpu_count(), name)
+    return torch.device("cuda", index) if kind == "gpu" else torch.device("cpu")
+
+
+def device_of(x: Tensor) -> str:
+    return "cpu" if x.device.type == "cpu" else f"gpu:{x.device.index}"
+
+
+def synchronize() -> None:
+    for i in range(gpu_count()):  # torch.cuda.synchronize() alone waits for one GPU
+        torch.cuda.synchronize(i)
+
+
+# -- storage ---------------------------------------------------------------------
+
+
+def array(value: np.ndarray | Sequence, device: AnyDevice = "cpu") -> Tensor:
+    return torch.tensor(np.asarray(value), device=native(device))
+
+
+def numpy(x: Tensor) -> np.ndarray:
+    return x.detach().cpu().numpy().copy()
+
+
+def zeros(shape: Sequence[int], dtype: str, device: AnyDevice = "cpu") -> Tensor:
+    return torch.zeros(
+        tuple(shape), dtype=getattr(torch, dtype), device=native(device)
+    )
+
+
+def dtype_of(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")
+
+
+def copy_to(x: Tensor, device: AnyDevice) -> Tensor:
+    return x.detach().to(native(device), copy=True)  # plain .to() may return x itself
+
+
+def read(x: Tensor, first: int, last: int) -> Tensor:
+    return x.detach().reshape(-1)[first:last]
+
+
+def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> None:
+    part = x.detach().view(-1)[first:last]
+    if add:
+        part.add_(y.detach().reshape(-1).to(x.device))
+    else:
+        part.copy_(y.detach().reshape(-1))
+
+
+# -- autograd --------------------------------------------------------------------
+
+
+def attach_grad(x: Tensor) -> None:
+    x.requires_grad_(True)
+    x.grad = torch.zeros_like(x)
+
+
+def record() -> Context:
+    return torch.enable_grad()
+
+
+def pause() -> Context:
+    return torch.no_grad()
+
+
+def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
+    torch.autograd.backward(
+        list(ys), list(dys) if dys is not None else [torch.ones_like(y) for y in ys]
+    )
+
+
+def grad(x: Tensor) -> Tensor:
+    return x.grad
+
+
+def clear_grad_(x: Tensor) -> None:
+    x.grad.zero_()
+
+
+def detach(x: Tensor) -> Tensor:
+    return x.detach()
+
+
+# -- operations ------------------------------------------------------------------
+
+
+def sum(x: Tensor, axis: int | tuple[int, ...], keepdims: bool = False) -> Tensor:
+    return x.sum(dim=axis, keepdim=keepdims)
+
+
+def transpose(x: Tensor, axes: Sequence[int]) -> Tensor:
+    return x.permute(*axes)
+
+
+def concat(xs: Sequence[Tensor], axis: int = 0) -> Tensor:
+    return torch.cat(list(xs), dim=axis)
+
+
+def argmax(x: Tensor, axis: int = -1) -> Tensor:
+    return x.argmax(dim=axis)
+
+
+def relu(x: Tensor) -> Tensor:
+    return F.relu(x)
+
+
+def gelu(x: Tensor) -> Tensor:
+    return F.gelu(x)
+
+
+def softmax(x: Tensor, axis: int = -1) -> Tensor:
+    return F.softmax(x, dim=axis)
+
+
+def conv2d(X: Tensor, W: Tensor, b: Tensor, padding: int = 0) -> Tensor:
+    return F.conv2d(X, W, b, padding=padding)
+
+
+def avg_pool2d(X: Tensor, size: int) -> Tensor:
+    return F.avg_pool2d(X, size)
+
+
+def max_pool2d(X: Tensor, size: int) -> Tensor:
+    return F.max_pool2d(X, size)
+
+
+def embedding(ids: Tensor, W: Tensor) -> Tensor:
+    return F.embedding(ids, W)
+
+
+def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], gamma, beta, eps)
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(logits, y, reduction="none")
