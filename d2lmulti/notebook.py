@@ -1,0 +1,147 @@
+"""What a chapter needs from Jupyter: `%load_ext d2lmulti.notebook`.
+
+It adds the cell magic `%%tab torch` (or mxnet, paddle): the cell runs when
+`D2LMULTI_BACKEND` names that framework, and is skipped otherwise. It also draws figures
+as sharp PNG in one quiet style. The page builder, the tests of the chapters and the
+script that executes them ask `tab_of` here, so all four agree on what a tab is.
+Chapter: setup.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from d2lmulti.errors import InvalidInput
+
+TABS = {"torch": "PyTorch", "mxnet": "MXNet", "paddle": "Paddle"}
+"""The key and the label of each framework tab, in the order of the page."""
+
+_TAB_LINE = re.compile(r"\A\s*%%tab\b[ \t]*([^\n]*)(?:\n|\Z)")
+
+_STYLE = {
+    "figure.figsize": (6.4, 3.6),
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "font.size": 10.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e3e3e3",
+    "grid.linewidth": 0.8,
+    "lines.linewidth": 2.0,
+    "legend.frameon": False,
+    # Okabe and Ito's palette without its yellow: told apart by the colour-blind,
+    # and dark enough on white.
+    "axes.prop_cycle": (
+        "cycler('color', ['#0072B2', '#D55E00', '#009E73', '#CC79A7', '#56B4E9',"
+        " '#E69F00', '#000000'])"
+    ),
+}
+
+
+def tab_of(source: str, tags: Iterable[str] = ()) -> str | None:
+    """Return the tab key of a code cell, or None for a cell common to all backends.
+
+    A tab cell begins with the line `%%tab KEY`; the cell tag `tab-KEY` says the same to
+    the page and to the tests, but not to Jupyter. The key is returned as written, so
+    it may be one that `TABS` does not know.
+    """
+    match = _TAB_LINE.match(source)
+    if match:
+        return match.group(1).strip()
+    for tag in tags:
+        if tag.startswith("tab-"):
+            return tag[len("tab-") :]
+    return None
+
+
+def without_tab_line(source: str) -> str:
+    """Return the source of a cell without its line `%%tab KEY`, if it has one."""
+    return _TAB_LINE.sub("", source)
+
+
+def current_tab() -> str:
+    """Return the tab that runs: `D2LMULTI_BACKEND`, or `torch` when it is not set.
+
+    Raises InvalidInput when the variable names no framework of `TABS`.
+    """
+    value = os.environ.get("D2LMULTI_BACKEND") or "torch"
+    key = {"pytorch": "torch"}.get(value.lower(), value.lower())
+    if key not in TABS:
+        raise InvalidInput(
+            f"D2LMULTI_BACKEND is {value!r}, but a chapter runs with "
+            f"{', '.join(TABS)}; set it to one of these and restart the kernel"
+        )
+    return key
+
+
+def _select_tab(lines: list[str]) -> list[str]:
+    """Turn a tab cell into an ordinary cell, or into an empty one.
+
+    The cell is rewritten before IPython reads it, not run by a magic, so that its
+    traceback, its last value, its names and its figures are those of any other cell.
+    """
+    source = "".join(lines)
+    key = tab_of(source)
+    if key not in TABS:
+        return lines  # not a tab, or a wrong key: the magic below says so
+    if key != current_tab():
+        return ["# skipped: not the framework that D2LMULTI_BACKEND chooses\n"]
+    body = without_tab_line(source)
+    if body.startswith("%%"):
+        return body.splitlines(keepends=True)  # another magic must come first
+    # A comment in place of the magic keeps line numbers as the reader sees them.
+    return [f"# tab {key}\n", *body.splitlines(keepends=True)]
+
+
+def _unknown_tab(line: str, cell: str | None = None) -> None:
+    """%%tab KEY runs the cell when D2LMULTI_BACKEND is KEY (torch, mxnet, paddle)."""
+    raise InvalidInput(
+        f"expected one of {', '.join(TABS)} after %%tab, got {line.strip()!r}; "
+        "write the key on the first line of the cell, as in: %%tab torch"
+    )
+
+
+def _set_figure_style(shell: Any) -> None:
+    """Draw figures as PNG at twice the screen resolution, in one quiet style."""
+    # Needed by chapters with figures only; `import d2lmulti` must not pay for it.
+    import matplotlib
+    from matplotlib_inline.config import InlineBackend
+
+    inline = InlineBackend.instance(parent=shell)
+    # Without the version of matplotlib inside, an unchanged figure stays the same file.
+    inline.print_figure_kwargs = {
+        "bbox_inches": "tight",
+        "metadata": {"Software": None},
+    }
+    inline.figure_formats = {"retina"}
+    matplotlib.rcParams.update(_STYLE)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Make the `%%tab` magic and the figure style part of this IPython shell."""
+    current_tab()  # a wrong choice should fail in the first cell
+    transforms: list[Callable[[list[str]], list[str]]] = (
+        shell.input_transformers_cleanup
+    )
+    if _select_tab not in transforms:
+        names = [getattr(f, "__name__", "") for f in transforms]
+        # IPython's own step for %%magics is called cell_magic; come before it.
+        at = names.index("cell_magic") if "cell_magic" in names else len(transforms)
+        transforms.insert(at, _select_tab)
+    shell.register_magic_function(_unknown_tab, "cell", "tab")
+    _set_figure_style(shell)
+    # Paddle warns about a missing compiler cache with a path of the machine.
+    warnings.filterwarnings("ignore", message="No ccache found")
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Take the `%%tab` magic out of this shell again."""
+    if _select_tab in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.remove(_select_tab)
+    shell.magics_manager.magics["cell"].pop("tab", None)
