@@ -1,0 +1,129 @@
+"""Show adjacent code cells of different frameworks as one set of synced tabs.
+
+A cell joins a tab when its first line is `%%tab KEY` (or its tag is `tab-KEY`). A run of
+such cells, with nothing between them, becomes one tab set; two cells with the same key
+stand one below the other in the same tab, each above its own output. All tab sets of
+the book switch together, and the choice outlives the page (sphinx-design keeps it in
+the browser). A tab that is missing or unknown is a warning, an error with `-W`.
+"""
+
+from __future__ import annotations
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.transforms import SphinxTransform
+from sphinx.util import logging
+from sphinx_design.shared import create_component
+
+from d2lmulti.notebook import TABS, tab_of, without_tab_line
+
+LOGGER = logging.getLogger(__name__)
+
+
+def is_code_cell(node: nodes.Node) -> bool:
+    """Tell whether a node is a code cell as MyST-NB makes them."""
+    return (
+        isinstance(node, nodes.container) and node.get("nb_element") == "cell_code"
+    )
+
+
+def tab_key(cell: nodes.container) -> str | None:
+    """Return the key of a tab cell, and take the line `%%tab KEY` out of its source."""
+    tags = cell.get("cell_metadata", {}).get("tags", [])
+    source = next(
+        (
+            block
+            for part in cell.children
+            if part.get("nb_element") == "cell_code_source"
+            for block in part.findall(nodes.literal_block)
+        ),
+        None,
+    )
+    if source is None:  # the input is hidden by a tag
+        return tab_of("", tags)
+    text = source.astext()
+    key = tab_of(text, tags)
+    if key is not None:
+        shown = without_tab_line(text)
+        source.rawsource = shown
+        source.children = []
+        source += nodes.Text(shown)
+    return key
+
+
+def tab_set(
+    run: list[tuple[str, nodes.container]], labels: dict[str, str], group: str
+) -> nodes.container:
+    """Build the tab set of a run of (key, cell), its tabs in the order of `labels`."""
+    first = run[0][1]
+    cells: dict[str, list[nodes.container]] = {}
+    for key, cell in run:
+        cells.setdefault(key, []).append(cell)
+    for key in [k for k in cells if k not in labels]:
+        LOGGER.warning(
+            "unknown code tab %r; expected one of %s",
+            key, ", ".join(labels), location=first, type="code_tabs", subtype="key",
+        )  # fmt: skip
+    for key in [k for k in labels if k not in cells]:
+        LOGGER.warning(
+            "the code tab %r is missing beside %s; write a cell that begins with "
+            "'%%%%tab %s'",
+            key, ", ".join(cells), key, location=first, type="code_tabs", subtype="key",
+        )  # fmt: skip
+    tabs = create_component("tab-set", classes=["sd-tab-set", "code-tabs"])
+    tabs.source, tabs.line = first.source, first.line
+    for key in sorted(cells, key=lambda k: list(labels).index(k) if k in labels else 99):
+        label = nodes.rubric(
+            "", labels.get(key, key),
+            classes=["sd-tab-label"], sync_group=group, sync_id=key,
+        )  # fmt: skip
+        content = create_component(
+            "tab-content", classes=["sd-tab-content"], children=cells[key]
+        )
+        item = create_component(
+            "tab-item", classes=["sd-tab-item"], children=[label, content]
+        )
+        item.source, item.line = first.source, first.line
+        tabs += item
+    return tabs
+
+
+class CodeTabs(SphinxTransform):
+    """Replace every run of adjacent tab cells by one tab set."""
+
+    # After translation (20) and gated solutions (10); sphinx-design turns the tab sets
+    # into HTML in a post-transform, so other builders show the tabs one by one.
+    default_priority = 400
+
+    def apply(self, **kwargs: object) -> None:
+        cells = list(self.document.findall(is_code_cell))
+        for parent in {id(cell.parent): cell.parent for cell in cells}.values():
+            children: list[nodes.Node] = []
+            run: list[tuple[str, nodes.container]] = []
+            for child in [*parent.children, None]:
+                key = tab_key(child) if child and is_code_cell(child) else None
+                if key is not None:
+                    run.append((key, child))
+                    continue
+                if run:
+                    children.append(
+                        tab_set(
+                            run,
+                            self.config.code_tabs_labels,
+                            self.config.code_tabs_group,
+                        )
+                    )
+                    run = []
+                if child is not None:
+                    children.append(child)
+            parent.children = []
+            parent.extend(children)
+
+
+def setup(app: Sphinx) -> dict[str, object]:
+    """Register the transform and its two settings."""
+    app.setup_extension("sphinx_design")
+    app.add_config_value("code_tabs_labels", dict(TABS), "env")
+    app.add_config_value("code_tabs_group", "framework", "env")
+    app.add_transform(CodeTabs)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
