@@ -151,9 +151,15 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
     return npx.softmax(x, axis=axis)
 
 
-def conv2d(X: Tensor, W: Tensor, b: Tensor, padding: int = 0) -> Tensor:
+def conv2d(X: Tensor, W: Tensor, b: Tensor | None, padding: int = 0) -> Tensor:
     return npx.convolution(
-        X, W, b, num_filter=W.shape[0], kernel=W.shape[2:], pad=(padding, padding)
+        X,
+        W,
+        b,
+        num_filter=W.shape[0],
+        kernel=W.shape[2:],
+        pad=(padding, padding),
+        no_bias=b is None,
     )
 
 

@@ -129,10 +129,10 @@ class Backend(Protocol):
     def softmax(self, x: Tensor, axis: int = -1) -> Tensor:
         """exp(x) / sum exp(x) along one dimension."""
 
-    def conv2d(self, X: Tensor, W: Tensor, b: Tensor, padding: int = 0) -> Tensor:
+    def conv2d(self, X: Tensor, W: Tensor, b: Tensor | None, padding: int = 0) -> Tensor:
         """Cross-correlate with stride 1.
 
-        X (batch, c_in, h, w), W (c_out, c_in, kh, kw), b (c_out,) give
+        X (batch, c_in, h, w), W (c_out, c_in, kh, kw), b (c_out,) or None give
         (batch, c_out, h + 2 padding - kh + 1, w + 2 padding - kw + 1).
         """
 

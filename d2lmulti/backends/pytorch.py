@@ -140,7 +140,7 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
     return F.softmax(x, dim=axis)
 
 
-def conv2d(X: Tensor, W: Tensor, b: Tensor, padding: int = 0) -> Tensor:
+def conv2d(X: Tensor, W: Tensor, b: Tensor | None, padding: int = 0) -> Tensor:
     return F.conv2d(X, W, b, padding=padding)
 
 

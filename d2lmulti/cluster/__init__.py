@@ -1,0 +1,1 @@
+"""What communication and memory cost, without any framework."""

@@ -1,0 +1,62 @@
+"""Devices: the machine's real GPUs, or simulated ones when it has too few.
+
+A simulated device keeps a real one's manners: its tensors have storage of their own,
+and every copy between two devices goes through the transport and is counted.
+Chapter: *setup*.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..backends import get_backend
+from ..errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device: kind `gpu`, `sim` or `cpu` and its number; `str` gives `gpu:0`."""
+
+    kind: str
+    index: int = 0
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
+
+    __repr__ = __str__
+
+
+def devices(
+    n: int, backend: str | None = None, simulate: bool | None = None
+) -> list[Device]:
+    """Return the first n GPUs, or n simulated devices if there are fewer than n GPUs.
+
+    `simulate=True` asks for simulated devices also where there are GPUs,
+    `simulate=False` refuses them. Raises `InvalidInput` for n < 1 and when
+    `simulate=False` asks for more GPUs than there are.
+    """
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise InvalidInput(f"expected at least 1 device, got {n!r}; use devices(1)")
+    B = get_backend(backend)
+    if simulate is None:
+        simulate = B.gpu_count() < n
+    if not simulate and B.gpu_count() < n:
+        raise InvalidInput(
+            f"expected at most the {B.gpu_count()} GPUs that {B.name} sees, got "
+            f"{n}; allow simulated devices (simulate=None) or ask for fewer"
+        )
+    return [Device("sim" if simulate else "gpu", i) for i in range(n)]
+
+
+def try_gpu(i: int = 0, backend: str | None = None) -> Device:
+    """Return GPU i if the backend sees it, otherwise the CPU (D2L's `try_gpu`)."""
+    if isinstance(i, bool) or not isinstance(i, int) or i < 0:
+        raise InvalidInput(f"expected the number of a GPU, 0 or more, got {i!r}")
+    count = get_backend(backend).gpu_count()
+    return Device("gpu", i) if i < count else Device("cpu")
+
+
+def try_all_gpus(backend: str | None = None) -> list[Device]:
+    """Return all GPUs that the backend sees, or [cpu] if there are none."""
+    count = get_backend(backend).gpu_count()
+    return [Device("gpu", i) for i in range(count)] or [Device("cpu")]

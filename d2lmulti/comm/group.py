@@ -1,0 +1,47 @@
+"""A group is the set of ranks that take part in a collective.
+
+In one process every rank is local; in a run of n processes each process holds one.
+The current group is set by the launcher only; without one, `len(data)` tensors make a
+one-process group of that many ranks.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from ..errors import InvalidInput
+from .transports import Transport
+from .transports.local import LocalTransport
+
+
+@dataclass(frozen=True)
+class Group:
+    """`size` ranks, of which `local_ranks` live in this process."""
+
+    size: int
+    local_ranks: tuple[int, ...]
+    transport: Transport
+
+
+current_group: ContextVar[Group | None] = ContextVar("current_group", default=None)
+
+
+def local_group(size: int) -> Group:
+    """Make a group of `size` ranks that all live in this process."""
+    return Group(size, tuple(range(size)), LocalTransport())
+
+
+def group_for(count: int, group: Group | None = None) -> Group:
+    """Return the group in which this process holds `count` ranks.
+
+    Order: the argument, the current group, a one-process group of `count` ranks.
+    Raises `InvalidInput` when the group has another number of local ranks.
+    """
+    group = group or current_group.get() or local_group(count)
+    if len(group.local_ranks) != count:
+        raise InvalidInput(
+            f"expected one entry for each of this process's {len(group.local_ranks)} "
+            f"ranks, got {count}; pass a list in rank order, one entry a rank"
+        )
+    return group

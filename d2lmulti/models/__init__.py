@@ -1,0 +1,22 @@
+"""Networks as plain functions of (B, params, X), without layers or classes."""
+
+from __future__ import annotations
+
+from ..errors import InvalidInput
+from .batch_norm import LENET_BN, LENET_SYNC_BN
+from .lenet import LENET
+from .mlp import MLP
+from .model import Model
+
+MODELS = {model.name: model for model in (LENET, MLP, LENET_BN, LENET_SYNC_BN)}
+
+
+def get_model(model: str | Model) -> Model:
+    """Return the model of that name. Raises `InvalidInput` for an unknown name."""
+    if isinstance(model, Model):
+        return model
+    if model not in MODELS:
+        raise InvalidInput(
+            f"expected one of {', '.join(MODELS)} as model, got {model!r}"
+        )
+    return MODELS[model]

@@ -1,0 +1,35 @@
+"""A multilayer perceptron: as many dense layers as it has weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..backends.protocol import Backend, Tensor
+from .initial import he_normal
+from .model import Model
+
+
+def mlp(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
+    """Compute the logits of X (n, ...), flattened, with ReLU between the layers.
+
+    params: W1 (inputs, hidden), b1, W2, b2, ..., one pair a layer.
+    """
+    H = X.reshape((X.shape[0], -1))
+    for W, b in zip(params[:-2:2], params[1:-2:2], strict=True):
+        H = B.relu(H @ W + b)
+    return H @ params[-2] + params[-1]
+
+
+def initial_mlp(
+    rng: np.random.Generator, widths: Sequence[int] = (784, 256, 10)
+) -> list[np.ndarray]:
+    """Draw the weights of a perceptron with these layer widths, input first."""
+    params: list[np.ndarray] = []
+    for inputs, outputs in zip(widths[:-1], widths[1:], strict=True):
+        params += [he_normal(rng, (inputs, outputs)), np.zeros(outputs)]
+    return params
+
+
+MLP = Model("mlp", initial_mlp, mlp, mlp)

@@ -1,0 +1,1 @@
+"""The ways to split the work of training over devices."""

@@ -1,0 +1,95 @@
+"""Data parallelism: every device holds the whole network and a part of each batch.
+
+D2L's functions with D2L's names (`get_params`, `split_batch`, `train_batch`), for any
+framework and any number of devices. Chapter: *data_parallel*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..backends import backend_of
+from ..backends.protocol import AnyDevice, Tensor
+from ..cluster.ledger import open_ledgers
+from ..comm.collectives import allreduce
+from ..comm.group import Group, group_for
+from ..comm.split import nbytes, split_batch
+from ..errors import InvalidInput
+from ..models.lenet import LENET
+from ..models.model import Model
+from ..optimizers import SGD, Optimizer
+from .lockstep import run_lockstep
+
+
+def get_params(params: Sequence[Tensor], device: AnyDevice) -> list[Tensor]:
+    """Copy parameters to a device and attach gradients (D2L's `get_params`).
+
+    The copies have storage of their own even where `params` lie on that device already:
+    with shared storage, k replicas on one device would step 2^(k-1) times too far.
+    """
+    if not isinstance(params, (list, tuple)) or not params:
+        raise InvalidInput(
+            f"expected a list of parameter tensors, got {params!r:.60}; make one with "
+            "[B.array(p, 'cpu') for p in model.initial(rng)]"
+        )
+    copies = [backend_of(p).copy_to(p, device) for p in params]
+    for p in copies:
+        backend_of(p).attach_grad(p)
+    for ledger in open_ledgers():
+        ledger.loaded += sum(nbytes(p) for p in copies)
+    return copies
+
+
+def train_batch(
+    X: Tensor,
+    y: Tensor,
+    device_params: Sequence[Sequence[Tensor]],
+    devices: Sequence[AnyDevice],
+    lr: float,
+    *,
+    model: Model = LENET,
+    optimizer: Optimizer | None = None,
+    states: Sequence[Sequence[Tensor]] | None = None,
+    algorithm: str = "star",
+    group: Group | None = None,
+) -> list[Tensor]:
+    """Take one step on a batch, split over the devices (D2L's `train_batch`).
+
+    X (n, ...), y (n,): the whole batch. device_params: one list of parameters a device,
+    from `get_params`; all are updated in place and stay equal bit for bit. The gradient
+    is the sum over all n examples, divided once by n. `states` are the optimizer's, one
+    a device (needed with momentum). Returns each device's summed loss, not yet waited
+    for. Raises `InvalidInput` for lists of different lengths and what `split_batch`
+    refuses.
+    """
+    if len(device_params) != len(devices):
+        raise InvalidInput(
+            f"expected one list of parameters per device, got {len(device_params)} for "
+            f"{len(devices)} devices; use [get_params(params, d) for d in devices]"
+        )
+    B = backend_of(X)
+    group = group_for(len(devices), group)
+    optimizer = optimizer or SGD()
+    states = states if states is not None else [[]] * len(devices)
+    trained = [params[: len(params) - model.buffers] for params in device_params]
+
+    X_shards, y_shards = split_batch(X, y, devices, group)
+    for params in trained:
+        for p in params:
+            B.clear_grad_(p)
+    with B.record():
+        forwards = [
+            model.forward(B, params, X_shard)
+            for params, X_shard in zip(device_params, X_shards, strict=True)
+        ]
+        logits, segments = run_lockstep(B, forwards, group, algorithm)
+        losses = [
+            B.cross_entropy(out, y_shard).sum()
+            for out, y_shard in zip(logits, y_shards, strict=True)
+        ]
+    segments.backward(losses)
+    for same_parameter in zip(*trained, strict=True):
+        allreduce([B.grad(p) for p in same_parameter], algorithm, group)
+    for params, state in zip(trained, states, strict=True):
+        optimizer.step_(params, state, lr, n=len(X))
+    return losses

@@ -1,0 +1,1 @@
+"""What is sent when: collectives and schedules as data, pure functions of counts."""

@@ -1,0 +1,1 @@
+"""Data sets, batches, the training loop and evaluation."""
