@@ -10,6 +10,7 @@ import numpy as np
 from mxnet import autograd, npx
 from mxnet.numpy import ndarray as Tensor
 
+from . import checks
 from .device_names import place
 from .protocol import AnyDevice, Context
 
@@ -17,7 +18,7 @@ name = "mxnet"
 
 _level = logging.root.manager.disable
 logging.disable(logging.INFO)  # set_np announces itself on stderr
-npx.set_np()  # NumPy semantics: scalars and empty tensors are legal shapes
+npx.set_np(shape=2)  # scalars and empty tensors are legal; 2: in every thread
 logging.disable(_level)
 
 
@@ -48,7 +49,7 @@ def synchronize() -> None:
 
 
 def array(value: np.ndarray | Sequence, device: AnyDevice = "cpu") -> Tensor:
-    value = np.asarray(value)  # without dtype=, mx.np.array would make it float32
+    value = checks.numeric(value)  # without dtype=, mx.np.array would make it float32
     return mx.np.array(value, dtype=value.dtype, ctx=native(device))
 
 
@@ -57,7 +58,7 @@ def numpy(x: Tensor) -> np.ndarray:
 
 
 def zeros(shape: Sequence[int], dtype: str, device: AnyDevice = "cpu") -> Tensor:
-    return mx.np.zeros(tuple(shape), dtype=dtype, ctx=native(device))
+    return mx.np.zeros(tuple(shape), dtype=checks.dtype_name(dtype), ctx=native(device))
 
 
 def dtype_of(x: Tensor) -> str:
@@ -71,6 +72,7 @@ def copy_to(x: Tensor, device: AnyDevice) -> Tensor:
 
 
 def read(x: Tensor, first: int, last: int) -> Tensor:
+    checks.part(x, first, last)
     if first == last:  # an empty slice of mx.np has no storage to take a view of
         return mx.np.zeros((0,), dtype=x.dtype, ctx=x.ctx)
     with autograd.pause():
@@ -78,15 +80,16 @@ def read(x: Tensor, first: int, last: int) -> Tensor:
 
 
 def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> None:
+    checks.write(x, first, last, y)
     if first == last:
         return
     with autograd.pause():
         part = x.detach().reshape_view(-1)[first:last]  # reshape() would copy
-        y = y.detach().reshape(-1).as_in_ctx(x.ctx)
+        y = y.detach().reshape_view(-1)
         if add:
-            part += y
+            part += y.as_in_ctx(x.ctx)
         else:
-            part[:] = y
+            y.copyto(part)  # a fifth of the cost of part[:] = y
 
 
 # -- autograd --------------------------------------------------------------------
@@ -105,15 +108,24 @@ def pause() -> Context:
 
 
 def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
-    autograd.backward(list(ys), list(dys) if dys is not None else None)
+    checks.grads(ys, dys)
+    try:
+        autograd.backward(list(ys), list(dys) if dys is not None else None)
+    except mx.MXNetError as error:
+        if "computational graph" in str(error):
+            raise checks.not_recorded() from error
+        raise
 
 
 def grad(x: Tensor) -> Tensor:
-    return x.grad
+    found = x.grad
+    if found is None:
+        raise checks.not_attached()
+    return found
 
 
 def clear_grad_(x: Tensor) -> None:
-    x.grad[:] = 0
+    grad(x)[:] = 0
 
 
 def detach(x: Tensor) -> Tensor:
@@ -164,11 +176,13 @@ def conv2d(X: Tensor, W: Tensor, b: Tensor | None, padding: int = 0) -> Tensor:
 
 
 def avg_pool2d(X: Tensor, size: int) -> Tensor:
+    checks.window(X, size)
     window = (size, size)
     return npx.pooling(X, kernel=window, stride=window, pool_type="avg")
 
 
 def max_pool2d(X: Tensor, size: int) -> Tensor:
+    checks.window(X, size)
     window = (size, size)
     return npx.pooling(X, kernel=window, stride=window, pool_type="max")
 

@@ -14,6 +14,7 @@ with warnings.catch_warnings():  # a missing ccache is no news for a reader
 import paddle.nn.functional as F
 from paddle import Tensor
 
+from . import checks
 from .device_names import place
 from .protocol import AnyDevice, Context
 
@@ -49,7 +50,7 @@ def synchronize() -> None:
 
 
 def array(value: np.ndarray | Sequence, device: AnyDevice = "cpu") -> Tensor:
-    return paddle.to_tensor(np.asarray(value), place=native(device))
+    return paddle.to_tensor(checks.numeric(value), place=native(device))
 
 
 def numpy(x: Tensor) -> np.ndarray:
@@ -57,7 +58,8 @@ def numpy(x: Tensor) -> np.ndarray:
 
 
 def zeros(shape: Sequence[int], dtype: str, device: AnyDevice = "cpu") -> Tensor:
-    return paddle.to_tensor(np.zeros(tuple(shape), dtype), place=native(device))
+    value = np.zeros(tuple(shape), checks.dtype_name(dtype))
+    return paddle.to_tensor(value, place=native(device))
 
 
 def dtype_of(x: Tensor) -> str:
@@ -72,10 +74,13 @@ def copy_to(x: Tensor, device: AnyDevice) -> Tensor:
 
 
 def read(x: Tensor, first: int, last: int) -> Tensor:
+    checks.part(x, first, last)
     return x.detach().reshape([-1])[first:last]
 
 
 def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> None:
+    checks.write(x, first, last, y)
+    checks.contiguous(x.is_contiguous())
     if first == last:  # Paddle's slice write raises on an empty part
         return
     with paddle.no_grad():
@@ -94,6 +99,7 @@ def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> No
 
 
 def attach_grad(x: Tensor) -> None:
+    checks.leaf(x.is_leaf)
     x.stop_gradient = False
     x.grad = paddle.zeros_like(x)
 
@@ -107,16 +113,22 @@ def pause() -> Context:
 
 
 def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
+    checks.grads(ys, dys)
+    # Paddle itself would do nothing for these, and say nothing.
+    checks.recorded([not y.stop_gradient for y in ys])
     paddle.autograd.backward(list(ys), list(dys) if dys is not None else None)
 
 
 def grad(x: Tensor) -> Tensor:
-    return x.grad.detach()  # a new handle to the same storage at every call
+    found = x.grad  # a new handle to the same storage at every access
+    if found is None:
+        raise checks.not_attached()
+    return found.detach()
 
 
 def clear_grad_(x: Tensor) -> None:
     with paddle.no_grad():
-        x.grad.zero_()
+        grad(x).zero_()
 
 
 def detach(x: Tensor) -> Tensor:
@@ -159,10 +171,12 @@ def conv2d(X: Tensor, W: Tensor, b: Tensor | None, padding: int = 0) -> Tensor:
 
 
 def avg_pool2d(X: Tensor, size: int) -> Tensor:
+    checks.window(X, size)
     return F.avg_pool2d(X, size)
 
 
 def max_pool2d(X: Tensor, size: int) -> Tensor:
+    checks.window(X, size)
     return F.max_pool2d(X, size)
 
 

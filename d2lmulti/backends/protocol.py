@@ -46,13 +46,17 @@ class Backend(Protocol):
 
     # -- storage ----------------------------------------------------------------
 
-    def array(self, value: np.ndarray | Sequence[Any], device: AnyDevice = "cpu") -> Tensor:
+    def array(
+        self, value: np.ndarray | Sequence[Any], device: AnyDevice = "cpu"
+    ) -> Tensor:
         """Make a tensor from NumPy values: same dtype, same shape, own storage."""
 
     def numpy(self, x: Tensor) -> np.ndarray:
         """Copy a tensor to a NumPy array that shares nothing with it."""
 
-    def zeros(self, shape: Sequence[int], dtype: str, device: AnyDevice = "cpu") -> Tensor:
+    def zeros(
+        self, shape: Sequence[int], dtype: str, device: AnyDevice = "cpu"
+    ) -> Tensor:
         """Make a tensor of zeros; `dtype` is a NumPy name such as `float32`."""
 
     def dtype_of(self, x: Tensor) -> str:
@@ -88,7 +92,9 @@ class Backend(Protocol):
     def pause(self) -> Context:
         """Record nothing inside (evaluation, updates)."""
 
-    def backward(self, ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
+    def backward(
+        self, ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None
+    ) -> None:
         """Add d(sum of ys)/dx to the gradient of every leaf x that `ys` depend on.
 
         `dys`: one gradient for each of `ys`, of its shape; None means ones. It feeds
@@ -129,7 +135,9 @@ class Backend(Protocol):
     def softmax(self, x: Tensor, axis: int = -1) -> Tensor:
         """exp(x) / sum exp(x) along one dimension."""
 
-    def conv2d(self, X: Tensor, W: Tensor, b: Tensor | None, padding: int = 0) -> Tensor:
+    def conv2d(
+        self, X: Tensor, W: Tensor, b: Tensor | None, padding: int = 0
+    ) -> Tensor:
         """Cross-correlate with stride 1.
 
         X (batch, c_in, h, w), W (c_out, c_in, kh, kw), b (c_out,) or None give

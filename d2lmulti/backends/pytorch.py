@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import checks
 from .device_names import place
 from .protocol import AnyDevice, Context
 
@@ -24,7 +25,8 @@ def gpu_count() -> int:
 
 def native(device: AnyDevice) -> torch.device:
     if isinstance(device, torch.device):
-        device = "cpu" if device.type == "cpu" else f"gpu:{device.index or 0}"
+        kind = device.type  # "mps" and the like are refused by name
+        device = f"gpu:{device.index or 0}" if kind == "cuda" else kind
     kind, index = place(device, gpu_count(), name)
     return torch.device("cuda", index) if kind == "gpu" else torch.device("cpu")
 
@@ -42,7 +44,7 @@ def synchronize() -> None:
 
 
 def array(value: np.ndarray | Sequence, device: AnyDevice = "cpu") -> Tensor:
-    return torch.tensor(np.asarray(value), device=native(device))
+    return torch.tensor(checks.numeric(value), device=native(device))
 
 
 def numpy(x: Tensor) -> np.ndarray:
@@ -51,7 +53,9 @@ def numpy(x: Tensor) -> np.ndarray:
 
 def zeros(shape: Sequence[int], dtype: str, device: AnyDevice = "cpu") -> Tensor:
     return torch.zeros(
-        tuple(shape), dtype=getattr(torch, dtype), device=native(device)
+        tuple(shape),
+        dtype=getattr(torch, checks.dtype_name(dtype)),
+        device=native(device),
     )
 
 
@@ -60,27 +64,34 @@ def dtype_of(x: Tensor) -> str:
 
 
 def copy_to(x: Tensor, device: AnyDevice) -> Tensor:
-    return x.detach().to(native(device), copy=True)  # plain .to() may return x itself
+    return x.detach().to(  # plain .to() may return x itself, or keep its strides
+        native(device), copy=True, memory_format=torch.contiguous_format
+    )
 
 
 def read(x: Tensor, first: int, last: int) -> Tensor:
+    checks.part(x, first, last)
     return x.detach().reshape(-1)[first:last]
 
 
 def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> None:
+    checks.write(x, first, last, y)
+    checks.contiguous(x.is_contiguous())
     part = x.detach().view(-1)[first:last]
+    y = y.detach().reshape(-1)
     if add:
-        part.add_(y.detach().reshape(-1).to(x.device))
+        part.add_(y.to(x.device))
     else:
-        part.copy_(y.detach().reshape(-1))
+        part.copy_(y)
 
 
 # -- autograd --------------------------------------------------------------------
 
 
 def attach_grad(x: Tensor) -> None:
+    checks.leaf(x.is_leaf)
     x.requires_grad_(True)
-    x.grad = torch.zeros_like(x)
+    x.grad = torch.zeros_like(x, memory_format=torch.contiguous_format)
 
 
 def record() -> Context:
@@ -92,17 +103,21 @@ def pause() -> Context:
 
 
 def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
+    checks.grads(ys, dys)
+    checks.recorded([y.requires_grad for y in ys])
     torch.autograd.backward(
         list(ys), list(dys) if dys is not None else [torch.ones_like(y) for y in ys]
     )
 
 
 def grad(x: Tensor) -> Tensor:
+    if x.grad is None:
+        raise checks.not_attached()
     return x.grad
 
 
 def clear_grad_(x: Tensor) -> None:
-    x.grad.zero_()
+    grad(x).zero_()
 
 
 def detach(x: Tensor) -> Tensor:
@@ -145,10 +160,12 @@ def conv2d(X: Tensor, W: Tensor, b: Tensor | None, padding: int = 0) -> Tensor:
 
 
 def avg_pool2d(X: Tensor, size: int) -> Tensor:
+    checks.window(X, size)
     return F.avg_pool2d(X, size)
 
 
 def max_pool2d(X: Tensor, size: int) -> Tensor:
+    checks.window(X, size)
     return F.max_pool2d(X, size)
 
 

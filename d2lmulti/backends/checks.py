@@ -1,0 +1,158 @@
+"""What every backend refuses in the same words, before its framework sees it.
+
+Left alone, the frameworks raise different errors, spread one value over a whole part,
+do nothing and say nothing, or (Paddle, given a wrong dtype or length) read memory that
+is not theirs. A check costs about a microsecond.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidInput
+from .protocol import Tensor
+
+# All backends hold these. Paddle reads uint16 as bfloat16; MXNet has no complex.
+_DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
+
+
+def dtype_name(dtype: Any) -> str:
+    """Return NumPy's name of a dtype that all backends have, or refuse it."""
+    try:
+        name = np.dtype(dtype).name
+    except TypeError:
+        name = "none"
+    if name not in _DTYPES:
+        raise InvalidInput(
+            f"expected a dtype among {', '.join(_DTYPES)}, got {dtype!r}; convert the "
+            "values first, for example with numpy.asarray(values, 'float32')"
+        )
+    return name
+
+
+def numeric(value: np.ndarray | Sequence[Any]) -> np.ndarray:
+    """View values as plain NumPy: row-major, native bytes, a dtype of all backends.
+
+    PyTorch takes no negative strides and no foreign byte order. Raises `InvalidInput`
+    for ragged lists, strings and objects.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # NumPy 1.23 only warns of a ragged list
+            found = np.asarray(value, order="C")
+    except (ValueError, Warning) as error:
+        raise InvalidInput(
+            f"expected rows of equal length, got a {type(value).__name__} of which "
+            f"NumPy says: {error}; pad the rows or make one tensor of each"
+        ) from error
+    return found.astype(dtype_name(found.dtype), copy=False)
+
+
+def _plain(dtype: Any) -> str:
+    return str(dtype).split(".")[-1].rstrip("'>")  # paddle.float32 is float32
+
+
+def part(x: Tensor, first: int, last: int) -> None:
+    """Refuse a part that does not lie in the flattened `x`."""
+    size = math.prod(x.shape)
+    if not 0 <= first <= last <= size:
+        raise InvalidInput(
+            f"expected 0 <= first <= last <= {size}, the number of elements, got first "
+            f"{first} and last {last}; count elements of the flattened tensor"
+        )
+
+
+def write(x: Tensor, first: int, last: int, y: Tensor) -> None:
+    """Refuse values that are not exactly those of the part, or of another dtype."""
+    part(x, first, last)
+    count = math.prod(y.shape)
+    if count != last - first:
+        raise InvalidInput(
+            f"expected {last - first} values for elements {first} to {last}, got "
+            f"{count}; a write takes one value for each element"
+        )
+    if x.dtype != y.dtype:
+        raise InvalidInput(
+            f"expected values of dtype {_plain(x.dtype)}, as the tensor has, got "
+            f"{_plain(y.dtype)}; make both tensors of one dtype"
+        )
+
+
+def contiguous(is_contiguous: bool) -> None:
+    """Refuse to write to a strided view: its flattened form would be a copy."""
+    if not is_contiguous:
+        raise InvalidInput(
+            "expected a tensor that lies row by row in memory, got a strided view (of "
+            "a transpose, say); write to copy_to(x, device) instead"
+        )
+
+
+def leaf(is_leaf: bool) -> None:
+    """Refuse to attach a gradient to the result of a recorded operation."""
+    if not is_leaf:
+        raise InvalidInput(
+            "expected a tensor that no recorded operation made, got a result inside a "
+            "graph; call attach_grad before the operations or on detach(x)"
+        )
+
+
+def grads(ys: Sequence[Tensor], dys: Sequence[Tensor] | None) -> None:
+    """Refuse to go backward from nothing, or with gradients of another form."""
+    if not isinstance(ys, (list, tuple)) or not ys:
+        came = "an empty one" if isinstance(ys, (list, tuple)) else type(ys).__name__
+        raise InvalidInput(
+            "expected a list of at least one tensor to go backward from, got "
+            f"{came}; pass [loss]"
+        )
+    if dys is None:
+        return
+    if len(dys) != len(ys):
+        raise InvalidInput(
+            f"expected one gradient for each of {len(ys)} tensors, got {len(dys)}; "
+            "pass dys in the order of ys"
+        )
+    for i, (y, dy) in enumerate(zip(ys, dys, strict=True)):
+        if tuple(y.shape) != tuple(dy.shape) or y.dtype != dy.dtype:
+            raise InvalidInput(
+                f"expected dys[{i}] with shape {tuple(y.shape)} and dtype "
+                f"{_plain(y.dtype)}, as ys[{i}] has, got {tuple(dy.shape)} and "
+                f"{_plain(dy.dtype)}; a gradient has the form of its tensor"
+            )
+
+
+def recorded(each: Sequence[bool]) -> None:
+    """Refuse to go backward from a tensor that does not come from a recorded graph."""
+    if not all(each):
+        raise not_recorded()
+
+
+def not_recorded() -> InvalidInput:
+    """Make the error for a backward pass that has no graph to go through."""
+    return InvalidInput(
+        "expected every tensor in ys to depend, by operations inside record(), on a "
+        "tensor with attach_grad, got one that does not; compute it in `with "
+        "B.record():`, and go backward through a graph once only"
+    )
+
+
+def not_attached() -> InvalidInput:
+    """Make the error for a gradient that was never asked for."""
+    return InvalidInput(
+        "expected a tensor that collects a gradient, got one that does not; call "
+        "attach_grad(x) before the forward pass"
+    )
+
+
+def window(X: Tensor, size: int) -> None:
+    """Refuse a pooling window that fits nowhere (Paddle would pad the image)."""
+    height, width = X.shape[2:]
+    if not 1 <= size <= min(height, width):
+        raise InvalidInput(
+            f"expected a window of 1 to {min(height, width)} on images of {height} x "
+            f"{width}, got {size}; pool less or use larger images"
+        )
