@@ -1,0 +1,109 @@
+# `make help` lists the targets. Two need no other step: make book, make test.
+#
+# Choices, all optional:
+#   SETUP=torch       PyTorch alone on a newer Python (environment .venv-torch)
+#   PYTHON=...        the Python to make the environment with
+#   TORCH_INDEX=...   a package index to take torch from, such as that of its CPU builds
+#   BACKENDS="torch"  the backends that run the notebooks
+
+SETUP ?= full
+ifeq ($(SETUP),full)
+  VENV := .venv
+  BACKENDS ?= torch mxnet paddle
+  FIRST_PYTHON := python3.11
+else ifeq ($(SETUP),torch)
+  VENV := .venv-torch
+  BACKENDS ?= torch
+  FIRST_PYTHON := python3
+else
+  $(error SETUP=$(SETUP) is unknown; use SETUP=full or SETUP=torch)
+endif
+
+ifeq ($(OS),Windows_NT)
+  BIN := $(VENV)/Scripts
+else
+  BIN := $(VENV)/bin
+endif
+RUN := $(BIN)/python
+
+# An environment that is there knows its Python; else the first that may hold it.
+ifeq ($(origin PYTHON),undefined)
+  PYTHON := $(shell $(RUN) -c "" 2>/dev/null && echo $(RUN) || echo $(FIRST_PYTHON))
+endif
+
+NO_PYTHON = $(PYTHON) was not found: install it, or name another with \
+  PYTHON=/path/to/$(FIRST_PYTHON), or take PyTorch alone with a newer Python: \
+  make book SETUP=torch, make test SETUP=torch.
+
+HOST ?= 127.0.0.1
+PORT ?= 8000
+comma := ,
+REQUIRED := $(subst $() ,$(comma),$(strip $(BACKENDS)))
+
+export D2LMULTI_SETUP := $(SETUP)
+export TORCH_INDEX
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup book serve test check test-units test-notebooks test-torch \
+  check-pages execute bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
+	@echo "  With PyTorch alone, on a newer Python: add SETUP=torch."
+
+setup: ## make or update the environment; the other targets do it for you
+	@$(PYTHON) -c "" 2>/dev/null || { echo "$(NO_PYTHON)"; exit 1; }
+	@$(PYTHON) tools/setup_venv.py $(SETUP)
+
+# After a build that failed or was stopped, Sphinx would skip the pages it has read, and
+# their warnings with them. So only a finished build leaves its notes to the next.
+book: setup ## build the HTML, warnings are errors
+	@test -e _build/.finished || rm -rf _build/.doctrees
+	@rm -f _build/.finished
+	$(BIN)/jupyter-book build . -n -W --keep-going
+	@touch _build/.finished
+	@echo "Open file://$(CURDIR)/_build/html/index.html, or run: make serve"
+
+serve: ## show the built book on this machine
+	@test -e _build/html/index.html || $(MAKE) book
+	@echo "The book is at http://$(HOST):$(PORT) (Ctrl-C ends it)"
+	@$(RUN) -m http.server $(PORT) --bind $(HOST) --directory _build/html
+
+test: check test-units test-notebooks ## all checks and tests, notebooks on every backend
+
+check: setup ## style, types, import layers, line budget
+	@echo "== style"
+	@$(RUN) -m ruff check .
+	@echo "== types"
+	@$(RUN) -m mypy
+	@echo "== import layers"
+	@$(BIN)/lint-imports --no-logo
+	@echo "== line budget"
+	@$(RUN) tools/line_budget.py
+
+# One thread a process: the tests are many and small, and so are their tensors. The
+# set-up holds every backend it should, so here a missing one is a failure, no skip.
+test-units: setup ## unit and property tests
+	@echo "== unit and property tests"
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
+	  $(RUN) -m pytest -q -n logical --maxprocesses 8
+
+test-notebooks: setup ## pytest --nbval chapters, once per backend
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(RUN) tools/run_notebooks.py $(BACKENDS)
+
+test-torch: ## the same tests in the second environment: PyTorch alone, NumPy 2
+	$(MAKE) test SETUP=torch BACKENDS=torch
+
+check-pages: book ## visit every page with Chromium
+	$(RUN) tools/check_pages.py
+
+execute: setup ## run the notebooks on every backend and store what they print
+	$(RUN) tools/execute.py $(NOTEBOOKS)
+
+bench: setup ## what do simulated devices cost?
+	$(RUN) -m d2lmulti bench devices
+
+clean: ## remove what was built, but not the environments
+	rm -rf _build .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+	  .import_linter_cache

@@ -1,0 +1,87 @@
+"""Run `pytest --nbval chapters` once per backend, and print one table of the times.
+
+    python tools/run_notebooks.py torch mxnet paddle
+
+Each backend gets a process of its own, so no framework sees another's threads. Ends
+with 1 when any of them fails, also when it finds no notebook.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections import defaultdict
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+REPORTS = ROOT / "_build" / "nbval"
+
+Seconds = dict[str, dict[str, float]]  # chapter -> backend -> seconds
+
+
+def run(backend: str, arguments: list[str]) -> tuple[int, pathlib.Path]:
+    """Check every chapter under one backend; return pytest's status and its report."""
+    report = REPORTS / f"{backend}.xml"
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "-q", "--nbval", "chapters"]
+    # Cells write no cache; with one, two backends would overwrite each other's.
+    command += ["-p", "no:cacheprovider", f"--junitxml={report}", *arguments]
+    environment = {
+        **os.environ,
+        "D2LMULTI_BACKEND": backend,
+        "D2LMULTI_QUIET": "1",  # no progress bars: nbval compares stderr
+    }
+    return subprocess.call(command, cwd=ROOT, env=environment), report
+
+
+def seconds_by_chapter(report: pathlib.Path) -> dict[str, float]:
+    """Add up what the cells of each chapter took, the kernel's start included."""
+    seconds: dict[str, float] = defaultdict(float)
+    if report.exists():
+        for case in ET.parse(report).iter("testcase"):
+            seconds[case.get("classname", "?")] += float(case.get("time", 0))
+    return dict(seconds)
+
+
+def table(seconds: Seconds, backends: list[str]) -> str:
+    """Lay out the seconds of each chapter, one column a backend, with a last sum."""
+    total = {b: sum(row.get(b, 0.0) for row in seconds.values()) for b in backends}
+    rows = [*sorted(seconds.items()), ("all chapters", total)]
+    width = max(len(name) for name, _ in rows)
+    lines = [f"{'seconds':{width}}" + "".join(f"{b:>9}" for b in backends)]
+    for name, row in rows:
+        cells = [f"{row[b]:9.1f}" if b in row else f"{'-':>9}" for b in backends]
+        lines.append(f"{name:{width}}" + "".join(cells))
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run all backends, print the table, return 0 only when every one passed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("backends", nargs="+", choices=["torch", "mxnet", "paddle"])
+    parser.add_argument("--pytest", default="", help="more arguments for pytest")
+    options = parser.parse_args()
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    seconds: Seconds = defaultdict(dict)
+    failed = []
+    since = time.time()
+    for backend in options.backends:
+        print(f"\n== notebooks under {backend}", flush=True)
+        status, report = run(backend, options.pytest.split())
+        if status:
+            failed.append(f"{backend} (pytest ended with {status})")
+        for chapter, took in seconds_by_chapter(report).items():
+            seconds[chapter][backend] = took
+    print(f"\n{table(seconds, options.backends)}")
+    print(f"{time.time() - since:.0f} s in all, imports of the frameworks included")
+    if failed:
+        print(f"FAILED under {', '.join(failed)}")
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
