@@ -19,7 +19,7 @@ _BACKENDS = {
     "torch": ("pytorch", "torch", "torch"),
     "mxnet": ("mxnet", "mxnet", "mxnet"),
     "paddle": ("paddle", "paddle", "paddlepaddle"),
-    "reference": ("reference", __name__ + ".reference", "numpy"),
+    "reference": ("reference", __name__ + ".tape", "numpy"),
 }
 _ALIASES = {"pytorch": "torch", "paddlepaddle": "paddle", "numpy": "reference"}
 
@@ -37,7 +37,7 @@ def get_backend(name: str | None = None) -> Backend:
     command) for a framework that this Python does not have.
     """
     asked = name if name is not None else os.environ.get("D2LMULTI_BACKEND") or "torch"
-    key = _ALIASES.get(asked, asked)
+    key = _ALIASES.get(str(asked), str(asked))
     if key not in _BACKENDS:
         raise InvalidInput(
             f"expected one of {', '.join(_BACKENDS)} as backend, got {asked!r}; set "
@@ -45,12 +45,13 @@ def get_backend(name: str | None = None) -> Backend:
         )
     module, _, package = _BACKENDS[key]
     try:
-        return importlib.import_module(f"{__name__}.{module}")  # type: ignore[return-value]
-    except ImportError as error:
+        return importlib.import_module(f"{__name__}.{module}")
+    except Exception as error:  # MXNet on NumPy 2 ends in an AttributeError, for one
         raise BackendNotInstalled(
-            f"the backend {key!r} needs a framework that this Python does not have "
-            f"({error}); install it with `pip install {package}` (README, 'What works "
-            "where', says which versions exist) or choose another backend"
+            f"expected the framework behind the backend {key!r}, but this Python "
+            f"cannot import it ({type(error).__name__}: {error}); install it with "
+            f"`pip install {package}` (README, 'What works where', says which versions "
+            "exist) or choose another backend"
         ) from error
 
 
@@ -64,7 +65,9 @@ def backend_of(x: Any) -> Backend:
         for module, prefix, _ in _BACKENDS.values():
             if owner == prefix or owner.startswith(prefix + "."):
                 loaded = sys.modules.get(f"{__name__}.{module}")
-                return loaded or importlib.import_module(f"{__name__}.{module}")  # type: ignore[return-value]
+                backend = loaded or importlib.import_module(f"{__name__}.{module}")
+                if isinstance(x, backend.Tensor):  # not a layer, a device or a dtype
+                    return backend
     raise InvalidInput(
         f"expected a tensor of torch, mxnet or paddle, got {type(x).__module__}."
         f"{type(x).__name__}; make one with get_backend(name).array(values, device)"

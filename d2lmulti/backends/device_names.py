@@ -6,7 +6,7 @@ import re
 
 from ..errors import DeviceUnavailable, InvalidInput
 
-_NAME = re.compile(r"(?:cpu(?::0)?|(gpu|cuda|sim):(\d+))")
+_NAME = re.compile(r"(?:cpu(?::0)?|(gpu|cuda|sim):([0-9]+))")
 
 
 def parse_device(device: object) -> tuple[str, int]:

@@ -1,0 +1,299 @@
+"""The NumPy backend: every verb of `protocol.py` written out, values and gradients.
+
+This is the living definition: the three frameworks are tested against it, and it
+against finite differences. It is for reading and for tests, not for speed.
+Operations hand `result` their value and one pullback an input (see `tape.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from ..errors import InvalidInput
+from . import checks, tape
+from .device_names import place
+from .protocol import AnyDevice, Context
+from .tape import Tensor, result
+
+name = "reference"
+
+
+# -- devices ---------------------------------------------------------------------
+
+
+def gpu_count() -> int:
+    return 0
+
+
+def native(device: AnyDevice) -> str:
+    kind, _ = place(device, gpu_count(), name)
+    return kind  # NumPy knows one place only, and simulated devices share it
+
+
+def device_of(x: Tensor) -> str:
+    return "cpu"
+
+
+def synchronize() -> None:
+    return None  # NumPy has finished before it returns
+
+
+# -- storage ---------------------------------------------------------------------
+
+
+def array(value: np.ndarray | Sequence, device: AnyDevice = "cpu") -> Tensor:
+    native(device)
+    return Tensor(np.array(checks.numeric(value)))
+
+
+def numpy(x: Tensor) -> np.ndarray:
+    return np.array(x.value, order="C")
+
+
+def zeros(shape: Sequence[int], dtype: str, device: AnyDevice = "cpu") -> Tensor:
+    native(device)
+    return Tensor(np.zeros(tuple(shape), checks.dtype_name(dtype)))
+
+
+def dtype_of(x: Tensor) -> str:
+    return x.dtype.name
+
+
+def copy_to(x: Tensor, device: AnyDevice) -> Tensor:
+    native(device)
+    return Tensor(np.array(x.value, order="C"))
+
+
+def read(x: Tensor, first: int, last: int) -> Tensor:
+    checks.part(x, first, last)
+    return Tensor(x.value.reshape(-1)[first:last])
+
+
+def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> None:
+    checks.write(x, first, last, y)
+    checks.contiguous(x.value.flags.c_contiguous)
+    part = x.value.reshape(-1)[first:last]  # a view, because x lies row by row
+    if add:
+        part += y.value.reshape(-1)
+    else:
+        part[:] = y.value.reshape(-1)
+
+
+# -- autograd --------------------------------------------------------------------
+
+
+def attach_grad(x: Tensor) -> None:
+    checks.leaf(x.notes == ())
+    x.gradient = zeros(x.shape, dtype_of(x))
+
+
+def record() -> Context:
+    return tape.recording(True)
+
+
+def pause() -> Context:
+    return tape.recording(False)
+
+
+def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
+    tape.backward(ys, dys)
+
+
+def grad(x: Tensor) -> Tensor:
+    if x.gradient is None:
+        raise checks.not_attached()
+    return x.gradient
+
+
+def clear_grad_(x: Tensor) -> None:
+    grad(x).value[...] = 0
+
+
+def detach(x: Tensor) -> Tensor:
+    return Tensor(x.value)
+
+
+# -- operations: d is the gradient of the result -----------------------------------
+
+
+def sum(x: Tensor, axis: int | tuple[int, ...], keepdims: bool = False) -> Tensor:
+    def spread(d: np.ndarray) -> np.ndarray:  # every summand counts once
+        return np.broadcast_to(d if keepdims else np.expand_dims(d, axis), x.shape)
+
+    return result(x.value.sum(axis=axis, keepdims=keepdims), (x, spread))
+
+
+def transpose(x: Tensor, axes: Sequence[int]) -> Tensor:
+    back = np.argsort(axes)  # the permutation that undoes this one
+    return result(x.value.transpose(axes), (x, lambda d: d.transpose(back)))
+
+
+def concat(xs: Sequence[Tensor], axis: int = 0) -> Tensor:
+    ends = np.cumsum([x.shape[axis] for x in xs])
+
+    def part(i: int) -> tape.Pullback:
+        return lambda d: np.split(d, ends[:-1], axis)[i]
+
+    value = np.concatenate([x.value for x in xs], axis)
+    return result(value, *((x, part(i)) for i, x in enumerate(xs)))
+
+
+def argmax(x: Tensor, axis: int = -1) -> Tensor:
+    return Tensor(x.value.argmax(axis).astype("int64"))  # no gradient: it jumps
+
+
+def relu(x: Tensor) -> Tensor:
+    return result(np.maximum(x.value, 0), (x, lambda d: d * (x.value > 0)))
+
+
+def gelu(x: Tensor) -> Tensor:
+    erf = np.vectorize(math.erf, otypes=[x.dtype])
+    Phi = (1 + erf(x.value / _like(x, math.sqrt(2)))) / _like(x, 2)
+    phi = np.exp(-x.value * x.value / _like(x, 2)) / _like(x, math.sqrt(2 * math.pi))
+    return result(x.value * Phi, (x, lambda d: d * (Phi + x.value * phi)))
+
+
+def _like(x: Tensor, number: float) -> np.ndarray:
+    return np.asarray(number, x.dtype)  # a bare number could turn float32 to float64
+
+
+def _softmax(x: np.ndarray, axis: int) -> np.ndarray:
+    e = np.exp(x - x.max(axis, keepdims=True))  # at most 1, so it cannot overflow
+    return e / e.sum(axis, keepdims=True)
+
+
+def softmax(x: Tensor, axis: int = -1) -> Tensor:
+    p = _softmax(x.value, axis)
+    return result(p, (x, lambda d: p * (d - (d * p).sum(axis, keepdims=True))))
+
+
+def _correlate(X: np.ndarray, W: np.ndarray) -> np.ndarray:
+    # Windows (batch, c_in, h, w, kh, kw) meet W (c_out, c_in, kh, kw) in c_in, kh, kw.
+    windows = sliding_window_view(X, (1, 1, *W.shape[2:]))[..., 0, 0, :, :]
+    out = np.tensordot(windows, W, axes=((1, 4, 5), (1, 2, 3)))
+    return np.ascontiguousarray(np.moveaxis(out, -1, 1))  # (batch, c_out, h, w)
+
+
+def _pad(X: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    return np.pad(X, ((0, 0), (0, 0), (rows, rows), (columns, columns)))
+
+
+def conv2d(X: Tensor, W: Tensor, b: Tensor | None, padding: int = 0) -> Tensor:
+    padded = _pad(X.value, padding, padding)
+    height, width = X.shape[2:]
+    kh, kw = W.shape[2:]
+
+    # Both gradients are correlations too. An input meets the flipped kernel, ...
+    def into_X(d: np.ndarray) -> np.ndarray:
+        flipped = W.value[:, :, ::-1, ::-1].swapaxes(0, 1)  # (c_in, c_out, kh, kw)
+        whole = _correlate(_pad(d, kh - 1, kw - 1), flipped)
+        return whole[:, :, padding : padding + height, padding : padding + width]
+
+    # ... and a weight sums over the batch, which takes the place of the channels.
+    def into_W(d: np.ndarray) -> np.ndarray:
+        return _correlate(padded.swapaxes(0, 1), d.swapaxes(0, 1)).swapaxes(0, 1)
+
+    out = _correlate(padded, W.value)
+    if b is None:
+        return result(out, (X, into_X), (W, into_W))
+    into_b = (b, lambda d: d.sum(axis=(0, 2, 3)))
+    return result(out + b.value.reshape((-1, 1, 1)), (X, into_X), (W, into_W), into_b)
+
+
+def _windows(X: Tensor, size: int) -> np.ndarray:
+    checks.window(X, size)
+    batch, c, height, width = X.shape
+    h, w = height // size, width // size
+    whole = X.value[:, :, : h * size, : w * size]  # drop what fills no window
+    whole = whole.reshape((batch, c, h, size, w, size)).swapaxes(3, 4)
+    return whole.reshape((batch, c, h, w, size * size))
+
+
+def _unwindow(windows: np.ndarray, X: Tensor, size: int) -> np.ndarray:
+    batch, c, h, w, _ = windows.shape
+    whole = windows.reshape((batch, c, h, w, size, size)).swapaxes(3, 4)
+    out = np.zeros(X.shape, X.dtype)
+    out[:, :, : h * size, : w * size] = whole.reshape((batch, c, h * size, w * size))
+    return out
+
+
+def avg_pool2d(X: Tensor, size: int) -> Tensor:
+    windows = _windows(X, size)
+
+    def spread(d: np.ndarray) -> np.ndarray:
+        shares = d[..., None] / _like(X, size * size)
+        return _unwindow(np.broadcast_to(shares, windows.shape), X, size)
+
+    return result(windows.mean(axis=-1), (X, spread))
+
+
+def max_pool2d(X: Tensor, size: int) -> Tensor:
+    windows = _windows(X, size)
+    best = windows.argmax(axis=-1)[..., None]  # on a tie, the first takes it all
+
+    def to_best(d: np.ndarray) -> np.ndarray:
+        out = np.zeros_like(windows)
+        np.put_along_axis(out, best, d[..., None], axis=-1)
+        return _unwindow(out, X, size)
+
+    return result(np.take_along_axis(windows, best, axis=-1)[..., 0], (X, to_best))
+
+
+def _check_ids(ids: Tensor, count: int) -> None:
+    lowest, highest = ids.value.min(initial=0), ids.value.max(initial=0)
+    if lowest < 0 or highest >= count:  # NumPy would take -1 for the last
+        raise InvalidInput(
+            f"expected ids from 0 to {count - 1}, got {lowest} to {highest}; use a "
+            "table with more rows, or logits of more classes"
+        )
+
+
+def embedding(ids: Tensor, W: Tensor) -> Tensor:
+    _check_ids(ids, len(W))
+
+    def into_W(d: np.ndarray) -> np.ndarray:
+        out = np.zeros_like(W.value)
+        np.add.at(out, ids.value, d)  # out[ids] += d would count repeated ids once
+        return out
+
+    return result(W.value[ids.value], (W, into_W))
+
+
+def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Tensor:
+    def mean(v: np.ndarray) -> np.ndarray:
+        return v.mean(axis=-1, keepdims=True)
+
+    centred = x.value - mean(x.value)
+    std = np.sqrt(mean(centred * centred) + _like(x, eps))
+    normal = centred / std
+
+    def into_x(d: np.ndarray) -> np.ndarray:  # mean and variance depend on x as well
+        d = d * gamma.value
+        return (d - mean(d) - normal * mean(d * normal)) / std
+
+    return result(
+        normal * gamma.value + beta.value,
+        (x, into_x),
+        (gamma, lambda d: d * normal),  # summed to gamma's shape by the tape
+        (beta, lambda d: d),
+    )
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    _check_ids(y, logits.shape[-1])
+    # -log softmax(z)[y] = log(sum(exp(z))) - z[y], with z shifted to at most 0 so
+    # that no exponential overflows.
+    rows = np.arange(len(logits))
+    z = logits.value - logits.value.max(axis=-1, keepdims=True)
+    losses = np.log(np.exp(z).sum(axis=-1)) - z[rows, y.value]
+
+    def into_logits(d: np.ndarray) -> np.ndarray:
+        p = _softmax(logits.value, -1)
+        p[rows, y.value] -= 1
+        return p * d[:, None]
+
+    return result(losses, (logits, into_logits))

@@ -1,0 +1,236 @@
+"""Reverse-mode differentiation for NumPy: a tensor that remembers how it was made.
+
+While recording, every operation notes for each of its inputs the *pullback*: the
+function that turns the gradient of the result into the gradient of that input.
+Going backward plays these notes from the youngest result to the oldest.
+Used by `reference.py`, the definition that the three frameworks are tested against.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import numbers
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidInput
+from . import checks
+
+Pullback = Callable[[np.ndarray], np.ndarray]
+
+
+class _Recorder(threading.local):  # every thread records for itself
+    on = False
+
+
+_recorder = _Recorder()
+
+
+@contextmanager
+def recording(on: bool) -> Iterator[None]:
+    """Switch recording on or off inside the block, and back at its end."""
+    before, _recorder.on = _recorder.on, on
+    try:
+        yield
+    finally:
+        _recorder.on = before
+
+
+class Tensor:
+    """A NumPy array on a tape: `value`, `gradient` if attached, and `notes`.
+
+    `notes` are pairs (input, pullback): empty for a leaf, None once they are used up.
+    `depth` is one more than that of the deepest input, so inputs come before results.
+    """
+
+    __slots__ = ("value", "gradient", "notes", "depth")
+    __array_ufunc__ = None  # lets `numpy_scalar * tensor` come to __rmul__
+
+    def __init__(self, value: Any) -> None:
+        self.value = np.asarray(value)
+        self.gradient: Tensor | None = None
+        self.notes: tuple[tuple[Tensor, Pullback], ...] | None = ()
+        self.depth = 0
+
+    @property
+    def in_graph(self) -> bool:
+        """Whether a gradient can come here or go through here."""
+        return self.gradient is not None or self.notes != ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length of every dimension."""
+        return self.value.shape
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.value.size
+
+    @property
+    def dtype(self) -> np.dtype:
+        """NumPy's dtype of the elements."""
+        return self.value.dtype
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.value, dtype=dtype)
+
+    def __repr__(self) -> str:
+        return f"Tensor({np.array2string(self.value, separator=', ')}, {self.dtype})"
+
+    # -- arithmetic: z is the result, d its gradient --------------------------------
+
+    def __add__(self, other: Any) -> Tensor:
+        x, y = self, _lift(other, self)
+        return result(x.value + y.value, (x, lambda d: d), (y, lambda d: d))
+
+    def __mul__(self, other: Any) -> Tensor:
+        x, y = self, _lift(other, self)
+        return result(
+            x.value * y.value, (x, lambda d: d * y.value), (y, lambda d: d * x.value)
+        )
+
+    def __truediv__(self, other: Any) -> Tensor:
+        x, y = self, _lift(other, self)
+        z = x.value / y.value
+        return result(z, (x, lambda d: d / y.value), (y, lambda d: -d * z / y.value))
+
+    def __pow__(self, power: float) -> Tensor:
+        s = _lift(power, self).value  # a number: its gradient is not asked for
+        return result(self.value**s, (self, lambda d: d * s * self.value ** (s - 1)))
+
+    def __neg__(self) -> Tensor:
+        return result(-self.value, (self, lambda d: -d))
+
+    def __sub__(self, other: Any) -> Tensor:
+        x, y = self, _lift(other, self)
+        return result(x.value - y.value, (x, lambda d: d), (y, lambda d: -d))
+
+    def __rsub__(self, other: Any) -> Tensor:
+        return _lift(other, self) - self
+
+    def __rtruediv__(self, other: Any) -> Tensor:
+        return _lift(other, self) / self
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __matmul__(self, other: Tensor) -> Tensor:
+        x, y = self.value, other.value
+        if x.ndim == 1 or y.ndim == 1:  # a vector is a matrix with one row or column
+            row = self.reshape((1, -1)) if x.ndim == 1 else self
+            column = other.reshape((-1, 1)) if y.ndim == 1 else other
+            return (row @ column).reshape(np.matmul(x, y).shape)
+        return result(
+            x @ y,
+            (self, lambda d: d @ np.swapaxes(y, -1, -2)),
+            (other, lambda d: np.swapaxes(x, -1, -2) @ d),
+        )
+
+    def _in_place(self, other: Any) -> Tensor:
+        raise InvalidInput(
+            "expected x = x + y or write_(x, ...), got an assignment in place such as "
+            "x += y; the frameworks disagree whether it writes to x or makes a new one"
+        )
+
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ipow__ = __imatmul__ = _in_place
+
+    # -- shape -----------------------------------------------------------------------
+
+    def __getitem__(self, index: Any) -> Tensor:
+        def spread(d: np.ndarray) -> np.ndarray:
+            whole = np.zeros(self.shape, d.dtype)
+            np.add.at(whole, index, d)  # unlike whole[index] += d, counts repeated rows
+            return whole
+
+        return result(self.value[index], (self, spread))
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """Give the same elements, in row-major order, another shape."""
+        return result(
+            self.value.reshape(*shape), (self, lambda d: d.reshape(self.shape))
+        )
+
+    def sum(self) -> Tensor:
+        """Add up all elements; the result has no dimension."""
+        return result(
+            self.value.sum(), (self, lambda d: np.broadcast_to(d, self.shape))
+        )
+
+
+def _lift(other: Any, like: Tensor) -> Tensor:
+    # A Python number takes the dtype of the tensor: NumPy would make a float32 of no
+    # dimension, or one met by a NumPy float64, into float64.
+    if isinstance(other, Tensor):
+        return other
+    if not isinstance(other, numbers.Real):
+        raise InvalidInput(
+            f"expected a Tensor or a number, got {type(other).__name__}; "
+            "make a tensor of it with array(value, device)"
+        )
+    dtype = like.dtype if like.dtype.kind == "f" else None
+    return Tensor(np.asarray(other, dtype=dtype))
+
+
+def result(value: Any, *notes: tuple[Tensor, Pullback]) -> Tensor:
+    """Make an operation's result; while recording, keep the notes that matter."""
+    z = Tensor(value)
+    if _recorder.on:
+        z.notes = tuple((x, pullback) for x, pullback in notes if x.in_graph)
+        z.depth = 1 + max((x.depth for x, _ in z.notes), default=0)
+    return z
+
+
+def _fit(d: np.ndarray, x: Tensor) -> np.ndarray:
+    # Where broadcasting repeated x, the gradients of its copies add up.
+    extra = d.ndim - x.value.ndim
+    d = d.sum(axis=tuple(range(extra))) if extra else d
+    repeated = [i for i, n in enumerate(x.shape) if n == 1 and d.shape[i] != 1]
+    d = d.sum(axis=tuple(repeated), keepdims=True) if repeated else d
+    return np.asarray(d, dtype=x.dtype)
+
+
+def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
+    """Add d(sum of ys)/dx, each y weighted by its dy, to the gradient of every leaf."""
+    checks.grads(ys, dys)
+    checks.recorded([y.in_graph for y in ys])
+    if dys is None:
+        dys = [Tensor(np.ones_like(y.value)) for y in ys]
+    # The deepest tensor first: all that use a tensor lie deeper than it, so when its
+    # turn comes its gradient is complete. Equals in order of arrival, so that the
+    # sums are rounded alike in every run and on every replica.
+    queue: list[tuple[int, int, Tensor]] = []
+    total: dict[int, np.ndarray] = {}  # by id: the gradient of each tensor so far
+    arrivals = itertools.count()
+
+    def arrive(x: Tensor, d: np.ndarray) -> None:
+        d = _fit(d, x)
+        if id(x) in total:
+            total[id(x)] = total[id(x)] + d
+        else:
+            total[id(x)] = d
+            heapq.heappush(queue, (-x.depth, next(arrivals), x))
+
+    for y, dy in zip(ys, dys, strict=True):
+        arrive(y, dy.value)
+    while queue:
+        *_, x = heapq.heappop(queue)
+        d = total.pop(id(x))
+        if x.gradient is not None:
+            x.gradient.value += d
+        if x.notes is None:
+            raise checks.not_recorded()
+        for parent, pullback in x.notes:
+            arrive(parent, pullback(d))
+        if x.notes:  # used up: a second pass would count everything twice
+            x.notes = None
