@@ -1,10 +1,10 @@
 """Show adjacent code cells of different frameworks as one set of synced tabs.
 
-A cell joins a tab when its first line is `%%tab KEY` (or its tag is `tab-KEY`). A run of
-such cells, with nothing between them, becomes one tab set; two cells with the same key
-stand one below the other in the same tab, each above its own output. All tab sets of
-the book switch together, and the choice outlives the page (sphinx-design keeps it in
-the browser). A tab that is missing or unknown is a warning, an error with `-W`.
+A cell joins a tab when its first line is `%%tab KEY` (or its tag is `tab-KEY`). A run
+of such cells, with nothing between them, becomes one tab set; two cells with the same
+key stand one below the other in the same tab, each above its own output. All tab sets
+of the book switch together, and the choice outlives the page (sphinx-design keeps it
+in the browser). A tab that is missing or unknown is a warning, an error with `-W`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ LOGGER = logging.getLogger(__name__)
 
 def is_code_cell(node: nodes.Node) -> bool:
     """Tell whether a node is a code cell as MyST-NB makes them."""
-    return (
-        isinstance(node, nodes.container) and node.get("nb_element") == "cell_code"
-    )
+    return isinstance(node, nodes.container) and node.get("nb_element") == "cell_code"
 
 
 def tab_key(cell: nodes.container) -> str | None:
@@ -72,7 +70,8 @@ def tab_set(
         )  # fmt: skip
     tabs = create_component("tab-set", classes=["sd-tab-set", "code-tabs"])
     tabs.source, tabs.line = first.source, first.line
-    for key in sorted(cells, key=lambda k: list(labels).index(k) if k in labels else 99):
+    order = [*(k for k in labels if k in cells), *(k for k in cells if k not in labels)]
+    for key in order:
         label = nodes.rubric(
             "", labels.get(key, key),
             classes=["sd-tab-label"], sync_group=group, sync_id=key,

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -80,6 +82,44 @@ def current_tab() -> str:
     return key
 
 
+def gpus_needed(tags: Iterable[str]) -> int:
+    """Return N for a cell with the tag `gpu-N`, which needs N real GPUs; else 0."""
+    return max((int(t[4:]) for t in tags if re.fullmatch(r"gpu-\d+", t)), default=0)
+
+
+def kernel_environment(backend: str, repository: str) -> dict[str, str]:
+    """Return the environment in which a chapter's kernel runs under one backend.
+
+    `repository` comes first on the path, so that the checkout is what is tested.
+    """
+    # ipykernel would not capture the output of child processes under pytest, and a
+    # chosen matplotlib backend would keep figures out of the notebook.
+    dropped = ("PYTEST_CURRENT_TEST", "MPLBACKEND")
+    env = {k: v for k, v in os.environ.items() if k not in dropped}
+    path = [repository, *filter(None, [env.get("PYTHONPATH")])]
+    return env | {
+        "D2LMULTI_BACKEND": backend,
+        "D2LMULTI_QUIET": "1",  # no progress bars: they write to stderr
+        "PYTHONPATH": os.pathsep.join(path),
+    }
+
+
+def count_gpus(backend: str, repository: str) -> int:
+    """Count the GPUs that a framework can use, asked in a process of its own.
+
+    Raises CalledProcessError when the framework cannot be imported.
+    """
+    code = "import sys, d2lmulti as d; print(d.get_backend(sys.argv[1]).gpu_count())"
+    done = subprocess.run(
+        [sys.executable, "-c", code, backend],
+        env=kernel_environment(backend, repository),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return int(done.stdout.split()[-1])
+
+
 def _select_tab(lines: list[str]) -> list[str]:
     """Turn a tab cell into an ordinary cell, or into an empty one.
 
@@ -110,7 +150,7 @@ def _unknown_tab(line: str, cell: str | None = None) -> None:
 def _set_figure_style(shell: Any) -> None:
     """Draw figures as PNG at twice the screen resolution, in one quiet style."""
     # Needed by chapters with figures only; `import d2lmulti` must not pay for it.
-    import matplotlib
+    import matplotlib  # noqa: TID251 (its settings; pictures are drawn in plot.py)
     from matplotlib_inline.config import InlineBackend
 
     inline = InlineBackend.instance(parent=shell)

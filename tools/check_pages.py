@@ -1,0 +1,285 @@
+"""Visit every page of the built book in Chromium and list what is wrong with it.
+
+    python tools/check_pages.py                      # _build/html
+    python tools/check_pages.py --screenshots DIR    # and pictures: light, dark, narrow
+
+On each page, wide and narrow, light and dark: no console errors, no request that fails
+or goes to another host, no horizontal overflow, images with alt text, drawn formulas,
+readable contrast, links that lead somewhere. Over the book: tabs switch, and stay
+switched on the next page; search finds a page. Exits 1 if anything is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import http.server
+import os
+import re
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urlsplit
+
+from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
+
+SCRIPT = Path(__file__).with_suffix(".js").read_text(encoding="utf-8")
+WIDE, NARROW, HEIGHT = 1280, 360, 900
+LEAST_CONTRAST = 4.5  # WCAG 2.1, level AA, for text
+PART = 2500  # pixels: a screenshot of a longer page is cut into parts
+FLAGS = [
+    "--no-sandbox",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-domain-reliability",
+    "--disable-sync",
+    # Nothing but this machine has an address, whatever a page or the browser asks for.
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+]
+
+Problems = dict[str, list[str]]
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve a folder on a free port of this machine; yield its address."""
+    handler = functools.partial(_Quiet, directory=str(folder))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def chromium() -> str:
+    """Find the Chromium of this machine, or stop with advice."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    installed = [path for path in map(shutil.which, names) if path]
+    found = os.environ.get("CHROMIUM") or (installed[0] if installed else None)
+    if not found:
+        sys.exit(
+            f"expected one of {', '.join(names)} on the path, found none; install it "
+            "(Debian: apt-get install chromium) or set CHROMIUM to its path"
+        )
+    return found
+
+
+def pages_of(folder: Path) -> list[str]:
+    """List the pages of a build, relative to its folder."""
+    found = (p.relative_to(folder).as_posix() for p in sorted(folder.rglob("*.html")))
+    return [p for p in found if not p.startswith(("_static/", "_sources/"))]
+
+
+class Visit:
+    """One browser window that notes what goes wrong on the page it is on."""
+
+    def __init__(self, browser: Browser, root: str) -> None:
+        self.root, self.wrong = root, []
+        context = browser.new_context(viewport={"width": WIDE, "height": HEIGHT})
+        context.add_init_script(SCRIPT)
+        context.route(lambda url: not url.startswith(root), self._foreign)
+        self.page: Page = context.new_page()
+        self.page.on("console", self._console)
+        self.page.on("pageerror", lambda e: self.wrong.append(f"script error: {e}"))
+        self.page.on("requestfailed", self._failed)
+        self.page.on("response", self._response)
+
+    def _foreign(self, route) -> None:
+        if route.request.url.startswith(("data:", "blob:", "about:")):
+            return route.continue_()
+        self.wrong.append(f"request to another host: {route.request.url}")
+        return route.abort()
+
+    def _console(self, message) -> None:
+        # A missing file is reported, with its address, as a response.
+        if message.type == "error" and "Failed to load resource" not in message.text:
+            self.wrong.append(f"console: {message.text}")
+
+    def _failed(self, request) -> None:
+        aborted = request.failure == "net::ERR_ABORTED"  # the page was left
+        if request.url.startswith(self.root) and not aborted:
+            self.wrong.append(f"request failed: {request.url} ({request.failure})")
+
+    def _response(self, response) -> None:
+        if response.status >= 400:
+            self.wrong.append(f"request failed: {response.url} ({response.status})")
+
+    def go(self, path: str) -> None:
+        """Open a page and wait until it is quiet."""
+        self.page.goto(f"{self.root}/{path}", wait_until="networkidle")
+
+    def ask(self, function: str, *arguments: object) -> list:
+        """Call a function of check_pages.js in the page."""
+        return self.page.evaluate(
+            "([name, args]) => checkPages[name](...args)", [function, list(arguments)]
+        )
+
+    def shows(self, mode: str) -> bool:
+        """Wait until the page is light or dark, as asked; False if it never is."""
+        themed = (
+            "mode => [mode, undefined].includes(document.documentElement.dataset.theme)"
+        )
+        try:
+            self.page.wait_for_function(themed, arg=mode, timeout=2000)
+        except TimeoutError:
+            return False
+        return True
+
+    def size(self, width: int) -> None:
+        """Set the width of the window."""
+        self.page.set_viewport_size({"width": width, "height": HEIGHT})
+
+
+def check_page(visit: Visit, path: str, shots: Path | None) -> tuple[list[str], dict]:
+    """Look at one page in every form; return its problems and its links."""
+    visit.wrong = []
+    visit.page.emulate_media(color_scheme="light")
+    visit.size(WIDE)
+    visit.go(path)
+    wrong: list[str] = [*visit.ask("math"), *visit.ask("images")]
+    links = visit.ask("links")
+    visit.ask("openAll")  # hidden solutions and inputs must be right too
+    for mode, width in (("light", WIDE), ("dark", WIDE), ("dark", NARROW)):
+        visit.page.emulate_media(color_scheme=mode)
+        visit.size(width)
+        if not visit.shows(mode):
+            wrong.append(f"a reader who prefers {mode} pages gets another theme")
+        wrong += [f"at {width} px: {text}" for text in visit.ask("overflow")]
+        if width == WIDE:
+            wrong += [f"{mode}: {t}" for t in visit.ask("contrast", LEAST_CONTRAST)]
+        if shots:
+            screenshot(visit.page, shots, path, "narrow" if width == NARROW else mode)
+    return [*visit.wrong, *wrong], links
+
+
+def screenshot(page: Page, folder: Path, path: str, form: str) -> None:
+    """Write pictures of the whole page, cut into parts when it is tall."""
+    folder.mkdir(parents=True, exist_ok=True)
+    page.evaluate("scrollTo(0, 0)")
+    height = page.evaluate("document.documentElement.scrollHeight")
+    width = page.viewport_size["width"]
+    for part, top in enumerate(range(0, height, PART)):
+        page.screenshot(
+            path=folder / f"{path.replace('/', '-')[:-5]}-{form}-{part + 1}.png",
+            full_page=True,
+            clip={"x": 0, "y": top, "width": width, "height": min(PART, height - top)},
+        )
+
+
+def check_tabs(visit: Visit, pages: list[str]) -> Problems:
+    """Choose each tab once, and look whether every set follows, on every page."""
+    wrong: Problems = {}
+    visit.size(WIDE)
+    for number, path in enumerate(pages):
+        visit.go(path)
+        keys = [tab["key"] for tab in visit.ask("tabs")[0]]
+        key = keys[(number + 1) % len(keys)]
+        visit.page.locator(f'label.sd-tab-label[data-sync-id="{key}"]').first.click()
+        following = pages[(number + 1) % len(pages)]
+        for where, step in (
+            ("after a click", None),
+            ("after a reload", path),
+            (f"on the next page, {following}", following),
+        ):
+            if step:
+                visit.go(step)
+            for tabs in visit.ask("tabs"):
+                state = [t["key"] for t in tabs if t["chosen"] and t["shown"]]
+                seen = [t["key"] for t in tabs if t["shown"]]
+                if key in [t["key"] for t in tabs] and not state == seen == [key]:
+                    wrong.setdefault(path, []).append(
+                        f"chose the tab {key!r}, but {where} a set shows {seen}"
+                    )
+    return wrong
+
+
+def check_links(folder: Path, links: dict[str, dict]) -> Problems:
+    """Find links inside the book that lead to no file or to no place on a page."""
+    wrong: Problems = {}
+    for path, page in links.items():
+        for href in sorted(set(page["hrefs"])):
+            address, anchor = urldefrag(href)
+            target = unquote(urlsplit(address).path).lstrip("/") or "index.html"
+            ids = links.get(target, {}).get("ids")
+            if not (folder / target).is_file():
+                wrong.setdefault(path, []).append(f"link to no page: {target}")
+            elif anchor and ids is not None and unquote(anchor) not in ids:
+                place = f"{target}#{anchor}"
+                wrong.setdefault(path, []).append(f"link to no place: {place}")
+    return wrong
+
+
+def check_search(visit: Visit, word: str) -> list[str]:
+    """Search for a word of a title, without a network; expect a page."""
+    visit.wrong = []
+    visit.go(f"search.html?q={word}")
+    results = visit.page.locator("#search-results ul.search li a")
+    with contextlib.suppress(Exception):
+        results.first.wait_for(timeout=5000)
+    found = [] if results.count() else [f"search for {word!r} finds nothing"]
+    return [*visit.wrong, *found]
+
+
+def check(folder: Path, shots: Path | None = None, say=print) -> Problems:
+    """Check a built book; return the problems of each page that has any."""
+    pages = pages_of(folder)
+    problems: Problems = {}
+    links: dict[str, dict] = {}
+    with_tabs: list[str] = []
+    title = ""
+    with served(folder) as root, sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=chromium(), args=FLAGS)
+        visit = Visit(browser, root)
+        for path in pages:
+            problems[path], links[path] = check_page(visit, path, shots)
+            say(f"{path}  {len(problems[path]) or 'no'} problem(s)")
+            if any(tab["group"] for tabs in visit.ask("tabs") for tab in tabs):
+                with_tabs.append(path)
+            heading = visit.page.locator("article h1").first
+            if not title and heading.count():
+                title = heading.inner_text()
+        further = [check_tabs(visit, with_tabs), check_links(folder, links)]
+        if "search.html" in pages:
+            words = re.findall(r"[A-Za-z]{5,}", title)
+            word = words[0] if words else "the"
+            further.append({"search.html": check_search(visit, word)})
+        browser.close()
+    for more in further:
+        for path, texts in more.items():
+            problems[path] += texts
+    return {path: texts for path, texts in problems.items() if texts}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; return 1 if any page has a problem."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("_build/html"))
+    parser.add_argument("--screenshots", type=Path, metavar="DIR")
+    options = parser.parse_args(argv)
+    if not pages_of(options.folder):
+        parser.error(f"expected pages in {options.folder}, found none; run: make book")
+    problems = check(options.folder, options.screenshots)
+    for path, texts in problems.items():
+        print(f"\n{path}")
+        for text in texts:
+            print(f"  - {text}")
+    count = sum(map(len, problems.values()))
+    print(f"\n{count} problem(s)" if count else "\nAll pages are well.")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+"""The rules that every chapter keeps, as functions from a notebook to complaints.
+
+`source_rules` looks at what an author wrote, `output_rules` at what a run left behind.
+tools/execute.py refuses to write a notebook that breaks one, and a test looks at every
+committed chapter. A complaint names the cell by its number in Jupyter, `In [n]`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from nbformat import NotebookNode
+
+from d2lmulti.notebook import TABS, gpus_needed, tab_of
+
+MOST_CELLS, MOST_LINES, MOST_COLUMNS = 20, 25, 79
+
+# Changes from run to run or from machine to machine, so it can be no stored output.
+_ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]{6,}")
+_PATH = re.compile(r"(?<![\w.])/(?:home|Users|root|tmp|var/folders)/[\w.-]+")
+
+
+def code_cells(nb: NotebookNode) -> list[NotebookNode]:
+    """Return the code cells of a notebook, in order."""
+    return [cell for cell in nb.cells if cell.cell_type == "code"]
+
+
+def tags_of(cell: NotebookNode) -> list[str]:
+    """Return the tags of a cell."""
+    return list(cell.metadata.get("tags", []))
+
+
+def tab_of_cell(cell: NotebookNode) -> str | None:
+    """Return the framework tab that a code cell belongs to, or None."""
+    return tab_of(cell.source, tags_of(cell))
+
+
+def images_of(cell: NotebookNode) -> list[NotebookNode]:
+    """Return the outputs of a cell that hold an image."""
+    return [
+        output
+        for output in cell.outputs
+        if any(kind.startswith("image/") for kind in output.get("data", {}))
+    ]
+
+
+def source_rules(nb: NotebookNode) -> list[str]:
+    """Return what is wrong with the text and code of a notebook."""
+    return [*_form(nb), *(f"In [{n}]: {text}" for n, text in _cell_sources(nb))]
+
+
+def _form(nb: NotebookNode) -> Iterator[str]:
+    prose = "\n".join(c.source for c in nb.cells if c.cell_type == "markdown")
+    prose = re.sub(r"^(```+|:::+).*?^\1", "", prose, flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^# .*", prose, flags=re.MULTILINE)
+    if len(titles) != 1:
+        yield f"expected one title (# ...), found {len(titles)}"
+    keys = Counter(tab_of_cell(cell) for cell in code_cells(nb))
+    common = keys.pop(None, 0)
+    most = common + max(keys.values(), default=0)
+    if most > MOST_CELLS:
+        yield f"{most} code cells run under one backend; at most {MOST_CELLS}"
+    first = code_cells(nb)[0].source if code_cells(nb) else ""
+    if keys and "%load_ext d2lmulti.notebook" not in first:
+        yield (
+            "a notebook with tabs must begin its first code cell with "
+            "%load_ext d2lmulti.notebook"
+        )
+
+
+def _cell_sources(nb: NotebookNode) -> Iterator[tuple[int, str]]:
+    for n, cell in enumerate(code_cells(nb), start=1):
+        lines = cell.source.splitlines()
+        if not cell.source.strip():
+            yield n, "the cell is empty; delete it"
+        if len(lines) > MOST_LINES:
+            yield n, f"{len(lines)} lines; at most {MOST_LINES}"
+        for line in lines:
+            if len(line) > MOST_COLUMNS:
+                yield n, f"{len(line)} columns, at most {MOST_COLUMNS}: {line[:40]}..."
+        key = tab_of_cell(cell)
+        if key is not None and key not in TABS:
+            yield n, f"unknown tab {key!r}; expected one of {', '.join(TABS)}"
+        elif key is not None and tab_of(cell.source) != key:
+            yield (
+                n,
+                (
+                    f"the tag tab-{key} alone does not keep Jupyter from running "
+                    f"this cell under every backend; begin it with: %%tab {key}"
+                ),
+            )
+        if "nbval-skip" in tags_of(cell) or "NBVAL_SKIP" in cell.source:
+            yield n, "nbval-skip hides the cell from the tests; use gpu-N if it needs N"
+
+
+def output_rules(nb: NotebookNode) -> list[str]:
+    """Return what is wrong with the outputs stored in a notebook."""
+    found = [f"In [{n}]: {text}" for n, text in _cell_outputs(nb)]
+    names = Counter(
+        str(figure_of(cell).get("name"))
+        for cell in code_cells(nb)
+        if figure_of(cell).get("name")
+    )
+    return found + [
+        f"{count} figures are called {name!r}; every figure needs a name of its own"
+        for name, count in names.items()
+        if count > 1
+    ]
+
+
+def figure_of(cell: NotebookNode) -> dict[str, str]:
+    """Return the figure settings in the metadata of a cell: name, caption, align."""
+    return dict(cell.metadata.get("mystnb", {}).get("figure", {}))
+
+
+def _cell_outputs(nb: NotebookNode) -> Iterator[tuple[int, str]]:
+    for n, cell in enumerate(code_cells(nb), start=1):
+        if cell.execution_count is None and not gpus_needed(tags_of(cell)):
+            yield n, "never executed; run tools/execute.py"
+        for output in cell.outputs:
+            if output.output_type == "stream" and output.name == "stderr":
+                yield n, f"wrote to stderr: {output.text.strip()[:200]}"
+            if output.output_type == "error" and "raises-exception" not in tags_of(
+                cell
+            ):
+                yield n, f"raised {output.ename}: {output.evalue}"
+            text = printed(output)
+            if match := _ADDRESS.search(text):
+                yield n, f"shows an address in memory, which always differs: {match[0]}"
+            if match := _PATH.search(text):
+                yield n, f"shows a path of this machine: {match[0]}"
+            if any("widget-view" in kind for kind in output.get("data", {})):
+                yield n, "shows a widget, which a page cannot; print text instead"
+        yield from ((n, text) for text in _figure(cell))
+
+
+def _figure(cell: NotebookNode) -> Iterator[str]:
+    figure = figure_of(cell)
+    alt = cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")
+    shown = [o for o in cell.outputs if "data" in o]
+    if images_of(cell):
+        for key, value in (
+            ("figure.name", figure.get("name")),
+            ("figure.caption", figure.get("caption")),
+            ("image.alt", alt),
+        ):
+            if not str(value or "").strip():
+                yield f"shows an image without mystnb.{key} in the cell's metadata"
+        if alt and alt == figure.get("caption"):
+            yield "the alt text repeats the caption; say what the picture shows"
+    elif figure and cell.execution_count is not None:
+        yield f"is to be figure {figure.get('name')!r} but shows no image"
+    if figure and len(shown) > 1:
+        yield (
+            f"shows {len(shown)} things but is one figure; put a `;` after the last "
+            "line or draw in a cell of its own"
+        )
+
+
+def printed(output: NotebookNode) -> str:
+    """Return the characters that an output shows, and a placeholder for each image."""
+    if output.output_type == "stream":
+        return str(output.text)
+    if output.output_type == "error":
+        return f"{output.ename}: {output.evalue}\n"
+    parts = []
+    for kind, value in sorted(output.data.items()):
+        if kind.startswith("image/"):
+            parts.append(f"[{kind}]\n")
+        else:
+            parts.append(value if isinstance(value, str) else repr(value))
+    return "".join(part if part.endswith("\n") else part + "\n" for part in parts)
