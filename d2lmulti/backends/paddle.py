@@ -70,12 +70,17 @@ def copy_to(x: Tensor, device: AnyDevice) -> Tensor:
     target = native(device)
     if x.place._equals(target):
         return x.detach().clone()  # x.to(...) would return x itself
-    return x.detach()._copy_to(target, True)
+    return x.detach().contiguous()._copy_to(target, True)
 
 
 def read(x: Tensor, first: int, last: int) -> Tensor:
     checks.part(x, first, last)
-    return x.detach().reshape([-1])[first:last]
+    return _flat(x)[first:last]
+
+
+def _flat(x: Tensor) -> Tensor:
+    x = x.detach()  # reshape gives a view, but of a scalar it gives a copy
+    return x.reshape([-1]) if len(x.shape) else x.unsqueeze(0)
 
 
 def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> None:
@@ -84,15 +89,17 @@ def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> No
     if first == last:  # Paddle's slice write raises on an empty part
         return
     with paddle.no_grad():
-        flat = x.detach().reshape([-1])  # a view
+        flat = _flat(x)
         y = y.detach().reshape([-1])
         if not y.place._equals(x.place):
             y = y._copy_to(x.place, True)
-        if add:
-            part = flat[first:last]  # a view too: += on the slice would not reach x
-            part.add_(y)
-        else:
+        part = flat[first:last]
+        if not add:
             flat[first:last] = y
+        elif part._is_shared_buffer_with(x):
+            part.add_(y)  # flat[first:last] += y would not reach x
+        else:  # slices are copies under FLAGS_use_stride_kernel=0
+            flat[first:last] = part + y
 
 
 # -- autograd --------------------------------------------------------------------
