@@ -1,0 +1,19 @@
+"""How equal two backends must be: the largest difference, over the largest value."""
+
+import numpy as np
+
+TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
+
+
+def assert_close(got: np.ndarray, want: np.ndarray, what: str = "value") -> None:
+    assert got.dtype == want.dtype, f"{what}: expected {want.dtype}, got {got.dtype}"
+    assert got.shape == want.shape, f"{what}: expected {want.shape}, got {got.shape}"
+    if want.size:
+        difference = np.abs(got - want).max() / max(np.abs(want).max(), 1e-30)
+        assert difference <= TOLERANCE[want.dtype.name], f"{what}: off by {difference}"
+
+
+def assert_same_bits(got: np.ndarray, want: np.ndarray) -> None:
+    assert got.dtype == want.dtype
+    assert got.shape == want.shape
+    assert got.tobytes() == want.tobytes(), f"{np.sum(got != want)} elements differ"

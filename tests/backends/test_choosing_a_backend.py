@@ -1,0 +1,141 @@
+"""get_backend and backend_of: the right module, or one sentence that helps."""
+
+import importlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from d2lmulti.backends import backend_names, backend_of, get_backend
+from d2lmulti.errors import BackendNotInstalled, InvalidInput
+
+INSTALL = {
+    "torch": "pip install torch",
+    "mxnet": "pip install mxnet",
+    "paddle": "pip install paddlepaddle",
+}
+
+
+def run_python(code, *arguments):
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True
+    )
+
+
+def test_the_three_frameworks_in_the_order_of_the_tabs():
+    assert backend_names() == ("torch", "mxnet", "paddle")
+
+
+def test_a_backend_is_found_by_its_name(B):
+    assert get_backend(B.name) is B
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [("pytorch", "torch"), ("paddlepaddle", "paddle"), ("numpy", "reference")],
+)
+def test_a_backend_is_found_by_its_other_name(load, alias, name):
+    B = load(name)  # first, because it skips where the framework is missing
+    assert get_backend(alias) is B
+
+
+def test_the_environment_variable_names_the_default(B, monkeypatch):
+    monkeypatch.setenv("D2LMULTI_BACKEND", B.name)
+    assert get_backend() is B
+
+
+@pytest.mark.parametrize("name", ["jax", "", "Torch", "torch ", 3, [], ("torch",)])
+def test_an_unknown_name_is_refused(name):
+    with pytest.raises(
+        InvalidInput, match="torch, mxnet, paddle, reference as backend"
+    ):
+        get_backend(name)
+
+
+def test_an_unknown_name_in_the_environment_is_refused(monkeypatch):
+    monkeypatch.setenv("D2LMULTI_BACKEND", "jax")
+    with pytest.raises(InvalidInput, match="D2LMULTI_BACKEND"):
+        get_backend()
+
+
+@pytest.mark.parametrize("name", INSTALL)
+def test_a_missing_framework_gives_the_install_command(name, monkeypatch):
+    module = {"torch": "pytorch"}.get(name, name)
+    monkeypatch.delitem(sys.modules, f"d2lmulti.backends.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, name, None)  # Python's own way to block an import
+    with pytest.raises(BackendNotInstalled, match=INSTALL[name]):
+        get_backend(name)
+
+
+@pytest.mark.parametrize("name", INSTALL)
+def test_a_framework_that_breaks_on_import_gives_the_reason(name, tmp_path):
+    # MXNet 1.9.1 on NumPy 2 ends like this: module 'numpy' has no attribute 'bool'.
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text("import sys; sys.no_such_thing")
+    code = "import sys; sys.path.insert(0, sys.argv[2])\n"
+    code += "from d2lmulti.backends import get_backend; get_backend(sys.argv[1])"
+    error = run_python(code, name, str(tmp_path)).stderr
+    assert "BackendNotInstalled" in error
+    assert "no_such_thing" in error
+    assert INSTALL[name] in error
+
+
+def test_backend_of_knows_the_owner(B):
+    assert backend_of(B.array([1.0])) is B
+    assert backend_of(B.zeros((2, 3), "float64")) is B
+
+
+def test_backend_of_accepts_results_and_gradients(B):
+    x = B.array(np.ones((2, 3)))
+    B.attach_grad(x)
+    with B.record():
+        y = x * 2
+    assert backend_of(y) is B
+    assert backend_of(B.grad(x)) is B
+
+
+PARAMETERS = {
+    "torch": lambda: importlib.import_module("torch").nn.Linear(2, 3).weight,
+    "paddle": lambda: importlib.import_module("paddle").nn.Linear(2, 3).weight,
+}
+NO_TENSORS = {
+    "torch": lambda m: [m.nn.Linear(1, 1), m.float32, m.device("cpu"), m.Size([1])],
+    "mxnet": lambda m: [m.gluon.nn.Dense(1), m.cpu(), m.nd.zeros((1,))],
+    "paddle": lambda m: [m.nn.Linear(1, 1), m.float32, m.CPUPlace()],
+    "reference": lambda m: [m.recording, m.recording(True)],
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_backend_of_accepts_the_parameters_of_layers(load, name):
+    B = load(name)  # first, because it skips where the framework is missing
+    assert backend_of(PARAMETERS[name]()) is B
+
+
+def test_backend_of_refuses_what_is_not_a_tensor(B):
+    module = "d2lmulti.backends.tape" if B.name == "reference" else B.name
+    for thing in NO_TENSORS[B.name](importlib.import_module(module)):
+        with pytest.raises(InvalidInput, match="expected a tensor"):
+            backend_of(thing)
+
+
+@pytest.mark.parametrize(
+    "thing", [np.ones(3), [1.0], "torch", None, 1.0, np.float32(1)]
+)
+def test_backend_of_refuses_values_without_a_backend(thing):
+    with pytest.raises(
+        InvalidInput, match=r"expected a tensor.*array\(values, device\)"
+    ):
+        backend_of(thing)
+
+
+def test_importing_the_package_imports_no_framework():
+    code = """
+import sys, numpy
+from d2lmulti.backends import backend_of
+try: backend_of(numpy.ones(3))
+except ValueError: pass
+print([m for m in ("torch", "mxnet", "paddle") if m in sys.modules])
+"""
+    assert run_python(code).stdout.strip() == "[]"

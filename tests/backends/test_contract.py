@@ -1,0 +1,45 @@
+"""The modules hold the functions of protocol.py: same order, same parameters."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+
+from d2lmulti.backends import protocol
+
+VERBS = [n for n, f in vars(protocol.Backend).items() if inspect.isfunction(f)]
+VERBS = [n for n in VERBS if not n.startswith("_")]
+MODULES = ["pytorch", "mxnet", "paddle", "reference"]
+
+
+def parameters(function, skip=0):
+    found = list(inspect.signature(function).parameters.values())[skip:]
+    return [(p.name, p.kind, p.default) for p in found]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_functions_stand_in_the_order_of_the_protocol(module):
+    source = Path(protocol.__file__).with_name(f"{module}.py").read_text("utf-8")
+    functions = [
+        n.name for n in ast.parse(source).body if isinstance(n, ast.FunctionDef)
+    ]
+    assert [n for n in functions if not n.startswith("_")] == VERBS
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_parameters_have_the_names_kinds_and_defaults_of_the_protocol(B, verb):
+    # mypy accepts a module whose parameter was renamed; a keyword call would fail.
+    expected = parameters(getattr(protocol.Backend, verb), skip=1)  # without self
+    assert parameters(getattr(B, verb)) == expected
+
+
+def test_every_backend_names_itself_and_its_tensor(B):
+    from d2lmulti.backends import get_backend
+
+    assert get_backend(B.name) is B
+    assert isinstance(B.array([1.0]), B.Tensor)
+
+
+def test_every_verb_says_what_it_means():
+    assert [v for v in VERBS if not getattr(protocol.Backend, v).__doc__] == []

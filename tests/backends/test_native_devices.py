@@ -1,0 +1,136 @@
+"""Devices: names, the framework's own device objects, and what is refused."""
+
+import pytest
+
+from d2lmulti.backends.device_names import parse_device, place
+from d2lmulti.errors import DeviceUnavailable, InvalidInput
+
+NONSENSE = [
+    *("", " ", "gpu", "cuda", "sim", "tpu:0", "GPU:0", "CPU", " cpu", "cpu\n", "cpu:1"),
+    *("gpu:", "gpu:x", "gpu:-1", "gpu:1.0", "gpu:0,1", "gpu:１", "sim:-1", "sim:"),
+    *(0, 1, -1, 1.5, True, None, b"cpu", [], ["cpu"], ("gpu", 0), object()),
+]
+
+
+class Named:
+    """A device of the library: whatever prints as a device name."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __str__(self):
+        return self.name
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        ("cpu", ("cpu", 0)),
+        ("cpu:0", ("cpu", 0)),
+        ("gpu:0", ("gpu", 0)),
+        ("gpu:12", ("gpu", 12)),
+        ("cuda:3", ("gpu", 3)),
+        ("sim:7", ("sim", 7)),
+        (Named("gpu:1"), ("gpu", 1)),
+    ],
+)
+def test_a_device_name_has_a_kind_and_a_number(device, expected):
+    assert parse_device(device) == expected
+
+
+@pytest.mark.parametrize("device", NONSENSE, ids=repr)
+def test_nonsense_is_no_device(device):
+    with pytest.raises(
+        InvalidInput, match=r"expected a device such as .* got .*doctor"
+    ):
+        parse_device(device)
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "expected"),
+    [
+        ("cpu", 2, ("cpu", 0)),
+        ("sim:1", 0, ("cpu", 0)),
+        ("sim:0", 2, ("gpu", 0)),
+        ("sim:3", 2, ("gpu", 1)),
+        ("sim:5", 1, ("gpu", 0)),
+        ("gpu:1", 2, ("gpu", 1)),
+    ],
+)
+def test_simulated_devices_are_dealt_out_over_the_gpus(device, gpus, expected):
+    assert place(device, gpus, "torch") == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus"), [("gpu:0", 0), ("gpu:2", 2), ("cuda:9", 1)]
+)
+def test_a_gpu_that_is_not_there_is_unavailable(device, gpus):
+    with pytest.raises(DeviceUnavailable, match=rf"paddle.*sees {gpus}.*devices\(n\)"):
+        place(device, gpus, "paddle")
+
+
+@pytest.mark.parametrize("device", ["gpu", 0, None, "sim:-1", "mps"], ids=repr)
+@pytest.mark.parametrize("verb", ["native", "array", "zeros", "copy_to"])
+def test_every_verb_with_a_device_refuses_nonsense(B, verb, device):
+    call = {
+        "native": lambda: B.native(device),
+        "array": lambda: B.array([1.0], device),
+        "zeros": lambda: B.zeros((1,), "float32", device),
+        "copy_to": lambda: B.copy_to(B.array([1.0]), device),
+    }
+    with pytest.raises(InvalidInput, match="expected a device"):
+        call[verb]()
+
+
+def test_one_gpu_too_many_is_unavailable(B):
+    with pytest.raises(DeviceUnavailable, match=B.name):
+        B.array([1.0], f"gpu:{B.gpu_count()}")
+
+
+def test_a_tensor_lies_where_it_was_put(B, device):
+    kind, index = place(device, B.gpu_count(), B.name)
+    where = "cpu" if kind == "cpu" else f"gpu:{index}"
+    x = B.array([1.0, 2.0], device)
+    B.attach_grad(x)
+    with B.record():
+        y = x * 2
+    found = [x, B.zeros((2,), "float32", device), y, B.grad(x), B.detach(y)]
+    found += [B.copy_to(B.array([1.0]), device), B.read(x, 0, 1), B.read(x, 1, 1)]
+    assert [B.device_of(t) for t in found] == [where] * len(found)
+
+
+def test_the_frameworks_own_device_is_accepted(B, device):
+    x = B.zeros((2,), "float32", device)
+    attribute = {"torch": "device", "mxnet": "ctx", "paddle": "place"}.get(B.name)
+    own = getattr(x, attribute) if attribute else "cpu"
+    assert B.device_of(B.array([1.0], own)) == B.device_of(x)
+    assert B.native(own) == B.native(B.device_of(x))
+
+
+def test_native_accepts_what_it_returns(B, device):
+    once = B.native(device)
+    assert B.device_of(B.zeros((1,), "float32", once)) == B.device_of(
+        B.zeros((1,), "float32", device)
+    )
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["mps", "meta", "xpu:0"])
+def test_a_kind_of_torch_device_that_is_no_gpu_of_ours_is_refused(load, name):
+    B = load("torch")
+    own = type(B.native("cpu"))(name)
+    with pytest.raises(InvalidInput, match="expected a device"):
+        B.native(own)
+
+
+def test_an_own_device_that_is_not_there_is_unavailable(load):
+    B = load("torch")
+    with pytest.raises(DeviceUnavailable, match="torch"):
+        B.native(type(B.native("cpu"))("cuda", B.gpu_count()))
+
+
+def test_synchronize_returns_with_every_result_ready(B, device):
+    x = B.array([1.0, 2.0], device)
+    y = x + x
+    B.synchronize()
+    assert B.numpy(y).tolist() == [2.0, 4.0]

@@ -1,0 +1,210 @@
+"""read and write_: parts of the flattened tensor, the one way to write in place."""
+
+import numpy as np
+import pytest
+from backends.compare import assert_same_bits
+from hypothesis import given
+from hypothesis import strategies as st
+
+from d2lmulti.errors import InvalidInput
+
+DTYPES = ["float32", "float64", "int64"]
+# Three dimensions at most, some of them empty; () is a single number.
+SHAPES = st.lists(st.integers(0, 4), max_size=3).map(tuple)
+
+
+@st.composite
+def parts(draw):
+    """A shape, a part of it, and the way its values lie."""
+    shape = draw(SHAPES)
+    size = int(np.prod(shape, dtype=int))
+    first = draw(st.integers(0, size))
+    last = draw(st.integers(first, size))
+    as_rows = draw(st.booleans())  # the values need not come flat
+    return shape, first, last, (1, last - first) if as_rows else (last - first,)
+
+
+def numbers(rng, shape, dtype):
+    return rng.integers(-9, 9, shape).astype(dtype)
+
+
+@given(part=parts(), dtype=st.sampled_from(DTYPES), seed=st.integers(0, 99))
+def test_read_takes_the_flat_part(B, device, part, dtype, seed):
+    shape, first, last, _ = part
+    values = numbers(np.random.default_rng(seed), shape, dtype)
+    got = B.numpy(B.read(B.array(values, device), first, last))
+    assert_same_bits(got, values.reshape(-1)[first:last])
+
+
+@given(
+    part=parts(),
+    dtype=st.sampled_from(DTYPES),
+    add=st.booleans(),
+    source=st.sampled_from(["cpu", "sim:0", "sim:1"]),
+    seed=st.integers(0, 99),
+)
+def test_write_changes_this_part_and_nothing_else(
+    B, device, part, dtype, add, source, seed
+):
+    shape, first, last, given_shape = part
+    rng = np.random.default_rng(seed)
+    values, new = numbers(rng, shape, dtype), numbers(rng, given_shape, dtype)
+    x, y = B.array(values, device), B.array(new, source)
+    B.write_(x, first, last, y, add=add)
+    flat = values.reshape(-1)
+    flat[first:last] = flat[first:last] * add + new.reshape(-1)
+    assert_same_bits(B.numpy(x), flat.reshape(shape))
+    assert_same_bits(B.numpy(y), new)
+
+
+def test_a_part_can_be_moved_within_one_tensor(B, device):
+    x = B.array(np.arange(6.0), device)
+    B.write_(x, 0, 3, B.read(x, 3, 6), add=True)
+    assert B.numpy(x).tolist() == [3, 5, 7, 3, 4, 5]
+
+
+def test_what_was_written_is_not_tied_to_its_source(B, device):
+    x, y = B.zeros((3,), "float64", device), B.array(np.ones(3), device)
+    B.write_(x, 0, 3, y)
+    B.write_(y, 0, 1, B.array([9.0], device))
+    assert B.numpy(x).tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize(
+    ("first", "last", "count"),
+    [(0, 3, 2), (0, 3, 4), (0, 3, 1), (0, 3, 0), (2, 2, 1), (0, 6, 5)],
+)
+def test_write_takes_exactly_the_values_of_the_part(B, add, first, last, count):
+    x = B.array(np.zeros((2, 3)))
+    with pytest.raises(InvalidInput, match=f"expected {last - first} values.*{count};"):
+        B.write_(x, first, last, B.array(np.ones(count)), add)
+    assert (B.numpy(x) == 0).all()
+
+
+def test_a_single_number_is_not_spread_over_a_part(B):
+    x = B.array(np.zeros(3))
+    with pytest.raises(InvalidInput, match="expected 3 values"):
+        B.write_(x, 0, 3, B.array(1.0))
+    B.write_(x, 1, 2, B.array(1.0))  # but it is one value
+    assert B.numpy(x).tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("first_last", [(-1, 2), (4, 7), (3, 2), (7, 7), (-3, 0)])
+def test_a_part_lies_inside_the_tensor(B, first_last):
+    first, last = first_last
+    x = B.array(np.zeros((2, 3)))
+    with pytest.raises(InvalidInput, match="expected 0 <= first <= last <= 6"):
+        B.read(x, first, last)
+    y = B.array(np.ones(max(last - first, 0)))
+    with pytest.raises(InvalidInput, match="expected 0 <= first <= last <= 6"):
+        B.write_(x, first, last, y)
+    assert (B.numpy(x) == 0).all()
+
+
+@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "other"),
+    [("float32", "float64"), ("float64", "float32"), ("int64", "int32")],
+)
+def test_write_takes_values_of_the_same_dtype(B, dtype, other, add):
+    x = B.array(np.zeros(3, dtype))
+    y = B.array(np.ones(3, other))
+    with pytest.raises(
+        InvalidInput, match=f"expected values of dtype {dtype}.*{other}"
+    ):
+        B.write_(x, 0, 3, y, add)
+    assert (B.numpy(x) == 0).all()
+
+
+# -- layouts ------------------------------------------------------------------------
+
+
+def test_a_transposed_tensor_is_read_in_its_own_order(B, device):
+    x = B.transpose(B.array(np.arange(6.0).reshape(2, 3), device), (1, 0))
+    assert B.numpy(B.read(x, 0, 6)).tolist() == [0, 3, 1, 4, 2, 5]
+    assert B.numpy(B.read(x, 1, 4)).tolist() == [3, 1, 4]
+
+
+@pytest.mark.parametrize("add", [False, True])
+def test_a_write_to_a_transposed_tensor_is_never_lost(B, device, add):
+    # A view in PyTorch and Paddle, which refuse; a tensor of its own in MXNet, where
+    # the write arrives.
+    x = B.transpose(B.array(np.zeros((2, 3)), device), (1, 0))
+    try:
+        B.write_(x, 0, 2, B.array([8.0, 9.0]), add)
+        written = True
+    except InvalidInput as error:
+        assert "copy_to" in str(error)
+        written = False
+    assert B.numpy(x).ravel().tolist() == ([8, 9] if written else [0, 0]) + [0] * 4
+
+
+def test_values_may_come_transposed(B, device):
+    x = B.zeros((6,), "float64", device)
+    y = B.transpose(B.array(np.arange(6.0).reshape(2, 3), device), (1, 0))
+    B.write_(x, 0, 6, y)
+    B.write_(x, 0, 6, y, add=True)
+    assert B.numpy(x).tolist() == [0, 6, 2, 8, 4, 10]
+
+
+# -- tensors that take part in autograd -----------------------------------------------
+
+
+def test_writing_to_a_gradient_changes_what_the_parameter_has(B, device):
+    p = B.array(np.ones((2, 2)), device)
+    B.attach_grad(p)
+    with B.record():
+        y = p * 3
+    B.backward([y])
+    B.write_(B.grad(p), 0, 2, B.array([10.0, 20.0]), add=True)
+    B.write_(B.grad(p), 3, 4, B.array([7.0]))
+    assert B.numpy(B.grad(p)).ravel().tolist() == [13, 23, 3, 7]
+    with B.record():
+        y = p * 3
+    B.backward([y])  # later gradients add up on top of what was written
+    assert B.numpy(B.grad(p)).ravel().tolist() == [16, 26, 6, 10]
+
+
+def test_the_gradient_of_a_transposed_leaf_can_be_written_to(B, device):
+    p = B.detach(B.transpose(B.array(np.ones((2, 3)), device), (1, 0)))
+    B.attach_grad(p)
+    with B.record():
+        y = p * p
+    B.backward([y])
+    B.write_(B.grad(p), 0, 2, B.array([8.0, 9.0]))
+    assert B.numpy(B.grad(p)).ravel().tolist() == [8, 9, 2, 2, 2, 2]
+
+
+def test_a_parameter_is_updated_in_place_and_stays_one(B, device):
+    p = B.array([1.0, 2.0], device)
+    B.attach_grad(p)
+    for value in (1.0, 5.0):
+        B.write_(p, 0, 1, B.array([value]))
+        B.clear_grad_(p)
+        with B.record():
+            y = p * p
+        B.backward([y])
+        assert B.numpy(B.grad(p)).tolist() == [2 * value, 4]
+
+
+def test_a_write_while_recording_is_no_part_of_the_graph(B, device):
+    p, seen = B.array([1.0, 2.0], device), B.zeros((2,), "float64", device)
+    B.attach_grad(p)
+    with B.record():
+        y = p * 3
+        B.write_(seen, 0, 2, y)  # a moving average, say
+        B.write_(seen, 0, 2, y, add=True)
+        z = y * seen
+    B.backward([z])
+    assert B.numpy(seen).tolist() == [6, 12]
+    assert B.numpy(B.grad(p)).tolist() == [18, 36]
+
+
+def test_what_is_read_is_no_part_of_the_graph(B, device):
+    p = B.array([1.0, 2.0], device)
+    B.attach_grad(p)
+    with B.record():
+        y = p * B.read(p, 0, 2)
+    B.backward([y])
+    assert B.numpy(B.grad(p)).tolist() == [1, 2]

@@ -1,0 +1,121 @@
+"""What every test may ask for: `B` runs it on each backend, `device` in each place.
+
+pytest -m mxnet                        only this backend
+D2LMULTI_REQUIRE=torch,mxnet,paddle    a missing backend fails, it is not skipped
+HYPOTHESIS_PROFILE=thorough            forty times as many examples
+"""
+
+# ruff: noqa: E402  (the threads are set before the frameworks are imported)
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import warnings
+from collections.abc import Callable
+
+# Before a framework is imported: one thread each, because the tensors are tiny, and
+# on GPUs the full precision of float32, which the comparisons with NumPy need.
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
+os.environ.setdefault("MXNET_CUDNN_AUTOTUNE_DEFAULT", "0")
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+from d2lmulti.backends import backend_names, get_backend
+from d2lmulti.backends.protocol import Backend
+from d2lmulti.errors import BackendNotInstalled
+
+ALL = (*backend_names(), "reference")
+
+settings.register_profile(
+    "default",
+    deadline=None,  # the first call of an operation compiles or allocates
+    max_examples=25,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
+settings.register_profile(
+    "thorough", settings.get_profile("default"), max_examples=1000
+)
+settings.load_profile(
+    os.environ.get("HYPOTHESIS_PROFILE")
+    or ("ci" if os.environ.get("CI") else "default")
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name in ALL:
+        config.addinivalue_line("markers", f"{name}: runs on the backend {name}")
+
+
+def _load(name: str) -> Backend:
+    """Import a backend; where it is missing, skip, or fail if it is required."""
+    required = os.environ.get("D2LMULTI_REQUIRE", "").replace(" ", "").split(",")
+    try:
+        with warnings.catch_warnings():  # a framework may warn while it is imported
+            warnings.simplefilter("ignore")
+            return get_backend(name)
+    except BackendNotInstalled as error:
+        if name in required:
+            pytest.fail(f"D2LMULTI_REQUIRE names {name}: {error}", pytrace=False)
+        pytest.skip(str(error))
+
+
+def _on(names: tuple[str, ...]) -> list:
+    return [pytest.param(n, id=n, marks=getattr(pytest.mark, n)) for n in names]
+
+
+@pytest.fixture(scope="session", params=_on(ALL))
+def B(request: pytest.FixtureRequest) -> Backend:
+    """Each installed backend, the NumPy reference included."""
+    return _load(request.param)
+
+
+@pytest.fixture(scope="session", params=_on(backend_names()))
+def framework(request: pytest.FixtureRequest) -> Backend:
+    """Each installed framework: `B` without the reference."""
+    return _load(request.param)
+
+
+@pytest.fixture(scope="session")
+def load() -> Callable[[str], Backend]:
+    """`load(name)`: one backend by name; skips where it is missing."""
+    return _load
+
+
+@pytest.fixture(scope="session")
+def reference() -> Backend:
+    """The NumPy backend, to compare with."""
+    return get_backend("reference")
+
+
+def _gpus_of_this_machine() -> list[str]:
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return []
+    listed = subprocess.run([command, "-L"], capture_output=True, text=True).stdout
+    return [
+        f"gpu:{i}" for i in range(listed.count("\nGPU ") + listed.startswith("GPU "))
+    ]
+
+
+@pytest.fixture(
+    scope="session", params=["cpu", "sim:0", "sim:1", *_gpus_of_this_machine()]
+)
+def device(request: pytest.FixtureRequest, B: Backend) -> str:
+    """Each kind of place where `B` can put a tensor: CPU, simulated, real GPUs."""
+    kind, _, index = request.param.partition(":")
+    if kind == "gpu" and int(index) >= B.gpu_count():
+        pytest.skip(f"{B.name} sees {B.gpu_count()} GPUs here")
+    return request.param
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Random numbers that are the same in every run."""
+    return np.random.default_rng(0)
