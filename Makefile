@@ -11,6 +11,8 @@ ifeq ($(SETUP),full)
   VENV := .venv
   BACKENDS ?= torch mxnet paddle
   FIRST_PYTHON := python3.11
+  OTHERWISE := , or take PyTorch alone with a newer Python: make book SETUP=torch, \
+    make test SETUP=torch
 else ifeq ($(SETUP),torch)
   VENV := .venv-torch
   BACKENDS ?= torch
@@ -31,9 +33,8 @@ ifeq ($(origin PYTHON),undefined)
   PYTHON := $(shell $(RUN) -c "" 2>/dev/null && echo $(RUN) || echo $(FIRST_PYTHON))
 endif
 
-NO_PYTHON = $(PYTHON) was not found: install it, or name another with \
-  PYTHON=/path/to/$(FIRST_PYTHON), or take PyTorch alone with a newer Python: \
-  make book SETUP=torch, make test SETUP=torch.
+NO_PYTHON = $(PYTHON) was not found; install it, or name another with \
+  PYTHON=/path/to/$(FIRST_PYTHON)$(OTHERWISE).
 
 HOST ?= 127.0.0.1
 PORT ?= 8000

@@ -113,7 +113,7 @@ def pip_step(line):
     found = re.match(r"Collecting ([\w.-]+)", line)
     if found:
         return f"looking up {found.group(1)}"
-    if line.startswith("Installing collected packages"):
+    if line.startswith("Installing collected packages") and "," in line:
         return f"unpacking {line.count(',') + 1} packages"
     return ""
 
@@ -138,7 +138,7 @@ class Progress:
         if self.terminal:
             print("\r" + f"{self.head} ({took})".ljust(self.width), flush=True)
         else:
-            print(f"      {took}", flush=True)
+            print(f"      done in {took}", flush=True)
         self.width = 0
 
     def note(self, text):
@@ -243,7 +243,7 @@ def build(name, torch_index):
             [*pip, "--no-deps", "--index-url", torch_index, pin.group()],
         )
     progress.step(
-        "packages", [*pip, "-r", setup.requirements, "-c", setup.constraints]
+        "downloads and packages", [*pip, "-r", setup.requirements, "-c", setup.constraints]
     )
     progress.step(
         "d2lmulti itself, as a link: edits take effect at once",
