@@ -12,6 +12,9 @@ from .comm.split import split_batch
 from .models import get_model
 from .optimizers import SGD
 from .parallel.data import get_params, train_batch
+from .training.datasets import Dataset, load
+from .training.evaluate import evaluate
+from .training.loop import History, train
 
 __all__ = [
     "get_backend",
@@ -26,6 +29,11 @@ __all__ = [
     "split_batch",
     "SGD",
     "train_batch",
+    "load",
+    "Dataset",
+    "train",
+    "evaluate",
+    "History",
     "ledger",
     "Ledger",
 ]

@@ -1,0 +1,151 @@
+"""The command line: `python -m d2lmulti doctor | train | bench`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from .backends import backend_names, get_backend
+from .comm.devices import devices
+from .errors import BackendNotInstalled, D2LMultiError, InvalidInput
+from .models import MODELS
+from .plans.allreduce import ALLREDUCE
+from .training.datasets import DATASETS
+from .training.files import write_json
+from .training.loop import train
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit code (0 good, 1 nothing works, 2 bad input)."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except D2LMultiError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m d2lmulti", description="Multi-GPU training from scratch."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    doctor = commands.add_parser("doctor", help="what is installed, which devices")
+    doctor.set_defaults(run=_doctor)
+
+    run = commands.add_parser(
+        "train",
+        help="train by data parallelism",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    run.set_defaults(run=_train)
+    backend = os.environ.get("D2LMULTI_BACKEND") or "torch"
+    run.add_argument("--backend", default=backend, help="torch, mxnet or paddle")
+    run.add_argument("--devices", type=int, default=2, help="how many devices")
+    run.add_argument("--model", default="lenet", choices=MODELS)
+    run.add_argument("--dataset", default="digits", choices=DATASETS)
+    run.add_argument("--batch-size", type=int, default=128, help="the whole batch")
+    run.add_argument("--lr", type=float, default=0.05, help="learning rate")
+    run.add_argument("--momentum", type=float, default=0.9)
+    run.add_argument("--epochs", type=int, default=10)
+    run.add_argument("--seed", type=int, default=0, help="of weights and shuffling")
+    run.add_argument("--dtype", default="float32", choices=["float32", "float64"])
+    run.add_argument("--algorithm", default="star", choices=ALLREDUCE)
+    run.add_argument("--json", type=Path, metavar="FILE", help="write the history")
+    run.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the history")
+
+    bench = commands.add_parser("bench", help="time ours beside the peer or the limit")
+    bench.set_defaults(run=_bench)
+    bench.add_argument("what", choices=["devices"])
+    bench.add_argument("--backend", help="only this one (default: all installed)")
+    bench.add_argument("--repeats", type=int, default=15)
+    bench.add_argument("--threads", type=int, default=1, help="of each framework")
+    return parser
+
+
+def _doctor(_: argparse.Namespace) -> int:
+    print(f"Python {platform.python_version()} on {platform.platform(terse=True)}")
+    working = 0
+    for name in backend_names():
+        try:
+            B = get_backend(name)
+        except BackendNotInstalled as error:
+            print(f"{name:7} missing  {error}")
+            continue
+        working += 1
+        version = sys.modules[name].__version__
+        two = ", ".join(map(str, devices(2, name)))
+        print(
+            f"{name:7} {version:8} GPUs: {B.gpu_count()}; devices(2) gives {two}"
+            f"{' (simulated)' if B.gpu_count() < 2 else ''}"
+        )
+    asked = os.environ.get("D2LMULTI_BACKEND")
+    print(f"default backend: {asked or 'torch'} ({'D2LMULTI_BACKEND' if asked else 'no'}"
+          f"{' is set' if asked else ' D2LMULTI_BACKEND set'})")
+    if not working:
+        print("No backend works. Start with PyTorch: pip install torch")
+        return 1
+    return 0
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    for path in (arguments.json, arguments.plot):
+        if path is not None and not path.resolve().parent.is_dir():
+            raise InvalidInput(
+                f"expected a file in a folder that exists, got {path}; make the folder "
+                f"{path.parent} first"
+            )
+    history = train(
+        arguments.devices,
+        arguments.batch_size,
+        arguments.lr,
+        momentum=arguments.momentum,
+        epochs=arguments.epochs,
+        seed=arguments.seed,
+        dtype=arguments.dtype,
+        dataset=arguments.dataset,
+        model=arguments.model,
+        algorithm=arguments.algorithm,
+        backend=arguments.backend,
+    )
+    if arguments.json:
+        write_json(arguments.json, history.as_json())
+    if arguments.plot:
+        from .plot import learning_curve, save  # matplotlib only where it is needed
+
+        save(learning_curve({arguments.backend: history}), arguments.plot)
+    seconds = sum(epoch.seconds for epoch in history.epochs) / len(history.epochs)
+    print(
+        f"test accuracy {history.accuracies[-1]:.4f}, loss {history.losses[-1]:.4f}, "
+        f"{seconds:.2f} s an epoch, {history.bytes_moved / 1e6:.1f} MB moved, "
+        f"{history.settings['backend']} on {', '.join(history.devices)}"
+    )
+    return 0
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    # Frameworks read this when they are imported, so it stands before the import.
+    os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
+    from .bench import bench_devices
+
+    names = [arguments.backend] if arguments.backend else backend_names()
+    print(
+        f"LeNet step, whole batch 256, {arguments.threads} thread(s), median of "
+        f"{arguments.repeats}, candidates in turn"
+    )
+    print(f"{'backend':8} {'candidate':10} {'ms':>8} {'ratio':>6}")
+    for name in names:
+        try:
+            timings = bench_devices(name, repeats=arguments.repeats)
+        except BackendNotInstalled as error:
+            print(f"{name:8} missing: {error}")
+            continue
+        for candidate, timing in timings.items():
+            print(
+                f"{name:8} {candidate:10} {timing.seconds * 1e3:8.1f} {timing.ratio:6.3f}"
+            )
+    return 0

@@ -1,0 +1,170 @@
+"""Train a model by data parallelism: D2L's `train(num_gpus, batch_size, lr)`.
+
+The same seed gives the same start and the same batches on every framework and for every
+number of devices. Chapter: *data_parallel*.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..backends import get_backend
+from ..backends.protocol import AnyDevice, Tensor
+from ..cluster.ledger import ledger
+from ..comm.devices import devices as first_devices
+from ..errors import InvalidInput
+from ..models import get_model
+from ..models.model import Model
+from ..optimizers import SGD
+from ..parallel.data import get_params, train_batch
+from .batches import batch_count, batches
+from .datasets import Dataset, load
+from .evaluate import evaluate
+from .progress import progress
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch gave."""
+
+    loss: float  # mean over the training examples, during the epoch
+    accuracy: float  # on the test set, after the epoch
+    seconds: float  # training only, evaluation left out
+    bytes_moved: int  # between devices
+
+
+@dataclass
+class History:
+    """A finished training run: its settings, its epochs, its parameters."""
+
+    settings: dict[str, Any]
+    devices: list[str]
+    epochs: list[Epoch] = field(default_factory=list)
+    device_params: list[list[Tensor]] = field(default_factory=list, repr=False)
+
+    @property
+    def losses(self) -> list[float]:
+        """Training loss of every epoch."""
+        return [epoch.loss for epoch in self.epochs]
+
+    @property
+    def accuracies(self) -> list[float]:
+        """Test accuracy after every epoch."""
+        return [epoch.accuracy for epoch in self.epochs]
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes between devices over the whole run."""
+        return sum(epoch.bytes_moved for epoch in self.epochs)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything but the parameters, as plain JSON values."""
+        epochs = [asdict(epoch) for epoch in self.epochs]
+        return {
+            **self.settings,
+            "devices": self.devices,
+            "bytes_moved": self.bytes_moved,
+            "epochs": epochs,
+        }
+
+
+def train(
+    num_gpus: int = 1,
+    batch_size: int = 128,
+    lr: float = 0.05,
+    *,
+    momentum: float = 0.9,
+    epochs: int = 10,
+    seed: int = 0,
+    dtype: str = "float32",
+    dataset: str | Dataset = "digits",
+    model: str | Model = "lenet",
+    algorithm: str = "star",
+    backend: str | None = None,
+    devices: Sequence[AnyDevice] | None = None,
+) -> History:
+    """Train on the first `num_gpus` devices (real or simulated); return the history.
+
+    `batch_size` is the size of the whole batch, before it is split. `devices` names
+    them one by one instead. Raises `InvalidInput`, before any work is done, for
+    settings out of range and for a batch (also the short last one of an epoch) with
+    fewer examples than devices.
+    """
+    B = get_backend(backend)
+    model = get_model(model)
+    devices = list(devices) if devices is not None else first_devices(num_gpus, backend)
+    data = load(dataset, dtype) if isinstance(dataset, str) else dataset
+    n = len(data.train_X)
+    _check_settings(lr, epochs, dtype, batch_size, n, len(devices))
+
+    optimizer = SGD(momentum)
+    start = [p.astype(dtype) for p in model.initial(np.random.default_rng(seed))]
+    params = [B.array(p) for p in start]
+    device_params = [get_params(params, device) for device in devices]
+    states = [optimizer.start(p[: len(p) - model.buffers]) for p in device_params]
+    history = History(
+        {
+            "backend": B.name,
+            "model": model.name,
+            "dataset": data.name,
+            "dtype": dtype,
+            "batch_size": batch_size,
+            "lr": lr,
+            "momentum": momentum,
+            "seed": seed,
+            "algorithm": algorithm,
+        },
+        [str(device) for device in devices],
+        device_params=device_params,
+    )
+    with progress(epochs * n, " images", f"{model.name} on {len(devices)}") as bar:
+        for epoch in range(epochs):
+            losses: list[Tensor] = []
+            began = time.perf_counter()
+            with ledger() as moved:
+                for X, y in batches(data.train_X, data.train_y, batch_size, seed, epoch):
+                    losses += train_batch(
+                        B.array(X),
+                        B.array(y),
+                        device_params,
+                        devices,
+                        lr,
+                        model=model,
+                        optimizer=optimizer,
+                        states=states,
+                        algorithm=algorithm,
+                    )
+                    bar.update(len(X))
+                loss = sum(float(B.numpy(part)) for part in losses) / n
+                B.synchronize()
+            seconds = time.perf_counter() - began
+            accuracy = evaluate(
+                device_params, data.test_X, data.test_y, devices, model=model
+            )
+            history.epochs.append(Epoch(loss, accuracy, seconds, moved.bytes))
+            bar.set_postfix(loss=f"{loss:.3f}", accuracy=f"{accuracy:.3f}")
+    return history
+
+
+def _check_settings(
+    lr: float, epochs: int, dtype: str, batch_size: int, n: int, devices: int
+) -> None:
+    if dtype not in ("float32", "float64"):
+        raise InvalidInput(f"expected dtype float32 or float64, got {dtype!r}")
+    if not lr > 0:
+        raise InvalidInput(f"expected a learning rate above 0, got {lr!r}; try 0.05")
+    if epochs < 1:
+        raise InvalidInput(f"expected at least 1 epoch, got {epochs!r}")
+    if devices < 1:
+        raise InvalidInput("expected at least 1 device, got an empty list")
+    smallest = n - (batch_count(n, batch_size) - 1) * batch_size
+    if smallest < devices:
+        raise InvalidInput(
+            f"the last batch of every epoch would hold {smallest} of {n} examples, fewer "
+            f"than {devices} devices; choose another batch size or fewer devices"
+        )

@@ -1,0 +1,21 @@
+"""One progress bar for everything that takes more than a few seconds."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from tqdm import tqdm
+
+
+def progress(total: int, unit: str, description: str) -> Any:
+    """Make a progress bar on stderr; silent in tests, in pipes, and when asked.
+
+    D2LMULTI_QUIET=1 silences it. A bar is shown on a terminal and in a notebook.
+    """
+    shown = sys.stderr.isatty() or "ipykernel" in sys.modules
+    quiet = os.environ.get("D2LMULTI_QUIET") == "1" or not shown
+    return tqdm(
+        total=total, unit=unit, desc=description, unit_scale=True, disable=quiet
+    )
