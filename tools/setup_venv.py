@@ -41,14 +41,14 @@ SETUPS = {
         "requirements.txt",
         "constraints.txt",
         "torch, mxnet, paddle, jupyter_book, nbval",
-        "PyTorch, MXNet and Paddle; 3 GB on disk, 8 GB with CUDA",
+        "PyTorch, MXNet and Paddle; 3 GB on disk, 7 GB with CUDA",
     ),
     "torch": Setup(
         ".venv-torch",
         "requirements-torch.txt",
         "constraints-torch.txt",
         "torch, jupyter_book, nbval",
-        "PyTorch alone, NumPy 2; 2 GB on disk, 7 GB with CUDA",
+        "PyTorch alone, NumPy 2; 2 GB on disk, 6 GB with CUDA",
     ),
 }
 
