@@ -243,7 +243,8 @@ def build(name, torch_index):
             [*pip, "--no-deps", "--index-url", torch_index, pin.group()],
         )
     progress.step(
-        "downloads and packages", [*pip, "-r", setup.requirements, "-c", setup.constraints]
+        "downloads and packages",
+        [*pip, "-r", setup.requirements, "-c", setup.constraints],
     )
     progress.step(
         "d2lmulti itself, as a link: edits take effect at once",
