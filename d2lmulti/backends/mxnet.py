@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 
 import mxnet as mx
@@ -156,7 +157,14 @@ def relu(x: Tensor) -> Tensor:
 
 
 def gelu(x: Tensor) -> Tensor:
-    return npx.leaky_relu(x, act_type="gelu")
+    if dtype_of(x) != "float64":
+        return npx.leaky_relu(x, act_type="gelu")
+    # MXNet computes this one, and the gradient of erf, in float32 only. The added zero
+    # brings the exact gradient: d Phi(x) = phi(x) dx.
+    with autograd.pause():
+        Phi = (npx.erf(x / math.sqrt(2)) + 1) / 2
+        phi = mx.np.exp(x * x / -2) / math.sqrt(2 * math.pi)
+    return x * (Phi + phi * (x - x.detach()))
 
 
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
