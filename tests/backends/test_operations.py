@@ -1,0 +1,74 @@
+"""Every operation, forward and backward, equals the NumPy reference everywhere."""
+
+import numpy as np
+import pytest
+from backends.cases import CASES, run
+from backends.compare import assert_close, assert_same_bits
+
+from d2lmulti.errors import InvalidInput
+
+by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+@by_name
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_values_and_gradients_equal_the_reference(B, reference, device, case, dtype):
+    values = case.draw(dtype)
+    got = run(B, case, values, device)
+    want = run(reference, case, values)
+    names = ["value", *(f"gradient {i}" for i in range(len(want) - 1))]
+    for name, g, w in zip(names, got, want, strict=True):
+        assert w.dtype == dtype
+        assert_close(g, w, name)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_argmax_is_an_int64_index(B, device, dtype):
+    x = np.array([[1, 5, 2], [7, 0, 3]], dtype)
+    t = B.array(x, device)
+    assert_same_bits(B.numpy(B.argmax(t)), np.array([1, 0]))
+    assert_same_bits(B.numpy(B.argmax(t, axis=0)), np.array([1, 0, 1]))
+
+
+def test_relu_has_no_gradient_at_zero(B, device):
+    x = B.array([-1.0, 0.0, 2.0], device)
+    B.attach_grad(x)
+    with B.record():
+        y = B.relu(x)
+    B.backward([y])
+    assert B.numpy(y).tolist() == [0, 0, 2]
+    assert B.numpy(B.grad(x)).tolist() == [0, 0, 1]
+
+
+def test_cross_entropy_of_a_confident_model(B, device):
+    # exp(1000) overflows in both dtypes; the losses must not.
+    for dtype in ("float32", "float64"):
+        logits = B.array(np.array([[1000, 0], [0, 1000]], dtype), device)
+        losses = B.cross_entropy(logits, B.array(np.array([0, 0]), device))
+        assert_close(B.numpy(losses), np.array([0, 1000], dtype))
+
+
+def test_gelu_is_exact_and_not_its_tanh_form(B):
+    got = B.numpy(B.gelu(B.array([-3.0, -1.0, 1.0, 3.0])))
+    exact = [-0.0040496940948, -0.158655253931, 0.841344746069, 2.9959503059]
+    assert np.abs(got - exact).max() < 1e-10  # the tanh form is off by up to 4e-4
+
+
+@pytest.mark.parametrize("verb", ["avg_pool2d", "max_pool2d"])
+@pytest.mark.parametrize("size", [0, 3, 4, -1])
+def test_a_window_that_fits_nowhere_is_refused(B, verb, size):
+    X = B.array(np.zeros((1, 1, 2, 5)))
+    with pytest.raises(
+        InvalidInput, match=f"expected a window of 1 to 2 .*2 x 5, got {size}"
+    ):
+        getattr(B, verb)(X, size)
+
+
+def test_operations_change_nothing_they_are_given(B, device):
+    for case in CASES:
+        values = case.draw("float64")
+        tensors = [B.array(v, device) for v in values]
+        with B.pause():
+            case.f(B, *tensors)
+        for t, v in zip(tensors, values, strict=True):
+            assert_same_bits(B.numpy(t), v)

@@ -1,0 +1,98 @@
+"""The optimizers' arithmetic gives the same bits on every backend.
+
+`v*mu + g/n`, then `p - v*lr`, each operation on its own: a fused multiply-add would
+round once where NumPy rounds twice.
+"""
+
+import numpy as np
+import pytest
+from backends.compare import assert_same_bits
+from hypothesis import given
+from hypothesis import strategies as st
+
+rates = st.integers(1, 1000).map(lambda i: i / 1000)  # what people write
+counts = st.integers(1, 4096)
+
+
+def momentum_step(v, g, p, mu, n, lr):
+    v = v * mu + g / n
+    return v, p - v * lr
+
+
+def draw(dtype, seed, shape):
+    rng = np.random.default_rng(seed)
+    return [
+        (rng.normal(size=shape) * 2.0 ** rng.integers(-20, 20, shape)).astype(dtype)
+        for _ in range(3)
+    ]
+
+
+def expected(values, mu, n, lr):
+    number = values[0].dtype.type  # each number is rounded to the tensor's dtype first
+    return momentum_step(*values, number(mu), number(n), number(lr))
+
+
+def assert_as_numpy(B, device, got, want, any_number=False):
+    on_gpu = B.device_of(B.zeros((), "float32", device)) != "cpu"
+    # PyTorch on a GPU multiplies by 1/n, which may round differently. MXNet passes
+    # numbers as text and reads some long ones one bit off, which float64 shows.
+    inexact = B.name == "mxnet" and any_number and want.dtype == "float64"
+    if on_gpu or inexact:
+        scale = np.finfo(want.dtype).eps * np.abs(want).max()
+        assert np.abs(got - want).max() <= 8 * scale
+    else:
+        assert_same_bits(got, want)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@given(mu=rates, n=counts, lr=rates, seed=st.integers(0, 9999))
+def test_a_momentum_step_has_numpys_bits(B, device, dtype, mu, n, lr, seed):
+    values = draw(dtype, seed, (97,))
+    tensors = [B.array(v, device) for v in values]
+    got = momentum_step(*tensors, mu, n, lr)
+    for g, w in zip(got, expected(values, mu, n, lr), strict=True):
+        assert_as_numpy(B, device, B.numpy(g), w)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@given(mu=st.floats(1e-6, 1.0), lr=st.floats(1e-6, 2.0), seed=st.integers(0, 9999))
+def test_with_any_number(B, device, dtype, mu, lr, seed):
+    values = draw(dtype, seed, (97,))
+    tensors = [B.array(v, device) for v in values]
+    got = momentum_step(*tensors, mu, 3, lr)
+    for g, w in zip(got, expected(values, mu, 3, lr), strict=True):
+        assert_as_numpy(B, device, B.numpy(g), w, any_number=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(), (1,), (20, 1, 5, 5), (800, 128)], ids=str)
+def test_in_the_shapes_of_parameters(B, device, dtype, shape):
+    values = draw(dtype, 0, shape)
+    tensors = [B.array(v, device) for v in values]
+    want = expected(values, 0.9, 7, 0.05)
+    for g, w in zip(momentum_step(*tensors, 0.9, 7, 0.05), want, strict=True):
+        assert_as_numpy(B, device, B.numpy(g), np.asarray(w))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_on_gradients_and_parameters_in_place(B, device, dtype):
+    v, g, p = draw(dtype, 1, (31,))
+    V, P = B.array(v, device), B.array(p, device)
+    B.attach_grad(P)
+    B.write_(B.grad(P), 0, 31, B.array(g))
+    with B.pause():
+        new_v, new_p = momentum_step(V, B.grad(P), B.detach(P), 0.9, 12, 0.05)
+        B.write_(V, 0, 31, new_v)
+        B.write_(P, 0, 31, new_p)
+    for got, want in zip((V, P), expected((v, g, p), 0.9, 12, 0.05), strict=True):
+        assert_as_numpy(B, device, B.numpy(got), want)
+
+
+def test_a_fused_multiply_add_would_be_seen():
+    # This suite could not fail if the two roundings never differed from one.
+    v, g, p = draw("float32", 2, (1000,))
+    twice = p - v * np.float32(0.05)
+    once = (p.astype("float64") - v.astype("float64") * np.float32(0.05)).astype(
+        "float32"
+    )
+    assert 0 < np.sum(twice != once) < 1000
