@@ -37,11 +37,10 @@ _STYLE = {
     "grid.linewidth": 0.8,
     "lines.linewidth": 2.0,
     "legend.frameon": False,
-    # Okabe and Ito's palette without its yellow: told apart by the colour-blind,
-    # and dark enough on white.
+    # The colours of plot.py without its yellow, which is too pale for a line on white.
     "axes.prop_cycle": (
-        "cycler('color', ['#0072B2', '#D55E00', '#009E73', '#CC79A7', '#56B4E9',"
-        " '#E69F00', '#000000'])"
+        "cycler('color', ['#0072B2', '#E69F00', '#009E73', '#CC79A7', '#56B4E9',"
+        " '#D55E00', '#000000'])"
     ),
 }
 

@@ -1,0 +1,112 @@
+"""A small book, built once with the real settings, for the tests that look at pages."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from book.notebooks import ROOT, code, picture, printed, save, text
+
+TABS = ("torch", "mxnet", "paddle")
+
+ONE = [
+    text(
+        "# Data parallelism\n\n"
+        "A {term}`mini-batch` of $k b$ examples {cite}`goyal2017accurate`, and\n\n"
+        "$$\n\\mathbf{w} - \\frac{\\eta}{k b} \\sum_{i=1}^{k} \\mathbf{g}_i\n$$\n\n"
+        "{numref}`fig-bytes` shows it; {doc}`two` goes on.\n\n"
+        "| " + " | ".join(f"a wide column {i}" for i in range(9)) + " |\n"
+        "|" + "---|" * 9 + "\n"
+        "| " + " | ".join(f"`value_{i}`" for i in range(9)) + " |\n"
+    ),
+    code("%load_ext d2lmulti.notebook"),
+    # Not in the order of the page, and two cells of one framework.
+    code("%%tab mxnet\nimport mxnet", printed("printed by mxnet\n")),
+    code("%%tab torch\nimport torch", printed("printed by torch\n")),
+    code("%%tab torch\nmore = 'torch'", printed("more of torch\n")),
+    code("%%tab paddle\nimport paddle", printed("printed by paddle\n")),
+    text("Some text between two sets."),
+    *(code(f"%%tab {key}\nfirst = 1", printed(f"second {key}\n")) for key in TABS),
+    code("print('a long line ' * 20)", printed("a long line " * 20 + "\n")),
+    code(
+        "draw()",
+        picture(),
+        figure={"name": "fig-bytes", "caption": "Bytes moved.", "align": "center"},
+        alt="A red rectangle.",
+    ),
+    text(
+        "## Exercises\n\n```{exercise} Larger\n:label: ex-one\nWhat of $k b$?\n```\n\n"
+        "```{solution-start} ex-one\n:class: dropdown\n```\n\nIt works."
+    ),
+    *(code(f"%%tab {key}\nsolve()", printed(f"solved {key}\n")) for key in TABS),
+    text("```{solution-end}\n```"),
+]
+
+TWO = [
+    text("# Moving gradients\n\nAfter {numref}`fig-bytes`."),
+    code("%load_ext d2lmulti.notebook"),
+    # Tags alone make tabs too.
+    *(code("x = 1", printed(f"{k} again\n"), tags=(f"tab-{k}",)) for k in TABS),
+]
+
+TOC = """\
+format: jb-book
+root: chapters/index
+parts:
+  - caption: Part II, Three ways to split the work
+    numbered: 1
+    chapters:
+      - file: chapters/one
+      - file: chapters/two
+  - caption: Back matter
+    chapters:
+      - file: chapters/glossary
+      - file: chapters/references
+"""
+
+
+def with_checkout() -> dict[str, str]:
+    """Return the environment for a child that imports this checkout's d2lmulti."""
+    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path)}
+
+
+@pytest.fixture(scope="session")
+def small_book(tmp_path_factory) -> Path:
+    """Build a book of two chapters with the real settings; return its HTML folder."""
+    folder = tmp_path_factory.mktemp("book")
+    chapters = folder / "chapters"
+    chapters.mkdir()
+    for name in ("_ext", "_static"):
+        shutil.copytree(ROOT / name, folder / name)
+    for name in ("_config.yml", "chapters/references.bib"):
+        shutil.copy(ROOT / name, folder / name)
+    for name in ("glossary.md", "references.md"):
+        shutil.copy(ROOT / "chapters" / name, chapters)
+    (chapters / "index.md").write_text("# A small book\n\nTo be looked at.\n")
+    (folder / "_toc.yml").write_text(TOC)
+    save(chapters / "one.ipynb", *ONE)
+    save(chapters / "two.ipynb", *TWO)
+    # What lies about in a checkout is no page.
+    for stray in (
+        "README.md",
+        ".venv/lib/x.md",
+        ".pytest_cache/README.md",
+        "tests/a.md",
+    ):
+        (folder / stray).parent.mkdir(parents=True, exist_ok=True)
+        (folder / stray).write_text("# Stray\n")
+    command = "from jupyter_book.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", command, "build", ".", "-n", "-W", "--keep-going"],
+        cwd=folder,
+        env=with_checkout(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "_build" / "html"

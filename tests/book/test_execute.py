@@ -1,0 +1,171 @@
+"""tools/execute.py keeps each tab's own output and refuses what differs or fails."""
+
+import base64
+import importlib.util
+import json
+import struct
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from book.conftest import with_checkout
+from book.notebooks import ROOT, code, printed, save, text
+
+BACKENDS = ("torch", "mxnet", "paddle")
+TITLE = text("# Title")
+LOAD = code("%load_ext d2lmulti.notebook\nimport os", count=None)
+NAME = "os.environ['D2LMULTI_BACKEND']"
+
+needs_all = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in BACKENDS),
+    reason="storing a chapter needs torch, mxnet and paddle",
+)
+
+
+def execute(path, *options):
+    return subprocess.run(
+        [sys.executable, ROOT / "tools" / "execute.py", path, *options],
+        env=with_checkout(),
+        capture_output=True,
+        text=True,
+    )
+
+
+def new(source, **options):
+    return code(source, count=None, **options)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    """A notebook executed on all backends: (path, what the script said)."""
+    path = save(
+        tmp_path_factory.mktemp("good") / "good.ipynb",
+        TITLE,
+        LOAD,
+        *(new(f"%%tab {name}\nprint('I am', {NAME})") for name in BACKENDS),
+        new("import sys\nfor i in range(3):\n    print(i, flush=True)"),
+        new("6 * 7"),
+        new(
+            "import matplotlib.pyplot as plt\nplt.plot([1, 2]);",
+            figure={"name": "fig-line", "caption": "A line."},
+            alt="A line that rises.",
+        ),
+        new("raise ValueError('on purpose')", tags=("raises-exception",)),
+        new(NAME, tags=("nbval-ignore-output",)),
+        new("undefined", tags=("gpu-999",)),
+    )
+    return path, execute(path)
+
+
+@needs_all
+def test_each_tab_keeps_the_output_of_its_own_backend(good):
+    path, done = good
+    assert done.returncode == 0, done.stderr
+    cells = nbformat.read(path, 4).cells
+    shown = ["".join(o.text for o in cell.outputs) for cell in cells[2:5]]
+    assert shown == ["I am torch\n", "I am mxnet\n", "I am paddle\n"]
+
+
+@needs_all
+def test_the_file_is_normal(good):
+    path, _ = good
+    nb = json.loads(path.read_text())
+    cells = nb["cells"]
+    counts = [c["execution_count"] for c in cells if c["cell_type"] == "code"]
+    assert counts == [*range(1, 10), None]  # the last needs GPUs
+    assert [c["id"] for c in cells] == [f"cell-{i}" for i in range(len(cells))]
+    assert nb["metadata"]["kernelspec"]["name"] == "python3"
+    assert [o["text"] for o in cells[5]["outputs"]] == [["0\n", "1\n", "2\n"]]
+    assert cells[6]["outputs"][0]["execution_count"] == 6
+    assert cells[8]["outputs"][0]["traceback"] == ["ValueError: on purpose"]
+
+
+@needs_all
+def test_figures_are_sharp(good):
+    nb = nbformat.read(good[0], 4)
+    (output,) = nb.cells[7].outputs
+    width, _ = struct.unpack(">II", base64.b64decode(output.data["image/png"])[16:24])
+    assert abs(width - 2 * output.metadata["image/png"]["width"]) <= 1
+
+
+@needs_all
+def test_progress_tells_the_time_of_each_backend(good):
+    for name in BACKENDS:
+        assert f"good.ipynb  {name}" in good[1].stdout
+    assert "s in cells" in good[1].stdout
+
+
+@needs_all
+def test_running_again_changes_nothing(good):
+    path, _ = good
+    before = path.read_text()
+    done = execute(path)
+    assert done.returncode == 0, done.stderr
+    assert "unchanged" in done.stdout
+    assert path.read_text() == before
+
+
+@needs_all
+def test_a_common_cell_that_prints_the_backend_is_refused(tmp_path):
+    path = save(tmp_path / "a.ipynb", TITLE, LOAD, new(f"print('same')\nprint({NAME})"))
+    before = path.read_text()
+    done = execute(path)
+    assert done.returncode == 1
+    assert "In [2] is common, but prints different characters" in done.stderr
+    for line in ("--- torch", "+++ mxnet", "+++ paddle", "-torch", "+mxnet", " same"):
+        assert f"    {line}" in done.stderr
+    assert path.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("cell", "complaint"),
+    [
+        (new("import sys\nsys.stderr.write('careful')"), "In [2] stderr: careful"),
+        (new("1 / 0"), "ZeroDivisionError"),
+        (new("os._exit(3)"), "Kernel died"),
+        (new("x = 1" + " " * 80), "In [2]: 85 columns"),
+    ],
+    ids=["stderr", "raises", "dies", "rule"],
+)
+def test_a_cell_that_fails_is_refused(tmp_path, cell, complaint):
+    path = save(tmp_path / "a.ipynb", TITLE, LOAD, cell)
+    before = path.read_text()
+    done = execute(path, "--backend", "torch")
+    assert done.returncode == 1
+    assert complaint in done.stderr
+    assert path.read_text() == before
+
+
+def test_one_backend_alone_compares_and_writes_nothing(tmp_path):
+    path = save(tmp_path / "a.ipynb", TITLE, LOAD, new("print(1)"))
+    before = path.read_text()
+    done = execute(path, "--backend", "torch")
+    assert done.returncode == 1
+    assert "In [2] was never executed" in done.stderr
+    assert path.read_text() == before
+
+
+@needs_all
+def test_check_finds_a_stale_output_and_writes_nothing(tmp_path):
+    stored = {
+        "torch": "I am torch\n",
+        "mxnet": "I was mxnet\n",
+        "paddle": "I am paddle\n",
+    }
+    path = save(
+        tmp_path / "stale.ipynb",
+        TITLE,
+        code(LOAD.source),
+        *(
+            code(f"%%tab {name}\nprint('I am', {NAME})", printed(words))
+            for name, words in stored.items()
+        ),
+    )
+    before = path.read_text()
+    done = execute(path, "--check")
+    assert done.returncode == 1
+    assert "1 problem" in done.stderr
+    assert "In [3] stores something else" in done.stderr
+    assert "-I was mxnet" in done.stderr
+    assert path.read_text() == before

@@ -1,0 +1,151 @@
+"""What the settings and extensions of the book make of notebooks."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from book.conftest import with_checkout
+from book.notebooks import ROOT, code, printed, save, text
+from bs4 import BeautifulSoup
+
+
+def page(small_book, name):
+    html = (small_book / "chapters" / f"{name}.html").read_text(encoding="utf-8")
+    return BeautifulSoup(html, "html.parser")
+
+
+def tab_sets(soup):
+    """Per tab set: (label, sync key, text of the tab), in order."""
+    return [
+        [
+            (
+                label.get_text(strip=True),
+                (label["data-sync-group"], label["data-sync-id"]),
+                label.find_next_sibling("div", class_="sd-tab-content").get_text(),
+            )
+            for label in tabs.find_all("label", class_="sd-tab-label", recursive=False)
+        ]
+        for tabs in soup.find_all("div", class_="code-tabs")
+    ]
+
+
+def test_adjacent_tab_cells_become_one_synced_set_in_the_order_of_the_book(small_book):
+    sets = tab_sets(page(small_book, "one"))
+    assert len(sets) == 3
+    for tabs in sets:
+        assert [label for label, _, _ in tabs] == ["PyTorch", "MXNet", "Paddle"]
+        assert [sync for _, sync, _ in tabs] == [
+            ("framework", "torch"),
+            ("framework", "mxnet"),
+            ("framework", "paddle"),
+        ]
+
+
+def test_each_output_stands_under_its_own_cell(small_book):
+    torch, mxnet, paddle = (t for _, _, t in tab_sets(page(small_book, "one"))[0])
+    order = ["import torch", "printed by torch", "more = ", "more of torch"]
+    assert [torch.index(words) for words in order] == sorted(
+        torch.index(words) for words in order
+    )
+    assert mxnet.split() == ["import", "mxnet", "printed", "by", "mxnet"]
+    assert paddle.split() == ["import", "paddle", "printed", "by", "paddle"]
+
+
+def test_the_magic_is_not_shown(small_book):
+    for name in ("one", "two"):
+        assert "%%tab" not in page(small_book, name).get_text()
+
+
+def test_a_hidden_solution_may_hold_tabs(small_book):
+    solution = page(small_book, "one").find("div", class_="solution")
+    assert [t.split()[-1] for _, _, t in tab_sets(solution)[0]] == [
+        "torch",
+        "mxnet",
+        "paddle",
+    ]
+    assert "dropdown" in solution["class"]
+
+
+def test_tags_alone_make_tabs(small_book):
+    (tabs,) = tab_sets(page(small_book, "two"))
+    assert [t.split()[-2] for _, _, t in tabs] == ["torch", "mxnet", "paddle"]
+
+
+def test_a_figure_has_number_caption_alt_text_and_can_be_referred_to(small_book):
+    figure = page(small_book, "one").find("figure", id="fig-bytes")
+    assert figure.find("img")["alt"] == "A red rectangle."
+    caption = figure.find("figcaption").get_text()
+    assert re.match(r"\s*Figure 1\.1\s+Bytes moved\.", caption), caption
+    for name in ("one", "two"):
+        link = page(small_book, name).find("a", href=re.compile("#fig-bytes$"))
+        assert link.get_text() == "Figure 1.1"
+
+
+def test_citations_and_terms_are_links_in_words(small_book):
+    one = page(small_book, "one")
+    assert "(Goyal et al., 2017)" in one.get_text()
+    assert one.find("a", href="glossary.html#term-mini-batch")
+    references = page(small_book, "references").get_text()
+    assert "Goyal et al., 2017" in references
+    assert "Li et al., 2014" in references
+
+
+def test_no_page_names_a_file_of_another_host(small_book):
+    loaded = re.compile(
+        r"""(?:src|srcset|data-src)\s*=\s*["'](?:https?:)?//|url\((?:https?:)?//"""
+        r"""|<link[^>]+href\s*=\s*["'](?:https?:)?//|["']https?://[^"']+\.(?:js|css)["']"""
+    )
+    pages = [p for p in small_book.rglob("*.html") if "_static" not in p.parts]
+    assert len(pages) > 5
+    found = {p.name: loaded.findall(p.read_text("utf-8")) for p in pages}
+    assert not {name: urls for name, urls in found.items() if urls}
+
+
+def test_strays_of_a_checkout_are_no_pages(small_book):
+    assert not [
+        p for p in small_book.rglob("*.html") if "Stray" in p.read_text("utf-8")
+    ]
+
+
+@pytest.fixture(scope="module")
+def warnings(tmp_path_factory):
+    """Build pages with mistakes; return what Sphinx says."""
+    folder = tmp_path_factory.mktemp("wrong")
+    (folder / "conf.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(ROOT / '_ext')!r})\n"
+        "extensions = ['myst_nb', 'code_tabs']\nnb_execution_mode = 'off'\n"
+    )
+    (folder / "index.md").write_text("# Book\n\n```{toctree}\nmissing\nunknown\n```\n")
+    save(
+        folder / "missing.ipynb",
+        text("# Missing"),
+        code("%%tab torch\nx = 1", printed("one\n")),
+        code("%%tab mxnet\nx = 1", printed("two\n")),
+    )
+    save(
+        folder / "unknown.ipynb",
+        text("# Unknown"),
+        *(code(f"%%tab {k}\n1") for k in ("torch", "mxnet", "paddle", "tensorflow")),
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", ".", "out"],
+        cwd=folder,
+        env=with_checkout(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0
+    return done.stderr
+
+
+def test_a_missing_tab_is_a_warning(warnings):
+    assert re.search(
+        r"missing\.ipynb.*the code tab 'paddle' is missing beside torch, mxnet; "
+        r"write a cell that begins with '%%tab paddle'",
+        warnings,
+    ), warnings
+
+
+def test_an_unknown_tab_is_a_warning(warnings):
+    assert re.search(r"unknown\.ipynb.*unknown code tab 'tensorflow'", warnings)

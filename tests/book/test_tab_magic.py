@@ -1,0 +1,136 @@
+"""A `%%tab` cell is an ordinary cell under its backend, and nothing under others."""
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from traitlets.config import Config
+
+from d2lmulti.backends import backend_names
+from d2lmulti.errors import InvalidInput
+from d2lmulti.notebook import (
+    TABS,
+    current_tab,
+    gpus_needed,
+    kernel_environment,
+    tab_of,
+    without_tab_line,
+)
+
+# How matplotlib_inline declares its settings.
+pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated in traitlets")
+
+
+@pytest.fixture
+def shell(monkeypatch):
+    monkeypatch.setenv("D2LMULTI_BACKEND", "mxnet")
+    quiet = Config({"HistoryManager": {"enabled": False}})
+    shell = InteractiveShell(config=quiet, colors="nocolor")
+    shell.extension_manager.load_extension("d2lmulti.notebook")
+    yield shell
+    shell.extension_manager.unload_extension("d2lmulti.notebook")
+
+
+def run(shell, cell):
+    with capture_output() as shown:
+        result = shell.run_cell(cell, store_history=True)
+    return result, shown.stdout
+
+
+def test_the_cell_of_the_chosen_backend_is_an_ordinary_cell(shell):
+    result, shown = run(shell, "%%tab mxnet\nx = 6\nx * 7")
+    assert result.result == 42
+    assert "42" in shown
+    assert shell.user_ns["x"] == 6
+
+
+def test_a_final_semicolon_hides_the_value(shell):
+    _, shown = run(shell, "%%tab mxnet\n6 * 7;")
+    assert shown == ""
+
+
+def test_the_cells_of_other_backends_do_nothing(shell):
+    for key in ("torch", "paddle"):
+        result, shown = run(shell, f"%%tab {key}\ny = 1 / 0\nprint('no')")
+        assert (result.success, result.result, shown) == (True, None, "")
+    assert "y" not in shell.user_ns
+
+
+def test_an_exception_names_the_line_that_the_reader_sees(shell):
+    result, shown = run(shell, "%%tab mxnet\na = 1\na / 0")
+    assert isinstance(result.error_in_exec, ZeroDivisionError)
+    assert "----> 3 a / 0" in shown
+
+
+@pytest.mark.parametrize("line", ["%%tab", "%%tab tensorflow", "%%tab torch mxnet"])
+def test_an_unknown_key_fails_whatever_the_backend(shell, line):
+    result, _ = run(shell, f"{line}\nz = 1")
+    assert isinstance(result.error_in_exec, InvalidInput)
+    assert "expected one of torch, mxnet, paddle" in str(result.error_in_exec)
+    assert "z" not in shell.user_ns
+
+
+def test_another_cell_magic_may_follow(shell):
+    result, shown = run(shell, "%%tab mxnet\n%%capture kept\nprint('hidden')")
+    assert result.success
+    assert shown == ""
+    assert shell.user_ns["kept"].stdout == "hidden\n"
+    result, _ = run(shell, "%%tab torch\n%%no_such_magic\nprint('hidden')")
+    assert result.success
+
+
+def test_the_choice_may_change_between_two_cells(shell, monkeypatch):
+    monkeypatch.setenv("D2LMULTI_BACKEND", "pytorch")
+    result, _ = run(shell, "%%tab torch\n'now torch'")
+    assert result.result == "now torch"
+
+
+def test_loading_twice_runs_a_cell_once(shell):
+    shell.extension_manager.reload_extension("d2lmulti.notebook")
+    _, shown = run(shell, "%%tab mxnet\nprint('once')")
+    assert shown == "once\n"
+
+
+def test_a_wrong_backend_fails_in_the_first_cell(monkeypatch):
+    monkeypatch.setenv("D2LMULTI_BACKEND", "tensorflow")
+    with pytest.raises(InvalidInput, match="D2LMULTI_BACKEND is 'tensorflow'"):
+        current_tab()
+
+
+def test_there_is_a_tab_for_every_backend_in_their_order():
+    assert tuple(TABS) == backend_names()
+
+
+@pytest.mark.parametrize(
+    ("source", "tags", "key"),
+    [
+        ("%%tab torch\nx", (), "torch"),
+        ("\n  %%tab  paddle \nx", (), "paddle"),
+        ("%%tab mxnet", (), "mxnet"),
+        ("x", ("tab-mxnet",), "mxnet"),
+        ("x = 1\n%%tab torch", (), None),
+        ("%%table torch", ("hide-input",), None),
+        ("", (), None),
+    ],
+)
+def test_tab_of_finds_the_key(source, tags, key):
+    assert tab_of(source, tags) == key
+
+
+def test_without_tab_line_keeps_the_rest():
+    assert without_tab_line("%%tab torch\n\nx = 1\n") == "\nx = 1\n"
+    assert without_tab_line("x = '%%tab torch'") == "x = '%%tab torch'"
+
+
+def test_gpus_needed_reads_the_tag():
+    assert gpus_needed(["hide-input", "gpu-2"]) == 2
+    assert gpus_needed(["gpu", "gpu-x", "big-gpu-4"]) == 0
+
+
+def test_the_kernel_gets_the_checkout_the_backend_and_no_progress_bars(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "elsewhere")
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    env = kernel_environment("paddle", "here")
+    assert env["PYTHONPATH"].startswith("here")
+    assert env["PYTHONPATH"].endswith("elsewhere")
+    assert (env["D2LMULTI_BACKEND"], env["D2LMULTI_QUIET"]) == ("paddle", "1")
+    assert not {"MPLBACKEND", "PYTEST_CURRENT_TEST"} & set(env)
