@@ -1,23 +1,34 @@
-"""The ledger counts what moves: messages and bytes, per rank and per link.
+"""The ledger counts what moves: messages and bytes, per rank, per link and per round.
 
     with ledger() as l:
         allreduce(data)
     l.bytes, l.messages, l.sent[0], l.links[0, 1]
 
-It counts what was really exchanged, so a chapter can set it beside the formula.
+It counts what was really exchanged, so a chapter can set it beside the formula. All
+counts are exact integers.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..plans.rounds import Round
+from .links import LinkTable
 
 _open: ContextVar[tuple[Ledger, ...]] = ContextVar("open_ledgers", default=())
+
+
+class RoundTotal(NamedTuple):
+    """What one round moved."""
+
+    messages: int
+    bytes: int
 
 
 @dataclass
@@ -28,20 +39,68 @@ class Ledger:
     messages: int = 0
     bytes: int = 0
     loaded: int = 0  # host to devices: batches and initial parameters
-    sent: Counter[int] = field(default_factory=Counter)  # rank -> bytes
-    received: Counter[int] = field(default_factory=Counter)  # rank -> bytes
-    links: Counter[tuple[int, int]] = field(default_factory=Counter)  # (from, to)
+    _table: LinkTable = field(default_factory=LinkTable, repr=False)
+    # Plain 64-bit integers: a long run has many rounds.
+    _round_messages: array[int] = field(default_factory=lambda: array("q"), repr=False)
+    _round_bytes: array[int] = field(default_factory=lambda: array("q"), repr=False)
 
     def count_round(self, round: Round, itemsize: int) -> None:
         """Enter one round of transfers of elements of `itemsize` bytes."""
+        sizes = round.length * itemsize
+        total = int(sizes.sum())
         self.rounds += 1
         self.messages += len(round)
-        for transfer in round:
-            size = transfer.length * itemsize
-            self.bytes += size
-            self.sent[transfer.source] += size
-            self.received[transfer.target] += size
-            self.links[transfer.source, transfer.target] += size
+        self.bytes += total
+        self._round_messages.append(len(round))
+        self._round_bytes.append(total)
+        self._table.enter(round.source, round.target, sizes)
+
+    def count_plan(self, plan: Iterable[Round], itemsize: int) -> Ledger:
+        """Enter a whole plan without running it; returns the ledger itself.
+
+        >>> from d2lmulti.plans.allreduce import ring
+        >>> Ledger().count_plan(ring(4, 100), itemsize=4).sent[0]
+        600
+        """
+        for round in plan:
+            self.count_round(round, itemsize)
+        return self
+
+    @property
+    def sent(self) -> Counter[int]:
+        """Bytes that each rank sent."""
+        return self._table.by_rank("source", "bytes")
+
+    @property
+    def received(self) -> Counter[int]:
+        """Bytes that each rank received."""
+        return self._table.by_rank("target", "bytes")
+
+    @property
+    def messages_sent(self) -> Counter[int]:
+        """Messages that each rank sent."""
+        return self._table.by_rank("source", "messages")
+
+    @property
+    def messages_received(self) -> Counter[int]:
+        """Messages that each rank received."""
+        return self._table.by_rank("target", "messages")
+
+    @property
+    def links(self) -> Counter[tuple[int, int]]:
+        """Bytes on each link, by (from, to): the two directions are two links."""
+        return self._table.by_link("bytes")
+
+    @property
+    def link_messages(self) -> Counter[tuple[int, int]]:
+        """Messages on each link, by (from, to)."""
+        return self._table.by_link("messages")
+
+    @property
+    def by_round(self) -> list[RoundTotal]:
+        """Messages and bytes of every round, in order."""
+        totals = zip(self._round_messages, self._round_bytes, strict=True)
+        return list(map(RoundTotal._make, totals))
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 
 def even_bounds(total: int, parts: int) -> list[tuple[int, int]]:
     """Cut range(total) into `parts` neighbouring (first, last) pairs.
@@ -11,6 +13,16 @@ def even_bounds(total: int, parts: int) -> list[tuple[int, int]]:
     >>> even_bounds(10, 4)
     [(0, 3), (3, 6), (6, 8), (8, 10)]
     """
-    size, longer = divmod(total, parts)
-    starts = [i * size + min(i, longer) for i in range(parts + 1)]
-    return list(zip(starts[:-1], starts[1:], strict=True))
+    edges = even_edges(total, parts).tolist()
+    return list(zip(edges[:-1], edges[1:], strict=True))
+
+
+def even_edges(total: int, parts: int) -> np.ndarray:
+    """Give the same cut as an array: part i is edges[i] to edges[i + 1].
+
+    >>> even_edges(10, 4).tolist()
+    [0, 3, 6, 8, 10]
+    """
+    size, longer = divmod(int(total), parts)
+    i = np.arange(parts + 1, dtype=np.int64)
+    return i * size + np.minimum(i, longer)

@@ -8,11 +8,15 @@ bits in one process and across processes. A plan knows no framework and no opera
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields
+from functools import wraps
+from itertools import zip_longest
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from ..errors import InvalidInput
 
 
 class Transfer(NamedTuple):
@@ -41,29 +45,65 @@ class Round:
         return len(self.source)
 
     def __iter__(self) -> Iterator[Transfer]:
-        columns = (
-            self.source,
-            self.target,
-            self.source_first,
-            self.target_first,
-            self.length,
-            self.add,
-        )
-        return map(Transfer._make, zip(*(c.tolist() for c in columns), strict=True))
+        columns = (getattr(self, f.name).tolist() for f in fields(self))
+        return map(Transfer._make, zip(*columns, strict=True))
+
+
+Plan = Callable[..., Iterator[Round]]  # of (ranks, length), sometimes with more
 
 
 def make_round(
-    source: object, target: object, first: object, length: object, add: object
+    source: object,
+    target: object,
+    first: object,
+    length: object,
+    add: object,
+    target_first: object = None,
 ) -> Round:
-    """Build a round in which every part keeps its place in the vector.
+    """Build a round; without `target_first`, parts keep their place in the vector.
 
     The arguments are integers or equally long arrays; transfers of length zero are no
     messages and are left out.
     """
-    columns = np.broadcast_arrays(
-        *(np.atleast_1d(np.asarray(c)) for c in (source, target, first, length, add))
-    )
-    keep = columns[3] > 0
-    order = np.argsort(columns[0][keep], kind="stable")
-    source_, target_, first_, length_, add_ = (c[keep][order] for c in columns)
-    return Round(source_, target_, first_, first_, length_, add_.astype(bool))
+    given = (source, target, first, first if target_first is None else target_first)
+    columns = [np.asarray(c, dtype=np.int64) for c in (*given, length)]
+    columns.append(np.asarray(add, dtype=bool))
+    rows = max((c.size for c in columns if c.ndim), default=1)
+    # Full columns stay the same objects: in a round of thousands every copy counts.
+    columns = [c if c.ndim else np.broadcast_to(c, rows) for c in columns]
+    return _sorted(columns)
+
+
+def _sorted(columns: list[np.ndarray]) -> Round:
+    keep = columns[4] > 0
+    if not keep.all():
+        columns = [c[keep] for c in columns]
+    source = columns[0]
+    if (source[1:] < source[:-1]).any():
+        order = np.argsort(source, kind="stable")
+        columns = [c[order] for c in columns]
+    return Round(*columns)
+
+
+def together(plans: Iterable[Iterable[Round]]) -> Iterator[Round]:
+    """Run several plans at the same time: round i of the result is round i of each."""
+    for rounds in zip_longest(*plans):
+        parts = [round for round in rounds if round is not None]
+        yield _sorted(
+            [np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Round)]
+        )
+
+
+def plan(rounds: Plan) -> Plan:
+    """Make a function of (ranks, length) a plan: check both, leave out empty rounds."""
+
+    @wraps(rounds)
+    def checked(ranks: int, length: int, *more: Any, **named: Any) -> Iterator[Round]:
+        if ranks < 1 or length < 0:
+            raise InvalidInput(
+                f"expected at least 1 rank and a length of at least 0, got {ranks} and "
+                f"{length}; a plan is made for the ranks of a group and one vector each"
+            )
+        return (r for r in rounds(ranks, length, *more, **named) if len(r))
+
+    return checked

@@ -1,0 +1,96 @@
+"""Broadcast, reduce, reduce-scatter, all-gather and all-to-all as plans.
+
+The tree and the ring below are the two shapes that all-reduce is built from as well
+(see `allreduce.py`). A vector is cut into one *part* a rank by `even_bounds`; parts may
+be uneven or empty. Chapter: *allreduce*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from .chunks import even_edges
+from .rounds import Round, make_round, plan
+
+
+@plan
+def reduce(ranks: int, length: int, root: int = 0) -> Iterator[Round]:
+    """Add every rank's vector up on `root`, along a binomial tree.
+
+    ceil(log2 ranks) rounds: half of the ranks that still matter send to the other half.
+    """
+    distance = 1
+    while distance < ranks:
+        sender = np.arange(distance, ranks, 2 * distance)  # counted from the root
+        receiver = sender - distance
+        yield make_round(
+            (sender + root) % ranks, (receiver + root) % ranks, 0, length, add=True
+        )
+        distance *= 2
+
+
+@plan
+def broadcast(ranks: int, length: int, root: int = 0) -> Iterator[Round]:
+    """Copy the vector of `root` to every rank: the tree of `reduce`, run backward."""
+    for round in reversed(list(reduce(ranks, length, root))):
+        yield make_round(round.target, round.source, 0, length, add=False)
+
+
+@plan
+def reduce_scatter(ranks: int, length: int) -> Iterator[Round]:
+    """Afterwards rank r holds, in part r, the sum of all ranks; a ring.
+
+    ranks - 1 rounds; every rank sends all parts but its own, one a round.
+    """
+    return ring_reduce_scatter(np.arange(ranks), even_edges(length, ranks))
+
+
+@plan
+def allgather(ranks: int, length: int) -> Iterator[Round]:
+    """Rank r starts with part r; afterwards every rank holds all parts; a ring."""
+    return ring_allgather(np.arange(ranks), even_edges(length, ranks))
+
+
+def ring_reduce_scatter(ring: np.ndarray, edges: np.ndarray) -> Iterator[Round]:
+    """Add up part i, edges[i] to edges[i + 1], on the i-th rank of the ring.
+
+    Part i starts its way at rank i + 1 and grows by one contribution at each stop.
+    """
+    right = np.roll(ring, -1)
+    first, length = edges[:-1], np.diff(edges)
+    for step in range(1, len(ring)):  # the i-th rank sends part i - step
+        yield make_round(
+            ring, right, np.roll(first, step), np.roll(length, step), add=True
+        )
+
+
+def ring_allgather(ring: np.ndarray, edges: np.ndarray) -> Iterator[Round]:
+    """Pass part i, which the i-th rank of the ring holds, once round the ring."""
+    right = np.roll(ring, -1)
+    first, length = edges[:-1], np.diff(edges)
+    for step in range(len(ring) - 1):  # the i-th rank sends part i - step
+        yield make_round(
+            ring, right, np.roll(first, step), np.roll(length, step), add=False
+        )
+
+
+@plan
+def alltoall(ranks: int, length: int) -> Iterator[Round]:
+    """Swap blocks: block t of rank s goes to block s of rank t (a transposition).
+
+    Every rank holds `ranks` blocks of `length` elements. In round k the ranks s and t
+    with s + t = k (modulo ranks) swap, so one vector a rank is memory enough.
+    """
+    rank = np.arange(ranks)
+    for k in range(ranks):
+        partner = (k - rank) % ranks
+        yield make_round(
+            rank,
+            partner,
+            partner * length,
+            np.where(partner == rank, 0, length),  # one's own block stays
+            add=False,
+            target_first=rank * length,
+        )

@@ -1,0 +1,250 @@
+"""The ledger's counts are those of counting by hand, and the textbook's, exactly."""
+
+from collections import Counter
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from d2lmulti.cluster import links
+from d2lmulti.cluster.ledger import Ledger, ledger, open_ledgers
+from d2lmulti.plans.allreduce import (
+    ALLREDUCE,
+    halving_doubling,
+    hierarchical,
+    ring,
+    star,
+    tree,
+)
+from d2lmulti.plans.chunks import even_bounds
+from d2lmulti.plans.collectives import (
+    allgather,
+    alltoall,
+    broadcast,
+    reduce,
+    reduce_scatter,
+)
+from d2lmulti.plans.rounds import make_round
+
+LENGTHS = [0, 1, 2, 13, 64, 1009]  # with fewer elements than ranks, primes
+
+
+def by_hand(rounds, itemsize):
+    counts = {name: Counter() for name in ("sent", "received", "out", "into", "links")}
+    for t in (t for round in rounds for t in round):
+        size = t.length * itemsize
+        counts["sent"][t.source] += size
+        counts["received"][t.target] += size
+        counts["out"][t.source] += 1
+        counts["into"][t.target] += 1
+        counts["links"][t.source, t.target] += size
+    return counts
+
+
+@given(
+    name=st.sampled_from(list(ALLREDUCE)),
+    ranks=st.integers(1, 20),
+    length=st.integers(0, 100),
+    itemsize=st.sampled_from([1, 4, 8]),
+    some=st.sampled_from([1, 7, 1 << 16]),
+)
+def test_counts_are_those_of_counting_by_hand(name, ranks, length, itemsize, some):
+    rounds = list(ALLREDUCE[name](ranks, length))
+    before, links._SOME = links._SOME, some  # add up often, and seldom
+    try:
+        l = Ledger().count_plan(rounds, itemsize).count_plan(rounds, itemsize)
+    finally:
+        links._SOME = before
+    counts = by_hand(rounds + rounds, itemsize)
+    assert l.sent == counts["sent"] and l.received == counts["received"]
+    assert l.messages_sent == counts["out"] and l.messages_received == counts["into"]
+    assert l.links == counts["links"]
+    assert sum(l.link_messages.values()) == l.messages == sum(map(len, rounds)) * 2
+    assert l.bytes == sum(l.links.values()) and l.rounds == 2 * len(rounds)
+    assert [r.messages for r in l.by_round] == [len(r) for r in rounds] * 2
+    assert sum(r.bytes for r in l.by_round) == l.bytes
+
+
+def test_looking_in_between_does_not_disturb_the_count():
+    rounds = list(ring(3, 7))
+    l = Ledger()
+    for i, round in enumerate(rounds):
+        l.count_round(round, 4)
+        assert l.sent == by_hand(rounds[: i + 1], 4)["sent"]
+        assert l.links[5, 6] == 0  # a link that is not there
+    assert l.links == by_hand(rounds, 4)["links"]
+
+
+def test_a_counted_round_is_left_as_it_was():
+    round = make_round([0, 1], [1, 0], 0, 3, add=False)
+    l = Ledger()
+    for _ in range(3):
+        l.count_round(round, 1)
+    assert round.length.tolist() == [3, 3] and l.links == {(0, 1): 9, (1, 0): 9}
+
+
+def test_counts_stay_exact_where_floats_would_round():
+    odd = 2**53 + 1
+    l = Ledger().count_plan([make_round(0, 1, 0, odd, add=True)] * 3, 1)
+    assert l.bytes == l.sent[0] == l.received[1] == l.links[0, 1] == 3 * odd
+
+
+def test_ledgers_nest_and_close():
+    assert open_ledgers() == ()
+    with ledger() as outer, ledger() as inner:
+        assert open_ledgers() == (outer, inner)
+    assert open_ledgers() == ()
+
+
+# -- the textbook's formulas, in elements, for every rank ------------------------------
+
+
+def parts(length, n):
+    return [last - first for first, last in even_bounds(length, n)]
+
+
+def counted(rounds):
+    return Ledger().count_plan(rounds, 1)
+
+
+def nonzero(values):
+    return {rank: value for rank, value in enumerate(values) if value}
+
+
+def filled(sizes):
+    return sum(size > 0 for size in sizes)  # an empty part is no message
+
+
+@pytest.mark.parametrize("n", range(1, 65))
+def test_ring_sends_two_nths_of_n_minus_one_from_every_rank(n):
+    for length in LENGTHS:
+        part = parts(length, n)
+        l = counted(ring(n, length))
+        # All parts but its own, then all but its right neighbour's.
+        sent = [2 * length - part[r] - part[(r + 1) % n] for r in range(n)]
+        sent = sent if n > 1 else [0]
+        assert l.sent == nonzero(sent)
+        assert l.rounds == (2 * (n - 1) if length else 0)
+        assert l.messages == 2 * (n - 1) * filled(part)
+        assert l.bytes == 2 * (n - 1) * length
+        if length % n == 0:
+            assert all(l.sent[r] * n == 2 * (n - 1) * length for r in range(n))
+            assert l.sent == l.received
+        assert set(l.links) <= {(r, (r + 1) % n) for r in range(n)}
+        half = counted(reduce_scatter(n, length))
+        other = counted(allgather(n, length))
+        assert half.sent == nonzero([length - p for p in part] if n > 1 else [])
+        assert half.bytes == other.bytes == (n - 1) * length
+
+
+@pytest.mark.parametrize("n", range(1, 65))
+def test_star_and_tree_send_whole_vectors(n):
+    for length in LENGTHS:
+        l = counted(star(n, length))
+        others = n - 1 if length else 0
+        assert l.sent == nonzero([others * length] + [length] * (n - 1))
+        assert l.received == l.sent
+        assert l.messages == 2 * others and l.rounds == 2 * (others > 0)
+        l = counted(tree(n, length))
+        assert l.rounds == (2 * (n - 1).bit_length() if length else 0)
+        assert l.messages == 2 * others and l.bytes == 2 * others * length
+        for r in range(n):  # up once unless it is the root, down to every child
+            zeros = (r & -r).bit_length() - 1 if r else (n - 1).bit_length()
+            children = sum(r + (1 << k) < n for k in range(zeros))
+            assert l.sent[r] == ((r > 0) + children) * length
+            assert l.messages_sent[r] == ((r > 0) + children) * (length > 0)
+
+
+@pytest.mark.parametrize("n", range(1, 65))
+def test_halving_doubling_has_the_bytes_of_the_ring_and_a_fold(n):
+    p = 1 << n.bit_length() - 1
+    for length in LENGTHS:
+        l = counted(halving_doubling(n, length))
+        part = parts(length, p)
+        fold = n > p
+        if length >= p:
+            assert l.rounds == 2 * (p.bit_length() - 1) + 2 * fold
+            assert l.messages == 2 * p * (p.bit_length() - 1) + 2 * (n - p)
+        assert l.bytes == 2 * (p - 1) * length + 2 * (n - p) * length
+        for r in range(n):
+            halving = doubling = 0
+            for distance in (1 << k for k in range(p.bit_length() - 1)):
+                theirs = (r ^ distance) // distance * distance
+                mine = r // distance * distance
+                halving += sum(part[theirs : theirs + distance])
+                doubling += sum(part[mine : mine + distance])
+            if r >= p:
+                assert l.sent[r] == l.received[r] == length
+            else:
+                assert halving == length - part[r]
+                assert l.sent[r] == halving + doubling + length * (r + p < n)
+        if length % p == 0 and not fold:
+            assert all(l.sent[r] * n == 2 * (n - 1) * length for r in range(n))
+
+
+@pytest.mark.parametrize("per_node", [1, 2, 4, 5, 8])
+def test_hierarchical_sends_the_ring_of_nodes_between_nodes(per_node):
+    for n in range(1, 65):
+        m = -(-n // per_node)  # nodes; the last holds what is left
+        sizes = [min(per_node, n - node * per_node) for node in range(m)]
+        for length in LENGTHS:
+            l = counted(hierarchical(n, length, per_node))
+            between, within = Counter(), Counter()
+            for (a, b), size in l.links.items():
+                here = a // per_node == b // per_node
+                (within if here else between)[a // per_node] += size
+            # Every part, cut into a piece a node, goes round the ring of nodes: a node
+            # sends all but two of its pieces' worth.
+            out = Counter()
+            for part in parts(length, sizes[0]):
+                piece = parts(part, m)
+                for node in range(m):
+                    if m > 1:
+                        out[node] += 2 * part - piece[node] - piece[(node + 1) % m]
+            assert between == +out
+            for node, size in enumerate(sizes):  # reduce-scatter and all-gather
+                assert within[node] == 2 * (size - 1) * length
+            if length and length >= n * per_node:
+                assert l.rounds == 2 * (sizes[0] - 1) + 2 * (m - 1)
+            assert l.bytes == 2 * (m - 1) * length + sum(
+                2 * (size - 1) * length for size in sizes
+            )
+
+
+@pytest.mark.parametrize("n", range(1, 65))
+def test_the_other_collectives_move_what_they_must(n):
+    for length in LENGTHS:
+        for plan in (reduce, broadcast):
+            l = counted(plan(n, length))
+            assert l.bytes == (n - 1) * length
+            assert l.rounds == ((n - 1).bit_length() if length else 0)
+        l = counted(alltoall(n, length))
+        assert l.sent == l.received == nonzero([(n - 1) * length] * n)
+        assert l.messages == n * (n - 1) * (length > 0)
+
+
+def test_every_round_of_a_ring_of_16384_ranks_is_counted():
+    """537 million transfers; the limits are 10 s and 1 GB (it takes 2 s and 0.1 GB)."""
+    n, length = 16_384, 3 * 16_384 + 5
+    l = Ledger().count_plan(ring(n, length), itemsize=4)
+    assert l.messages == 2 * n * (n - 1) == 536_838_144
+    assert l.rounds == 2 * (n - 1) and l.bytes == 2 * (n - 1) * length * 4
+    part = np.array(parts(length, n))
+    sent = 4 * (2 * length - part - np.roll(part, -1))
+    assert [l.sent[r] for r in range(n)] == sent.tolist()
+    assert len(l.links) == n and l.links[n - 1, 0] == sent[-1]
+    assert l.by_round[0] == (n, 4 * length)
+
+
+def test_a_ledger_of_a_ring_takes_little_memory():
+    import tracemalloc
+
+    tracemalloc.start()
+    try:
+        Ledger().count_plan(partial(ring, 2048)(2048 * 3), itemsize=4)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20  # what it keeps does not grow with the 8.4 million transfers
