@@ -190,6 +190,7 @@ def learning_curve(histories: Mapping[str, History]) -> Figure:
     loss.set(xlabel="epoch", ylabel="training loss", yscale="log")
     accuracy.set(xlabel="epoch", ylabel="test accuracy")
     for ax in (loss, accuracy):
+        ax.xaxis.get_major_locator().set_params(integer=True)
         ax.grid(alpha=0.3)
         ax.spines[["top", "right"]].set_visible(False)
     accuracy.legend(frameon=False)
