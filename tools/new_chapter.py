@@ -82,13 +82,13 @@ def chapter(name: str, title: str) -> nbformat.NotebookNode:
     return new_notebook(cells=cells, metadata={"kernelspec": kernel})
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Write the notebook; return 1 when its name will not do or is taken."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("name", help="file name without .ipynb, such as allreduce")
     parser.add_argument("title", help="the one heading of first level")
     parser.add_argument("--folder", type=pathlib.Path, default=CHAPTERS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if not re.fullmatch(r"[a-z][a-z0-9_]*", options.name):
         print(f"expected a name like layer_parallel, got {options.name!r}")
         return 1

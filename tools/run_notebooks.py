@@ -59,12 +59,12 @@ def table(seconds: Seconds, backends: list[str]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run all backends, print the table, return 0 only when every one passed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("backends", nargs="+", choices=["torch", "mxnet", "paddle"])
     parser.add_argument("--pytest", default="", help="more arguments for pytest")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     REPORTS.mkdir(parents=True, exist_ok=True)
     seconds: Seconds = defaultdict(dict)
     failed = []

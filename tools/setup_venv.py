@@ -3,9 +3,9 @@
     python tools/setup_venv.py full    # .venv: PyTorch, MXNet and Paddle
     python tools/setup_venv.py torch   # .venv-torch: PyTorch alone, NumPy 2
 
-Runs before anything is installed, hence on the standard library alone. A finished
-environment carries a stamp, the hash of what it was made from; without it, it is not
-finished, so an interrupted run is taken up again.
+Runs before anything is installed, and on any Python, if only to refuse it: hence the
+standard library alone and no new syntax. A finished environment carries a stamp, the
+hash of what it was made from; one without it is taken up again where it was left.
 """
 
 import argparse
@@ -156,7 +156,7 @@ class Progress:
         said = []
         with self.log.open("a", encoding="utf-8") as log:
             log.write(f"\n$ {' '.join(map(str, command))}\n")
-            process = subprocess.Popen(
+            with subprocess.Popen(
                 [str(word) for word in command],
                 cwd=str(ROOT),
                 env=env,
@@ -164,19 +164,18 @@ class Progress:
                 stderr=subprocess.STDOUT,
                 encoding="utf-8",
                 errors="replace",
-            )
-            try:
-                for line in process.stdout:
-                    log.write(line)
-                    log.flush()
-                    said.append("    " + line.rstrip())
-                    if pip_step(line):
-                        self.note(pip_step(line))
-            except BaseException:
-                process.terminate()  # Ctrl-C: leave no installer running behind us
-                process.wait()
-                raise
-        if process.wait():
+            ) as process:
+                try:
+                    for line in process.stdout:
+                        log.write(line)
+                        log.flush()
+                        said.append("    " + line.rstrip())
+                        if pip_step(line):
+                            self.note(pip_step(line))
+                except BaseException:
+                    process.terminate()  # Ctrl-C: leave no installer running behind us
+                    raise
+        if process.returncode:
             tail = [f"This step failed: {what}", *said[-15:], f"    in {self.log}"]
             raise SetupError("\n".join([*tail, advice("\n".join(said))]).rstrip())
 

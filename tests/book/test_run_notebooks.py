@@ -1,0 +1,61 @@
+"""The runner of the chapters: its table, and that no failure gets lost."""
+
+import pytest
+import run_notebooks
+
+REPORT = """<testsuites><testsuite>
+  <testcase classname="chapters.setup.ipynb" name="Cell 0" time="1.5"/>
+  <testcase classname="chapters.setup.ipynb" name="Cell 1" time="0.25"/>
+  <testcase classname="chapters.data_parallel.ipynb" name="Cell 0" time="3"/>
+</testsuite></testsuites>"""
+
+
+def test_times_are_added_up_per_chapter(tmp_path):
+    report = tmp_path / "torch.xml"
+    assert run_notebooks.seconds_by_chapter(report) == {}
+    report.write_text(REPORT)
+    assert run_notebooks.seconds_by_chapter(report) == {
+        "chapters.setup.ipynb": 1.75,
+        "chapters.data_parallel.ipynb": 3.0,
+    }
+
+
+def test_the_table_has_a_column_a_backend_and_a_last_sum():
+    seconds = {"b": {"torch": 1.0, "mxnet": 2.0}, "a": {"torch": 0.5}}
+    lines = run_notebooks.table(seconds, ["torch", "mxnet"]).splitlines()
+    assert [line.split() for line in lines] == [
+        ["seconds", "torch", "mxnet"],
+        ["a", "0.5", "-"],
+        ["b", "1.0", "2.0"],
+        ["all", "chapters", "1.5", "2.0"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [((0, 0, 0), 0), ((0, 1, 0), 1), ((5, 0, 0), 1), ((0, 0, -11), 1)],
+)
+def test_one_failing_backend_fails_all(
+    monkeypatch, tmp_path, capsys, statuses, expected
+):
+    answers = iter(statuses)
+    monkeypatch.setattr(run_notebooks, "REPORTS", tmp_path)
+    monkeypatch.setattr(run_notebooks.subprocess, "call", lambda *a, **k: next(answers))
+    assert run_notebooks.main(["torch", "mxnet", "paddle"]) == expected
+    assert list(answers) == []  # a failure does not keep the others from running
+    assert ("FAILED" in capsys.readouterr().out) == bool(expected)
+
+
+def test_each_backend_is_told_who_it_is(monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setattr(run_notebooks, "REPORTS", tmp_path)
+    monkeypatch.setattr(
+        run_notebooks.subprocess,
+        "call",
+        lambda command, cwd, env: seen.append((command, env)) or 0,
+    )
+    run_notebooks.main(["mxnet", "--pytest=-k setup"])
+    ((command, env),) = seen
+    assert env["D2LMULTI_BACKEND"] == "mxnet"
+    assert env["D2LMULTI_QUIET"] == "1"
+    assert command[-2:] == ["-k", "setup"]
