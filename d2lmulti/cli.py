@@ -84,8 +84,8 @@ def _doctor(_: argparse.Namespace) -> int:
             f"{' (simulated)' if B.gpu_count() < 2 else ''}"
         )
     asked = os.environ.get("D2LMULTI_BACKEND")
-    print(f"default backend: {asked or 'torch'} ({'D2LMULTI_BACKEND' if asked else 'no'}"
-          f"{' is set' if asked else ' D2LMULTI_BACKEND set'})")
+    because = "from D2LMULTI_BACKEND" if asked else "D2LMULTI_BACKEND is not set"
+    print(f"default backend: {asked or 'torch'} ({because})")
     if not working:
         print("No backend works. Start with PyTorch: pip install torch")
         return 1
@@ -98,6 +98,10 @@ def _train(arguments: argparse.Namespace) -> int:
             raise InvalidInput(
                 f"expected a file in a folder that exists, got {path}; make the folder "
                 f"{path.parent} first"
+            )
+        if path is not None and path.is_dir():
+            raise InvalidInput(
+                f"expected a file, got the folder {path}; add a file name to it"
             )
     history = train(
         arguments.devices,
@@ -128,6 +132,9 @@ def _train(arguments: argparse.Namespace) -> int:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
+    for option in ("repeats", "threads"):
+        if (value := getattr(arguments, option)) < 1:
+            raise InvalidInput(f"expected --{option} of at least 1, got {value}")
     # Frameworks read this when they are imported, so it stands before the import.
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
     from .bench import bench_devices
@@ -138,14 +145,14 @@ def _bench(arguments: argparse.Namespace) -> int:
         f"{arguments.repeats}, candidates in turn"
     )
     print(f"{'backend':8} {'candidate':10} {'ms':>8} {'ratio':>6}")
+    timed = 0
     for name in names:
         try:
             timings = bench_devices(name, repeats=arguments.repeats)
         except BackendNotInstalled as error:
             print(f"{name:8} missing: {error}")
             continue
-        for candidate, timing in timings.items():
-            print(
-                f"{name:8} {candidate:10} {timing.seconds * 1e3:8.1f} {timing.ratio:6.3f}"
-            )
-    return 0
+        timed += 1
+        for candidate, (seconds, ratio) in timings.items():
+            print(f"{name:8} {candidate:10} {seconds * 1e3:8.1f} {ratio:6.3f}")
+    return 0 if timed else 1
