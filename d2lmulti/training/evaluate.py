@@ -37,18 +37,19 @@ def evaluate(
             f"expected one list of parameters per device, got {len(device_params)} for "
             f"{len(devices)} devices"
         )
-    if len(X) < len(devices) or len(X) != len(y):
+    group = group_for(len(devices), group)
+    if len(X) < group.size or len(X) != len(y):
         raise InvalidInput(
-            f"expected as many labels as examples, and at least one example for each of "
-            f"{len(devices)} devices, got {len(X)} examples and {len(y)} labels"
+            f"expected as many labels as examples, and at least one example for each "
+            f"of {group.size} devices, got {len(X)} examples and {len(y)} labels"
         )
     B = backend_of(device_params[0][0])
-    group = group_for(len(devices), group)
     bounds = even_bounds(len(X), group.size)
-    guesses: list[list[Tensor]] = [[] for _ in devices]  # not waited for: devices overlap
+    guesses: list[list[Tensor]] = [[] for _ in devices]  # not waited for: they overlap
     for i, rank in enumerate(group.local_ranks):
-        for first in range(*bounds[rank], batch_size):
-            part = B.array(X[first : min(first + batch_size, bounds[rank][1])], devices[i])
+        start, end = bounds[rank]
+        for first in range(start, end, batch_size):
+            part = B.array(X[first : min(first + batch_size, end)], devices[i])
             with B.pause():
                 guesses[i].append(B.argmax(model.predict(B, device_params[i], part)))
     hits = []
