@@ -100,7 +100,12 @@ def train(
     devices = list(devices) if devices is not None else first_devices(num_gpus, backend)
     data = load(dataset, dtype) if isinstance(dataset, str) else dataset
     n = len(data.train_X)
-    _check_settings(lr, epochs, dtype, batch_size, n, len(devices))
+    _check_settings(lr, epochs, seed, dtype, batch_size, n, len(devices))
+    if str(data.train_X.dtype) != dtype:
+        raise InvalidInput(
+            f"expected a data set of dtype {dtype}, as the weights have, got "
+            f"{data.train_X.dtype}; make it with load({data.name!r}, {dtype!r})"
+        )
 
     optimizer = SGD(momentum)
     start = [p.astype(dtype) for p in model.initial(np.random.default_rng(seed))]
@@ -127,7 +132,9 @@ def train(
             losses: list[Tensor] = []
             began = time.perf_counter()
             with ledger() as moved:
-                for X, y in batches(data.train_X, data.train_y, batch_size, seed, epoch):
+                for X, y in batches(
+                    data.train_X, data.train_y, batch_size, seed, epoch
+                ):
                     losses += train_batch(
                         B.array(X),
                         B.array(y),
@@ -152,7 +159,7 @@ def train(
 
 
 def _check_settings(
-    lr: float, epochs: int, dtype: str, batch_size: int, n: int, devices: int
+    lr: float, epochs: int, seed: int, dtype: str, batch_size: int, n: int, devices: int
 ) -> None:
     if dtype not in ("float32", "float64"):
         raise InvalidInput(f"expected dtype float32 or float64, got {dtype!r}")
@@ -160,11 +167,13 @@ def _check_settings(
         raise InvalidInput(f"expected a learning rate above 0, got {lr!r}; try 0.05")
     if epochs < 1:
         raise InvalidInput(f"expected at least 1 epoch, got {epochs!r}")
+    if seed < 0:
+        raise InvalidInput(f"expected a seed of at least 0, got {seed!r}")
     if devices < 1:
         raise InvalidInput("expected at least 1 device, got an empty list")
     smallest = n - (batch_count(n, batch_size) - 1) * batch_size
     if smallest < devices:
         raise InvalidInput(
-            f"the last batch of every epoch would hold {smallest} of {n} examples, fewer "
-            f"than {devices} devices; choose another batch size or fewer devices"
+            f"the last batch of every epoch would hold {smallest} of {n} examples, "
+            f"fewer than {devices} devices; choose another batch size or fewer devices"
         )
