@@ -14,7 +14,9 @@ def progress(total: int, unit: str, description: str) -> Any:
 
     D2LMULTI_QUIET=1 silences it. A bar is shown on a terminal and in a notebook.
     """
-    shown = sys.stderr.isatty() or "ipykernel" in sys.modules
+    ipython = sys.modules.get("IPython")  # a mere import of it is not yet a notebook
+    notebook = ipython is not None and ipython.get_ipython() is not None
+    shown = sys.stderr.isatty() or notebook
     quiet = os.environ.get("D2LMULTI_QUIET") == "1" or not shown
     return tqdm(
         total=total, unit=unit, desc=description, unit_scale=True, disable=quiet
