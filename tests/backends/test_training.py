@@ -1,0 +1,243 @@
+"""`train` and `evaluate`: the same run on every framework and number of devices."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from d2lmulti import History, evaluate, get_model, get_params, load, train
+from d2lmulti.backends.protocol import Backend
+from d2lmulti.errors import InvalidInput
+from d2lmulti.training.batches import batches
+from d2lmulti.training.datasets import Dataset
+
+EXAMPLES, BATCH = 150, 64  # so the last batch of an epoch holds 22
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    whole = load("digits", "float64")
+    return replace(
+        whole.first(EXAMPLES), test_X=whole.test_X[:97], test_y=whole.test_y[:97]
+    )
+
+
+def run(B: Backend, digits: Dataset, k: int = 1, **settings: object) -> History:
+    """Train shortly in float64, unless told otherwise."""
+    settings = {"epochs": 3, "dtype": "float64", **settings}
+    return train(k, BATCH, dataset=digits, backend=B.name, **settings)
+
+
+def weights(B: Backend, history: History) -> list[list[np.ndarray]]:
+    return [[B.numpy(p) for p in params] for params in history.device_params]
+
+
+# -- the same run everywhere -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "epochs"), [("lenet", 2), ("mlp", 3), ("lenet_sync_bn", 1)]
+)
+def test_two_and_three_devices_train_like_one(
+    framework: Backend, digits: Dataset, model: str, epochs: int
+) -> None:
+    one = run(framework, digits, model=model, epochs=epochs)
+    (expected,) = weights(framework, one)
+    for k in (2, 3):
+        several = run(framework, digits, k, model=model, epochs=epochs)
+        assert several.losses == pytest.approx(one.losses, rel=1e-9)
+        assert several.accuracies == one.accuracies
+        for replica in weights(framework, several):
+            for got, want in zip(replica, expected, strict=True):
+                assert np.abs(got - want).max() < 1e-9 * np.abs(want).max()
+
+
+@pytest.mark.parametrize(("model", "epochs"), [("mlp", 4), ("lenet", 1)])
+def test_every_framework_trains_like_the_reference(
+    framework: Backend, reference: Backend, digits: Dataset, model: str, epochs: int
+) -> None:
+    theirs = run(reference, digits, model=model, epochs=epochs)
+    ours = run(framework, digits, 2, model=model, epochs=epochs)
+    assert ours.losses == pytest.approx(theirs.losses, rel=1e-9)
+    assert ours.accuracies == theirs.accuracies
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_training_equals_plain_numpy(
+    B: Backend, digits: Dataset, k: int, momentum: float
+) -> None:
+    """The whole loop once more, written without the library's model or optimizer."""
+    W1, b1, W2, b2 = params = get_model("mlp").initial(np.random.default_rng(3))
+    velocities = [np.zeros_like(p) for p in params]
+    losses = []
+    for epoch in range(2):
+        losses.append(0.0)
+        for X, y in batches(digits.train_X, digits.train_y, BATCH, 3, epoch):
+            X = X.reshape(len(X), -1)
+            H = np.maximum(X @ W1 + b1, 0)
+            e = np.exp(H @ W2 + b2)
+            D = e / e.sum(1, keepdims=True)  # probabilities, then the logits' gradient
+            losses[-1] -= np.log(D[np.arange(len(y)), y]).sum() / EXAMPLES
+            D[np.arange(len(y)), y] -= 1
+            D /= len(y)
+            back = (D @ W2.T) * (H > 0)
+            grads = X.T @ back, back.sum(0), H.T @ D, D.sum(0)
+            for p, v, g in zip(params, velocities, grads, strict=True):
+                v[...] = momentum * v + g
+                p -= 0.05 * v
+    history = run(B, digits, k, model="mlp", epochs=2, seed=3, momentum=momentum)
+    assert history.losses == pytest.approx(losses, rel=1e-9)
+    for replica in weights(B, history):
+        for got, want in zip(replica, params, strict=True):
+            assert np.abs(got - want).max() < 1e-9 * np.abs(want).max()
+
+
+def test_the_same_seed_gives_the_same_bits(B: Backend, digits: Dataset) -> None:
+    first, again, other = (
+        run(B, digits, 2, model="mlp", dtype="float64", seed=seed) for seed in (1, 1, 2)
+    )
+    assert first.losses == again.losses
+    assert first.accuracies == again.accuracies
+    for one, two in zip(weights(B, first), weights(B, again), strict=True):
+        for got, want in zip(one, two, strict=True):
+            assert got.tobytes() == want.tobytes()
+    assert all(a != b for a, b in zip(first.losses, other.losses, strict=True))
+
+
+@pytest.mark.slow
+def test_the_default_settings_reach_97_percent(framework: Backend) -> None:
+    assert train(2, backend=framework.name).accuracies[-1] >= 0.97
+
+
+# -- what the history says -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_the_loss_is_the_mean_over_all_examples(
+    B: Backend, digits: Dataset, k: int
+) -> None:
+    """Without learning, every epoch's loss is that of the initial weights."""
+    model = get_model("mlp")
+    params = [B.array(p) for p in model.initial(np.random.default_rng(0))]
+    logits = model.predict(B, params, B.array(digits.train_X))
+    each = B.numpy(B.cross_entropy(logits, B.array(digits.train_y)))
+    history = run(B, digits, k, model="mlp", lr=1e-30)
+    assert history.losses == pytest.approx([each.mean()] * 3, rel=1e-12)
+
+
+def test_the_history_as_json(B: Backend, digits: Dataset) -> None:
+    history = run(B, digits, 3, model="mlp", algorithm="ring", epochs=2, seed=7)
+    told = json.loads(json.dumps(history.as_json()))  # plain values only
+    epochs = told.pop("epochs")
+    assert [epoch["loss"] for epoch in epochs] == history.losses
+    assert [epoch["accuracy"] for epoch in epochs] == history.accuracies
+    assert all(epoch["seconds"] > 0 for epoch in epochs)
+    numbers = 784 * 256 + 256 + 256 * 10 + 10
+    step = 2 * (3 - 1) * numbers * 8  # a ring moves 2 (k - 1) vectors, like the star
+    assert [epoch["bytes_moved"] for epoch in epochs] == [3 * step, 3 * step]
+    assert told == {
+        "backend": B.name,
+        "model": "mlp",
+        "dataset": "digits",
+        "dtype": "float64",
+        "batch_size": BATCH,
+        "lr": 0.05,
+        "momentum": 0.9,
+        "seed": 7,
+        "algorithm": "ring",
+        "devices": [str(device) for device in history.devices],
+        "bytes_moved": 6 * step,
+    }
+    assert len(told["devices"]) == 3
+
+
+def test_devices_can_be_named_one_by_one(B: Backend, digits: Dataset) -> None:
+    named = run(B, digits, model="mlp", devices=["cpu", "sim:1"], epochs=1)
+    assert named.devices == ["cpu", "sim:1"]
+    counted = run(B, digits, 2, model="mlp", epochs=1)
+    assert named.losses == pytest.approx(counted.losses, rel=1e-9)
+
+
+def test_a_dataset_of_another_dtype_is_refused(B: Backend, digits: Dataset) -> None:
+    with pytest.raises(InvalidInput, match=r"float32.*float64.*load\('digits', "):
+        run(B, digits, model="mlp", dtype="float32")
+
+
+def test_a_seed_below_zero_is_refused(B: Backend, digits: Dataset) -> None:
+    with pytest.raises(InvalidInput, match="seed.*got -1"):
+        run(B, digits, model="mlp", seed=-1)
+
+
+# -- evaluation ------------------------------------------------------------------------
+
+
+def replicas(B: Backend, seeds: list[int]) -> list[list[np.ndarray]]:
+    model = get_model("mlp")
+    starts = [model.initial(np.random.default_rng(seed)) for seed in seeds]
+    return [
+        get_params([B.array(p) for p in start], f"sim:{i}")
+        for i, start in enumerate(starts)
+    ]
+
+
+def hits(params: list[np.ndarray], X: np.ndarray, y: np.ndarray) -> int:
+    """Count in plain NumPy what a perceptron gets right."""
+    W1, b1, W2, b2 = params
+    logits = np.maximum(X.reshape(len(X), -1) @ W1 + b1, 0) @ W2 + b2
+    return int((logits.argmax(1) == y).sum())
+
+
+@pytest.mark.parametrize("batch_size", [10, 97, 512])
+@pytest.mark.parametrize("k", [1, 2, 3, 7])
+def test_evaluate_equals_a_count_in_numpy(
+    B: Backend, digits: Dataset, k: int, batch_size: int
+) -> None:
+    """Every device judges its own shard, with parameters that may be its own."""
+    model, X, y = get_model("mlp"), digits.test_X, digits.test_y
+    for seeds in ([0] * k, list(range(k))):
+        device_params = replicas(B, seeds)
+        places = [f"sim:{i}" for i in range(k)]
+        got = evaluate(device_params, X, y, places, model=model, batch_size=batch_size)
+        shards = np.array_split(np.arange(len(X)), k)
+        expected = sum(
+            hits([B.numpy(p) for p in params], X[shard], y[shard])
+            for params, shard in zip(device_params, shards, strict=True)
+        )
+        assert got == expected / len(X)
+
+
+@pytest.mark.parametrize("astray", [0, 1, 2])
+def test_a_replica_that_went_astray_lowers_the_accuracy(
+    B: Backend, digits: Dataset, astray: int
+) -> None:
+    model, X = get_model("mlp"), digits.test_X
+    device_params = replicas(B, [0, 0, 0])
+    whole = model.predict(B, device_params[0], B.array(X))
+    y = B.numpy(B.argmax(whole))  # what all three replicas say now
+    places = ["sim:0", "sim:1", "sim:2"]
+    assert evaluate(device_params, X, y, places, model=model) == 1
+    last = device_params[astray][-1]  # the bias of the logits: now always a 3
+    B.write_(last, 0, 10, B.array(np.where(np.arange(10) == 3, 1e3, 0.0)))
+    accuracy = evaluate(device_params, X, y, places, model=model)
+    missed = int((np.array_split(y, 3)[astray] != 3).sum())
+    assert accuracy == (len(X) - missed) / len(X) < 0.9
+
+
+def test_evaluation_takes_no_gradient_and_changes_nothing(
+    B: Backend, digits: Dataset
+) -> None:
+    device_params = replicas(B, [0, 1])
+    before = [[B.numpy(p) for p in params] for params in device_params]
+    with B.record():
+        evaluate(
+            device_params, digits.test_X, digits.test_y, ["sim:0", "sim:1"],
+            model=get_model("mlp"),
+        )  # fmt: skip
+    for params, old in zip(device_params, before, strict=True):
+        for p, want in zip(params, old, strict=True):
+            assert (B.numpy(p) == want).all()
+            assert (B.numpy(B.grad(p)) == 0).all()
