@@ -190,7 +190,7 @@ def check_tabs(visit: Visit, pages: list[str]) -> Problems:
         for where, step in (
             ("after a click", None),
             ("after a reload", path),
-            (f"on the next page, {following}", following),
+            (f"on the next page ({following})", following),
         ):
             if step:
                 visit.go(step)

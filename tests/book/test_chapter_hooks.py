@@ -7,7 +7,7 @@ import sys
 from xml.etree import ElementTree
 
 import pytest
-from book.conftest import with_checkout
+from book.conftest import once, with_checkout
 from book.notebooks import ROOT, code, picture, printed, save
 from nbformat.v4 import new_output
 
@@ -109,7 +109,7 @@ def run(folder, *options, chapters="chapters", **environment):
     results = {}
     if report.exists():
         for case in ElementTree.parse(report).iter("testcase"):
-            parts = [(part.tag, part.get("message") or "", part.text) for part in case]
+            parts = [(p.tag, p.get("message") or "", p.text) for p in case]
             chapter = case.get("classname").split(".")[-2]  # chapters.NAME.ipynb
             number = int(case.get("name").split()[-1])
             results[chapter, number] = parts
@@ -117,9 +117,7 @@ def run(folder, *options, chapters="chapters", **environment):
     return done, results
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("hooks")
+def write_chapters(folder):
     (folder / "pytest.ini").write_text("[pytest]\n")
     save(folder / "chapters/passes.ipynb", LOAD, *PASSES.values())
     save(folder / "chapters/fails.ipynb", LOAD, *(cell for cell, _ in FAILS.values()))
@@ -128,9 +126,18 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def folder(tmp_path):
+    return write_chapters(tmp_path)
+
+
 @pytest.fixture(scope="module")
-def under_torch(folder):
-    return run(folder, D2LMULTI_BACKEND="torch")
+def under_torch(tmp_path_factory):
+    return once(
+        tmp_path_factory,
+        "under_torch",
+        lambda folder: run(write_chapters(folder), D2LMULTI_BACKEND="torch"),
+    )
 
 
 @pytest.mark.parametrize("name", PASSES)

@@ -9,7 +9,7 @@ import sys
 
 import nbformat
 import pytest
-from book.conftest import with_checkout
+from book.conftest import once, with_checkout
 from book.notebooks import ROOT, code, printed, save, text
 
 BACKENDS = ("torch", "mxnet", "paddle")
@@ -39,8 +39,12 @@ def new(source, **options):
 @pytest.fixture(scope="module")
 def good(tmp_path_factory):
     """A notebook executed on all backends: (path, what the script said)."""
+    return once(tmp_path_factory, "good_notebook", execute_good)
+
+
+def execute_good(folder):
     path = save(
-        tmp_path_factory.mktemp("good") / "good.ipynb",
+        folder / "good.ipynb",
         TITLE,
         LOAD,
         *(new(f"%%tab {name}\nprint('I am', {NAME})") for name in BACKENDS),

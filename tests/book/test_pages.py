@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from book.conftest import with_checkout
+from book.conftest import once, with_checkout
 from book.notebooks import ROOT, code, printed, save, text
 from bs4 import BeautifulSoup
 
@@ -111,7 +111,10 @@ def test_strays_of_a_checkout_are_no_pages(small_book):
 @pytest.fixture(scope="module")
 def warnings(tmp_path_factory):
     """Build pages with mistakes; return what Sphinx says."""
-    folder = tmp_path_factory.mktemp("wrong")
+    return once(tmp_path_factory, "wrong_pages", build_wrong_pages)
+
+
+def build_wrong_pages(folder):
     (folder / "conf.py").write_text(
         f"import sys\nsys.path.insert(0, {str(ROOT / '_ext')!r})\n"
         "extensions = ['myst_nb', 'code_tabs']\nnb_execution_mode = 'off'\n"

@@ -15,8 +15,8 @@ def test_times_are_added_up_per_chapter(tmp_path):
     assert run_notebooks.seconds_by_chapter(report) == {}
     report.write_text(REPORT)
     assert run_notebooks.seconds_by_chapter(report) == {
-        "chapters.setup.ipynb": 1.75,
-        "chapters.data_parallel.ipynb": 3.0,
+        "setup": 1.75,
+        "data_parallel": 3.0,
     }
 
 

@@ -1,0 +1,184 @@
+"""tools/check_pages.py passes a good book and finds each fault of a bad page."""
+
+import base64
+import importlib.util
+import os
+import shutil
+
+import pytest
+from book.conftest import once
+from book.notebooks import png
+
+NO_BROWSER = importlib.util.find_spec("playwright") is None or not (
+    os.environ.get("CHROMIUM")
+    or any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
+)
+pytestmark = pytest.mark.skipif(
+    NO_BROWSER, reason="needs playwright and a Chromium (Debian: apt install chromium)"
+)
+
+PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>Page</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>
+  body {{ margin: 0; color: #000; background: #fff; }}
+  .sd-tab-content {{ display: none; }}
+  input:checked + label + .sd-tab-content {{ display: block; }}
+  pre {{ overflow-x: auto; }}
+</style>{head}</head>
+<body><article><h1 id="top">A title</h1>{body}</article></body></html>
+"""
+
+GOOD = """
+<p>Good, <a href="other.html#top">linked</a> and <img src="red.png" alt="red">.</p>
+<pre>{long}</pre>
+""".format(long="a long line of code " * 40)
+
+# The stored choice of sphinx-design, in two lines.
+SYNC = """<script>
+addEventListener("DOMContentLoaded", () => {
+  const stored = localStorage.getItem("tab");
+  for (const label of document.querySelectorAll("label")) {
+    const input = document.getElementById(label.htmlFor);
+    if (label.dataset.syncId === stored) input.checked = true;
+    input.addEventListener("change", () => {
+      localStorage.setItem("tab", label.dataset.syncId);
+      for (const same of document.querySelectorAll(
+          `label[data-sync-id=${label.dataset.syncId}]`))
+        document.getElementById(same.htmlFor).checked = true;
+    });
+  }
+});
+</script>"""
+
+
+def tabs(name):
+    parts = "".join(
+        f'<input type="radio" id="{name}-{key}" name="{name}" {checked}>'
+        f'<label class="sd-tab-label" for="{name}-{key}" data-sync-id="{key}" '
+        f'data-sync-group="framework">{key}</label>'
+        f'<div class="sd-tab-content">{key} code</div>'
+        for key, checked in (("torch", "checked"), ("mxnet", ""), ("paddle", ""))
+    )
+    return f'<div class="sd-tab-set">{parts}</div>'
+
+
+# A fault: what makes it (head, body) and what must be said about it.
+FAULTS = {
+    "console": ("<script>console.error('broken')</script>", "", "console: broken"),
+    "script": ("<script>undefined_name()</script>", "", "script error: undefined_name"),
+    "foreign": (
+        '<script src="https://cdn.example.org/x.js"></script>',
+        "",
+        "request to another host: https://cdn.example.org/x.js",
+    ),
+    "missing": ('<link rel="stylesheet" href="no.css">', "", "no.css (404)"),
+    "alt": ("", '<img src="red.png" alt=" ">', "image without alt text: red.png"),
+    "no-image": ("", '<img src="none.png" alt="x">', "does not load: none.png"),
+    "wide": ("", '<div style="width:400px">wide</div>', "at 360 px: the page is 4"),
+    "very-wide": ("", '<p style="width:1500px">w</p>', "at 1280 px: the page is 15"),
+    "pale": ("", '<p style="color:#bbb">pale</p>', "light: contrast 1.9"),
+    "math": ("", '<div class="math">x^2</div>', "formulas, but no MathJax"),
+    "link": ("", '<a href="nowhere.html">x</a>', "link to no page: nowhere.html"),
+    "anchor": ("", '<a href="other.html#no">x</a>', "no place: other.html#no"),
+    "hidden": (
+        "",
+        '<details><p style="width:400px">wide</p></details>',
+        "at 360 px: the page is 4",
+    ),
+}
+
+
+def build(folder, **pages):
+    folder.mkdir(exist_ok=True)
+    (folder / "red.png").write_bytes(base64.b64decode(png(size=(20, 10))))
+    for name, (head, body) in pages.items():
+        (folder / f"{name}.html").write_text(PAGE.format(head=head, body=body))
+    return folder
+
+
+def check(folder, **options):
+    import check_pages
+
+    return check_pages.check(folder, say=lambda line: None, **options)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    pages = {f"bad-{name}": fault[:2] for name, fault in FAULTS.items()}
+    pages |= {"good": ("", GOOD), "other": ("", "<p>Other.</p>")}
+    return once(
+        tmp_path_factory, "bad_pages", lambda folder: check(build(folder, **pages))
+    )
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_fault_is_found_on_its_page(found, name):
+    problems = found[f"bad-{name}.html"]
+    assert any(FAULTS[name][2] in problem for problem in problems), problems
+
+
+def test_a_good_page_has_no_problem(found):
+    assert "good.html" not in found
+    assert "other.html" not in found
+
+
+def test_tabs_that_stay_switched_are_well(tmp_path):
+    body = tabs("a") + tabs("b")
+    assert check(build(tmp_path / "synced", one=(SYNC, body), two=(SYNC, body))) == {}
+
+
+@pytest.mark.parametrize(
+    ("script", "complaint"),
+    [
+        ("", "but after a click a set shows ['torch']"),
+        (
+            SYNC.replace("localStorage.setItem", "(() => {})"),
+            "but after a reload a set shows ['torch']",
+        ),
+    ],
+    ids=["not synced", "not kept"],
+)
+def test_tabs_that_switch_back_are_found(tmp_path, script, complaint):
+    body = tabs("a") + tabs("b")
+    problems = check(build(tmp_path / "loose", one=(script, body), two=(script, body)))
+    assert any(complaint in problem for problem in problems["one.html"]), problems
+
+
+def test_tabs_that_the_next_page_forgets_are_found(tmp_path):
+    deaf = SYNC.replace("=== stored", "=== ''")
+    body = tabs("a")
+    problems = check(build(tmp_path / "deaf", one=(SYNC, body), two=(deaf, body)))
+    assert any("on the next page (two.html) a set" in p for p in problems["one.html"])
+
+
+def test_a_real_small_book_is_well_and_photographed(small_book, tmp_path):
+    assert check(small_book, shots=tmp_path / "shots") == {}
+    shots = {path.name for path in (tmp_path / "shots").iterdir()}
+    for form in ("light", "dark", "narrow"):
+        assert f"chapters-one-{form}-1.png" in shots
+
+
+def test_search_that_finds_nothing_is_a_problem(tmp_path):
+    pages = build(
+        tmp_path / "blind",
+        one=("", "<p>One.</p>"),
+        search=("", '<div id="search-results"><ul class="search"></ul></div>'),
+    )
+    assert check(pages) == {"search.html": ["search for 'title' finds nothing"]}
+
+
+def test_the_command_fails_with_a_list(tmp_path, capsys):
+    import check_pages
+
+    folder = build(tmp_path / "bad", bad=FAULTS["alt"][:2])
+    assert check_pages.main([str(folder)]) == 1
+    assert "bad.html\n  - image without alt text: red.png" in capsys.readouterr().out
+
+
+def test_an_empty_build_is_refused(tmp_path, capsys):
+    import check_pages
+
+    with pytest.raises(SystemExit):
+        check_pages.main([str(tmp_path)])
+    assert "expected pages" in capsys.readouterr().err
