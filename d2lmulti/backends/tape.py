@@ -81,7 +81,7 @@ class Tensor:
         return len(self.value)
 
     def __float__(self) -> float:
-        return float(self.value)
+        return float(self.value.item())  # of any shape with one element
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.value, dtype=dtype)

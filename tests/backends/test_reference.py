@@ -110,7 +110,7 @@ def test_a_long_chain_needs_no_recursion(reference):
 def test_equal_graphs_give_equal_bits(reference):
     # Sums in the order of memory addresses would differ from replica to replica.
     B = reference
-    values = np.random.default_rng(0).normal(size=(9, 1)).astype("float32")
+    values = np.random.default_rng(0).normal(size=9).astype("float32")
     found = set()
     for _ in range(20):
         x = B.array(np.float32(1.1))
