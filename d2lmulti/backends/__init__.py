@@ -14,10 +14,10 @@ from typing import Any
 from ..errors import BackendNotInstalled, InvalidInput
 from .protocol import Backend
 
-# name -> (module in this package, what its tensors' module names start with, pip name)
+# name -> (module in this package, start of its tensors' module names, what to install)
 _BACKENDS = {
     "torch": ("pytorch", "torch", "torch"),
-    "mxnet": ("mxnet", "mxnet", "mxnet"),
+    "mxnet": ("mxnet", "mxnet", "'mxnet==1.9.1' 'numpy<1.24'"),
     "paddle": ("paddle", "paddle", "paddlepaddle"),
     "reference": ("reference", __name__ + ".tape", "numpy"),
 }

@@ -12,7 +12,7 @@ from d2lmulti.errors import BackendNotInstalled, InvalidInput
 
 INSTALL = {
     "torch": "pip install torch",
-    "mxnet": "pip install mxnet",
+    "mxnet": "pip install 'mxnet==1.9.1' 'numpy<1.24'",
     "paddle": "pip install paddlepaddle",
 }
 
