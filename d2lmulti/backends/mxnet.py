@@ -93,6 +93,16 @@ def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> No
             y.copyto(part)  # a fifth of the cost of part[:] = y
 
 
+def maximum_(x: Tensor, first: int, last: int, y: Tensor) -> None:
+    checks.write(x, first, last, y)
+    if first == last:
+        return
+    with autograd.pause():
+        part = x.detach().reshape_view(-1)[first:last]
+        y = y.detach().reshape_view(-1)
+        mx.np.maximum(part, y.as_in_ctx(x.ctx), out=part)
+
+
 # -- autograd --------------------------------------------------------------------
 
 

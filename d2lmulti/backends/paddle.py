@@ -102,6 +102,17 @@ def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> No
             flat[first:last] = part + y
 
 
+def maximum_(x: Tensor, first: int, last: int, y: Tensor) -> None:
+    checks.write(x, first, last, y)
+    if first == last:  # Paddle takes no maximum of nothing
+        return
+    with paddle.no_grad():
+        part, y = read(x, first, last), copy_to(y, x.place).reshape([-1])
+        wide = "int32" if dtype_of(x) == "uint8" else x.dtype  # no maximum of uint8
+        larger = paddle.maximum(part.astype(wide), y.astype(wide))
+        write_(x, first, last, larger.astype(x.dtype))
+
+
 # -- autograd --------------------------------------------------------------------
 
 

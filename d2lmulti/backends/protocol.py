@@ -81,6 +81,12 @@ class Backend(Protocol):
         `y` may lie on another device. An empty part is legal.
         """
 
+    def maximum_(self, x: Tensor, first: int, last: int, y: Tensor) -> None:
+        """Write the larger of both values into the flattened `x`; NaN beats numbers.
+
+        In all else as `write_`: the operation of an all-reduce that takes maxima.
+        """
+
     # -- autograd, in D2L's words -------------------------------------------------
 
     def attach_grad(self, x: Tensor) -> None:

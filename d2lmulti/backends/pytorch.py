@@ -85,6 +85,13 @@ def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> No
         part.copy_(y)
 
 
+def maximum_(x: Tensor, first: int, last: int, y: Tensor) -> None:
+    checks.write(x, first, last, y)
+    checks.contiguous(x.is_contiguous())
+    part = x.detach().view(-1)[first:last]
+    torch.maximum(part, y.detach().reshape(-1).to(x.device), out=part)
+
+
 # -- autograd --------------------------------------------------------------------
 
 

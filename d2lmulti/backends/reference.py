@@ -11,13 +11,13 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from ..errors import InvalidInput
 from . import checks, tape
 from .device_names import place
 from .protocol import AnyDevice, Context
 from .tape import Tensor, result
+from .windows import correlate, cut_windows, join_windows, pad
 
 name = "reference"
 
@@ -81,6 +81,13 @@ def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> No
         part += y.value.reshape(-1)
     else:
         part[:] = y.value.reshape(-1)
+
+
+def maximum_(x: Tensor, first: int, last: int, y: Tensor) -> None:
+    checks.write(x, first, last, y)
+    checks.contiguous(x.value.flags.c_contiguous)
+    part = x.value.reshape(-1)[first:last]
+    np.maximum(part, y.value.reshape(-1), out=part)
 
 
 # -- autograd --------------------------------------------------------------------
@@ -171,74 +178,48 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
     return result(p, (x, lambda d: p * (d - (d * p).sum(axis, keepdims=True))))
 
 
-def _correlate(X: np.ndarray, W: np.ndarray) -> np.ndarray:
-    # Windows (batch, c_in, h, w, kh, kw) meet W (c_out, c_in, kh, kw) in c_in, kh, kw.
-    windows = sliding_window_view(X, (1, 1, *W.shape[2:]))[..., 0, 0, :, :]
-    out = np.tensordot(windows, W, axes=((1, 4, 5), (1, 2, 3)))
-    return np.ascontiguousarray(np.moveaxis(out, -1, 1))  # (batch, c_out, h, w)
-
-
-def _pad(X: np.ndarray, rows: int, columns: int) -> np.ndarray:
-    return np.pad(X, ((0, 0), (0, 0), (rows, rows), (columns, columns)))
-
-
 def conv2d(X: Tensor, W: Tensor, b: Tensor | None, padding: int = 0) -> Tensor:
-    padded = _pad(X.value, padding, padding)
+    padded = pad(X.value, padding, padding)
     height, width = X.shape[2:]
     kh, kw = W.shape[2:]
 
     # Both gradients are correlations too. An input meets the flipped kernel, ...
     def into_X(d: np.ndarray) -> np.ndarray:
         flipped = W.value[:, :, ::-1, ::-1].swapaxes(0, 1)  # (c_in, c_out, kh, kw)
-        whole = _correlate(_pad(d, kh - 1, kw - 1), flipped)
+        whole = correlate(pad(d, kh - 1, kw - 1), flipped)
         return whole[:, :, padding : padding + height, padding : padding + width]
 
     # ... and a weight sums over the batch, which takes the place of the channels.
     def into_W(d: np.ndarray) -> np.ndarray:
-        return _correlate(padded.swapaxes(0, 1), d.swapaxes(0, 1)).swapaxes(0, 1)
+        return correlate(padded.swapaxes(0, 1), d.swapaxes(0, 1)).swapaxes(0, 1)
 
-    out = _correlate(padded, W.value)
+    out = correlate(padded, W.value)
     if b is None:
         return result(out, (X, into_X), (W, into_W))
     into_b = (b, lambda d: d.sum(axis=(0, 2, 3)))
     return result(out + b.value.reshape((-1, 1, 1)), (X, into_X), (W, into_W), into_b)
 
 
-def _windows(X: Tensor, size: int) -> np.ndarray:
-    checks.window(X, size)
-    batch, c, height, width = X.shape
-    h, w = height // size, width // size
-    whole = X.value[:, :, : h * size, : w * size]  # drop what fills no window
-    whole = whole.reshape((batch, c, h, size, w, size)).swapaxes(3, 4)
-    return whole.reshape((batch, c, h, w, size * size))
-
-
-def _unwindow(windows: np.ndarray, X: Tensor, size: int) -> np.ndarray:
-    batch, c, h, w, _ = windows.shape
-    whole = windows.reshape((batch, c, h, w, size, size)).swapaxes(3, 4)
-    out = np.zeros(X.shape, X.dtype)
-    out[:, :, : h * size, : w * size] = whole.reshape((batch, c, h * size, w * size))
-    return out
-
-
 def avg_pool2d(X: Tensor, size: int) -> Tensor:
-    windows = _windows(X, size)
+    checks.window(X, size)
+    windows = cut_windows(X.value, size)
 
     def spread(d: np.ndarray) -> np.ndarray:
         shares = d[..., None] / _like(X, size * size)
-        return _unwindow(np.broadcast_to(shares, windows.shape), X, size)
+        return join_windows(np.broadcast_to(shares, windows.shape), X.value, size)
 
     return result(windows.mean(axis=-1), (X, spread))
 
 
 def max_pool2d(X: Tensor, size: int) -> Tensor:
-    windows = _windows(X, size)
+    checks.window(X, size)
+    windows = cut_windows(X.value, size)
     best = windows.argmax(axis=-1)[..., None]  # on a tie, the first takes it all
 
     def to_best(d: np.ndarray) -> np.ndarray:
         out = np.zeros_like(windows)
         np.put_along_axis(out, best, d[..., None], axis=-1)
-        return _unwindow(out, X, size)
+        return join_windows(out, X.value, size)
 
     return result(np.take_along_axis(windows, best, axis=-1)[..., 0], (X, to_best))
 

@@ -1,66 +1,201 @@
-"""Collectives: run a plan on real tensors, one tensor per local rank, in place."""
+"""Collectives: run a plan on real tensors, one tensor per local rank.
+
+`allreduce`, `reduce`, `broadcast` and `alltoall` work in place; `reduce_scatter` and
+`allgather`, whose results have another size, return new tensors and leave `data` alone.
+`data` always holds one tensor per local rank, in rank order: a tensor's position is its
+rank. Chapter: *allreduce*.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import numpy as np
 
 from ..backends import backend_of
 from ..backends.protocol import Tensor
 from ..cluster.ledger import open_ledgers
 from ..errors import InvalidInput
+from ..plans import collectives as plans
 from ..plans.allreduce import ALLREDUCE
+from ..plans.choose import choose_allreduce
+from ..plans.chunks import even_bounds
+from ..plans.rounds import Plan, Round
+from .checks import check_data, check_op, check_rows
 from .group import Group, group_for
-from .split import element_count, itemsize
+from .split import element_count, itemsize, nbytes
+from .transports import Combine
+
+Op = Literal["sum", "mean", "max"]
 
 
 def allreduce(
-    data: Sequence[Tensor], algorithm: str = "star", group: Group | None = None
+    data: Sequence[Tensor],
+    algorithm: str | Plan = "star",
+    group: Group | None = None,
+    op: Op = "sum",
 ) -> None:
     """Replace every entry of `data` by the sum of all ranks' entries, in place.
 
-    `data` holds one tensor per local rank, in rank order, all of one shape and dtype;
-    a tensor's position is its rank. Every entry is overwritten in its own storage, also
-    that of a gradient, so all replicas see the sum (rebinding `data[i]` would not reach
-    them). Raises `InvalidInput` for an empty list, entries that differ in shape, dtype
-    or framework, an entry given twice, and an unknown algorithm.
+    The entries have one shape and dtype. Every entry is overwritten in its own storage,
+    also that of a gradient, so all replicas see the sum (rebinding `data[i]` would not
+    reach them), and all end with the same bits. `algorithm` is a name in `ALLREDUCE`,
+    `auto` (see `choose_allreduce`) or a plan of your own; `op` is sum, mean or max.
+    Raises `InvalidInput` for an empty list, entries that differ in shape, dtype or
+    framework, an entry given twice, an unknown algorithm or op, and a mean of integers.
     """
-    if algorithm not in ALLREDUCE:
+    if not callable(algorithm) and algorithm not in (*ALLREDUCE, "auto"):
         raise InvalidInput(
-            f"expected one of {', '.join(ALLREDUCE)} as algorithm, got {algorithm!r}"
+            f"expected one of {', '.join(ALLREDUCE)} or auto as algorithm, got "
+            f"{algorithm!r}"
         )
-    _check(data)
+    check_data(data)
+    check_op(op, data[0])
     group = group_for(len(data), group)
+    if algorithm == "auto":
+        algorithm = choose_allreduce(group.size, nbytes(data[0]))
+    plan = algorithm if callable(algorithm) else ALLREDUCE[algorithm]
+    run_plan(data, plan(group.size, element_count(data[0])), group, op)
+    if op == "mean":
+        for x in data:
+            _divide_(x, group.size)
+
+
+def reduce(
+    data: Sequence[Tensor], root: int = 0, group: Group | None = None, op: Op = "sum"
+) -> None:
+    """Leave the sum of all ranks' entries in that of rank `root`, in place.
+
+    The other entries end as partial sums: they are the working memory. Raises what
+    `allreduce` raises, and `InvalidInput` for a root that is no rank.
+    """
+    check_data(data)
+    check_op(op, data[0])
+    group = group_for(len(data), group)
+    _check_root(root, group)
+    run_plan(data, plans.reduce(group.size, element_count(data[0]), root), group, op)
+    if op == "mean" and root in group.local_ranks:
+        _divide_(data[group.local_ranks.index(root)], group.size)
+
+
+def broadcast(
+    data: Sequence[Tensor], root: int = 0, group: Group | None = None
+) -> None:
+    """Replace every entry of `data` by that of rank `root`, in place.
+
+    Raises `InvalidInput` as `allreduce` does, and for a root that is no rank.
+    """
+    check_data(data)
+    group = group_for(len(data), group)
+    _check_root(root, group)
+    run_plan(data, plans.broadcast(group.size, element_count(data[0]), root), group)
+
+
+def reduce_scatter(
+    data: Sequence[Tensor], group: Group | None = None, op: Op = "sum"
+) -> list[Tensor]:
+    """Sum all ranks' entries and give each rank its part of the sum, as a new tensor.
+
+    The flattened sum is cut by `even_bounds(elements, ranks)`; rank r gets part r, 1-d.
+    `data` is left as it was. Raises what `allreduce` raises.
+    """
+    check_data(data)
+    check_op(op, data[0])
+    group = group_for(len(data), group)
+    B = backend_of(data[0])
+    work = [B.copy_to(x, B.device_of(x)) for x in data]
+    length = element_count(data[0])
+    run_plan(work, plans.reduce_scatter(group.size, length), group, op)
+    bounds = even_bounds(length, group.size)
+    parts = []
+    for x, rank in zip(work, group.local_ranks, strict=True):
+        part = B.copy_to(B.read(x, *bounds[rank]), B.device_of(x))
+        if op == "mean":
+            _divide_(part, group.size)
+        parts.append(part)
+    return parts
+
+
+def allgather(data: Sequence[Tensor], group: Group | None = None) -> list[Tensor]:
+    """Give every rank all entries, joined along the first dimension in rank order.
+
+    The entries may differ in their number of rows, the first dimension, and in nothing
+    else; (rows of rank 0, ...), (rows of rank 1, ...) give (all rows, ...), new on each
+    rank. Raises `InvalidInput` as `allreduce` does, and for a tensor of no dimension.
+    """
+    check_rows(data)
+    group = group_for(len(data), group)
+    B = backend_of(data[0])
+    rows = _rows_of_all(data, group)
+    row = tuple(data[0].shape[1:])
+    edges = np.concatenate([[0], np.cumsum(rows)]) * int(np.prod(row, dtype=int))
+    wholes = []
+    for x, rank in zip(data, group.local_ranks, strict=True):
+        whole = B.zeros((sum(rows), *row), B.dtype_of(x), B.device_of(x))
+        B.write_(whole, int(edges[rank]), int(edges[rank + 1]), x)
+        wholes.append(whole)
+    rounds = plans.ring_allgather(np.arange(group.size), edges)
+    run_plan(wholes, (round for round in rounds if len(round)), group)
+    return wholes
+
+
+def alltoall(data: Sequence[Tensor], group: Group | None = None) -> None:
+    """Swap blocks of rows in place: block t of rank s becomes block s of rank t.
+
+    Every entry (ranks * rows, ...) is cut into one block of rows a rank. Raises
+    `InvalidInput` as `allreduce` does, and for rows that `ranks` does not divide.
+    """
+    check_data(data)
+    check_rows(data)
+    group = group_for(len(data), group)
+    rows = int(data[0].shape[0])
+    if rows % group.size:
+        raise InvalidInput(
+            f"expected a first dimension that {group.size} ranks divide, got {rows} "
+            f"rows; pad to {-(-rows // group.size) * group.size} rows"
+        )
+    block = element_count(data[0]) // group.size
+    run_plan(data, plans.alltoall(group.size, block), group)
+
+
+def run_plan(
+    data: Sequence[Tensor], rounds: Iterable[Round], group: Group, op: Op = "sum"
+) -> None:
+    """Carry out a plan on `data`, in place, round by round, and count it."""
     size = itemsize(data[0])
-    for round in ALLREDUCE[algorithm](group.size, element_count(data[0])):
-        group.transport.exchange(data, round)
+    combine: Combine = "max" if op == "max" else "sum"  # a mean is divided later
+    for round in rounds:
+        group.transport.exchange(data, round, combine)
         for ledger in open_ledgers():
             ledger.count_round(round, size)
 
 
-def _check(data: Sequence[Tensor]) -> None:
-    if not isinstance(data, (list, tuple)) or not data:
-        came = "an empty one" if isinstance(data, (list, tuple)) else type(data).__name__
-        raise InvalidInput(
-            f"expected a list with one tensor per device, got {came}; pass "
-            "[tensor of rank 0, tensor of rank 1, ...]"
-        )
+def _divide_(x: Tensor, n: int) -> None:
+    B, size = backend_of(x), element_count(x)
+    B.write_(x, 0, size, B.read(x, 0, size) / n)
+
+
+def _rows_of_all(data: Sequence[Tensor], group: Group) -> list[int]:
+    """Tell how many rows every rank has; other processes must be asked."""
+    rows = [len(x) for x in data]
+    if len(rows) == group.size:
+        return rows
     B = backend_of(data[0])
-    first = (tuple(data[0].shape), B.dtype_of(data[0]))
-    for rank, x in enumerate(data):
-        other = backend_of(x)
-        if other is not B:
-            raise InvalidInput(
-                f"expected tensors of one framework, got {B.name} on rank 0 and "
-                f"{other.name} on rank {rank}; convert with B.array(other.numpy(x))"
-            )
-        if (tuple(x.shape), B.dtype_of(x)) != first:
-            raise InvalidInput(
-                f"expected the same shape and dtype on every rank, got {first[0]} "
-                f"{first[1]} on rank 0 and {tuple(x.shape)} {B.dtype_of(x)} on rank "
-                f"{rank}; every rank must pass the same parameter's gradient"
-            )
-    if len({id(x) for x in data}) < len(data):
+    counts = []
+    for x, rank in zip(data, group.local_ranks, strict=True):
+        mine = np.where(np.arange(group.size) == rank, len(x), 0)
+        counts.append(B.array(mine, B.device_of(x)))
+    allreduce(counts, group=group)
+    return [int(count) for count in B.numpy(counts[0])]
+
+
+def _check_root(root: int, group: Group) -> None:
+    if (
+        isinstance(root, bool)
+        or not isinstance(root, int)
+        or root not in range(group.size)
+    ):
         raise InvalidInput(
-            "expected a tensor of its own for every rank, got one tensor twice; give "
-            "each device its own copy with get_params or B.copy_to"
+            f"expected a rank from 0 to {group.size - 1} as root, got {root!r}"
         )

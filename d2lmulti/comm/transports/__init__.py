@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from ...plans.rounds import Round
+
+Combine = Literal["sum", "max"]  # what `add` in a round means
 
 
 class Transport(Protocol):
@@ -13,7 +15,9 @@ class Transport(Protocol):
 
     name: str
 
-    def exchange(self, data: Sequence[Any], round: Round) -> None:
+    def exchange(
+        self, data: Sequence[Any], round: Round, combine: Combine = "sum"
+    ) -> None:
         """Carry out one round on `data` (one tensor per local rank), in place.
 
         The verb is a whole round, not `send`: an engine with blocking sends must

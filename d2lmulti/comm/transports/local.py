@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...backends import backend_of
-from ...plans.rounds import Round, Transfer
+from ...plans.rounds import Round
+from . import Combine
 
 
 class LocalTransport:
@@ -14,25 +15,28 @@ class LocalTransport:
 
     name = "local"
 
-    def exchange(self, data: Sequence[Any], round: Round) -> None:
+    def exchange(
+        self, data: Sequence[Any], round: Round, combine: Combine = "sum"
+    ) -> None:
         """Carry out one round in place; `data[i]` is the tensor of rank i."""
         B = backend_of(data[0])
-        transfers = list(round)
-        written = [(t.target, t.target_first, t.length) for t in transfers]
-        parts = []
-        for t in transfers:
-            part = B.read(data[t.source], t.source_first, t.source_first + t.length)
-            if _is_written(t, written):  # later writes must not change what is sent
-                part = B.copy_to(part, B.device_of(part))
-            parts.append(part)
-        for t, part in zip(transfers, parts, strict=True):
-            last = t.target_first + t.length
-            B.write_(data[t.target], t.target_first, last, part, add=t.add)
-
-
-def _is_written(t: Transfer, written: Sequence[tuple[int, int, int]]) -> bool:
-    first, last = t.source_first, t.source_first + t.length
-    return any(
-        rank == t.source and start < last and first < start + length
-        for rank, start, length in written
-    )
+        saved = {}
+        written: dict[int, list[tuple[int, int]]] = {}
+        for i, t in enumerate(round):
+            first, last = t.source_first, t.source_first + t.length
+            # A part that an earlier row writes to must be saved: it is sent as it was.
+            if any(a < last and first < b for a, b in written.get(t.source, ())):
+                part = B.read(data[t.source], first, last)
+                saved[i] = B.copy_to(part, B.device_of(part))
+            into = (t.target_first, t.target_first + t.length)
+            written.setdefault(t.target, []).append(into)
+        for i, t in enumerate(round):
+            last = t.source_first + t.length
+            part = (
+                saved[i] if i in saved else B.read(data[t.source], t.source_first, last)
+            )
+            first, last = t.target_first, t.target_first + t.length
+            if t.add and combine == "max":
+                B.maximum_(data[t.target], first, last, part)
+            else:
+                B.write_(data[t.target], first, last, part, add=t.add)

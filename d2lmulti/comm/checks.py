@@ -1,0 +1,75 @@
+"""What collectives refuse before anything moves, in words that name the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..backends import backend_of
+from ..errors import InvalidInput
+from .agreement import check_same
+
+
+def check_data(data: Sequence[Any]) -> None:
+    """Refuse anything but a list of different tensors of one framework and form."""
+    _check_list(data)
+    calls = {rank: _form(x, x.shape) for rank, x in enumerate(data)}
+    check_same(
+        calls,
+        "the same shape and dtype on every rank",
+        "every rank must pass the same parameter's gradient",
+    )
+
+
+def check_rows(data: Sequence[Any]) -> None:
+    """Refuse tensors that are not the same but for their number of rows."""
+    _check_list(data)
+    for rank, x in enumerate(data):
+        if not tuple(x.shape):
+            raise InvalidInput(
+                f"expected tensors with rows, got one number on rank {rank}; reshape "
+                "it to (1,) to join numbers"
+            )
+    calls = {rank: "rows of " + _form(x, x.shape[1:]) for rank, x in enumerate(data)}
+    check_same(
+        calls,
+        "the same shape (but for the first dimension) and dtype on every rank",
+        "every rank must pass a part of the same tensor",
+    )
+
+
+def check_op(op: str, x: Any) -> None:
+    """Refuse an unknown operation, and a mean where there are no fractions."""
+    if op not in ("sum", "mean", "max"):
+        raise InvalidInput(f"expected sum, mean or max as op, got {op!r}")
+    dtype = backend_of(x).dtype_of(x)
+    if op == "mean" and not dtype.startswith("float"):
+        raise InvalidInput(
+            f"expected floating-point tensors for a mean, got {dtype}; take the sum "
+            "and divide it yourself, or convert the tensors"
+        )
+
+
+def _check_list(data: Sequence[Any]) -> None:
+    if not isinstance(data, (list, tuple)) or not data:
+        came = (
+            "an empty one" if isinstance(data, (list, tuple)) else type(data).__name__
+        )
+        raise InvalidInput(
+            f"expected a list with one tensor per device, got {came}; pass "
+            "[tensor of rank 0, tensor of rank 1, ...]"
+        )
+    check_same(
+        {rank: backend_of(x).name for rank, x in enumerate(data)},
+        "tensors of one framework",
+        "convert with B.array(other.numpy(x))",
+    )
+    if len({id(x) for x in data}) < len(data):
+        raise InvalidInput(
+            "expected a tensor of its own for every rank, got one tensor twice; give "
+            "each device its own copy with get_params or B.copy_to"
+        )
+
+
+def _form(x: Any, shape: Sequence[int]) -> str:
+    return f"{tuple(shape)} {backend_of(x).dtype_of(x)}"

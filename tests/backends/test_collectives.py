@@ -1,0 +1,333 @@
+"""Every algorithm on every backend equals NumPy, and all replicas agree bit for bit."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from backends.compare import assert_same_bits
+
+from d2lmulti import allreduce, ledger
+from d2lmulti.cluster.ledger import Ledger
+from d2lmulti.comm.collectives import (
+    allgather,
+    alltoall,
+    broadcast,
+    reduce,
+    reduce_scatter,
+    run_plan,
+)
+from d2lmulti.comm.group import Group, local_group
+from d2lmulti.comm.transports.local import LocalTransport
+from d2lmulti.errors import InvalidInput
+from d2lmulti.plans.allreduce import ALLREDUCE, hierarchical, ring
+from d2lmulti.plans.choose import choose_allreduce
+from d2lmulti.plans.chunks import even_bounds
+from d2lmulti.plans.rounds import make_round
+
+ALGORITHMS = {
+    **ALLREDUCE,
+    "hierarchical by 2": partial(hierarchical, per_node=2),
+    "hierarchical by 3": partial(hierarchical, per_node=3),
+    "auto": "auto",
+}
+RANKS = [*range(1, 18), 32]
+DTYPES = ["float32", "float64", "int64", "int32"]
+CASES = 640  # random ones an algorithm and a backend, beside the grid
+
+
+def vectors(rng, ranks, shape, dtype):
+    if dtype.startswith("int"):
+        return rng.integers(-1000, 1000, (ranks, *shape)).astype(dtype)
+    return rng.normal(size=(ranks, *shape)).astype(dtype)
+
+
+def check_allreduce(B, plan, start, op="sum"):
+    data = [B.array(x) for x in start]
+    before = list(data)
+    allreduce(data, plan, op=op)
+    assert all(x is y for x, y in zip(data, before, strict=True))  # in place
+    got = [B.numpy(x) for x in data]
+    for other in got[1:]:
+        assert_same_bits(other, got[0])
+    exact = {"sum": start.sum, "mean": start.mean, "max": start.max}[op](axis=0)
+    assert got[0].shape == start.shape[1:] and got[0].dtype == start.dtype
+    if start.dtype.kind == "i" or op == "max":
+        assert (got[0] == exact).all()
+    else:  # sums in another order differ by a rounding error an addition
+        error = np.finfo(start.dtype).eps * len(start) * np.abs(start).sum(axis=0)
+        assert (np.abs(got[0] - exact) <= error).all()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_allreduce_equals_numpy_for_all_ranks_and_small_lengths(B, name):
+    rng = np.random.default_rng(0)
+    for ranks in RANKS:
+        for i, length in enumerate((0, 1, ranks - 1, 13)):
+            start = vectors(rng, ranks, (length,), DTYPES[(ranks + i) % 4])
+            check_allreduce(B, ALGORITHMS[name], start)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_allreduce_equals_numpy_in_random_cases(B, name):
+    rng = np.random.default_rng(1)
+    for _ in range(CASES):
+        # Few ranks more often than many: a ring of n has 2n(n-1) messages.
+        ranks = int(rng.choice([*range(1, 10)] * 3 + [*range(10, 18)]))
+        shape = tuple(rng.integers(0, 12, rng.integers(1, 3)))
+        op = str(rng.choice(["sum", "sum", "mean", "max"]))
+        dtype = str(rng.choice(DTYPES[:2] if op == "mean" else DTYPES))
+        try:
+            check_allreduce(B, ALGORITHMS[name], vectors(rng, ranks, shape, dtype), op)
+        except BaseException as error:
+            error.args = (f"{ranks=} {shape=} {op=} {dtype=}: {error}",)
+            raise
+
+
+@pytest.mark.parametrize("op", ["sum", "mean", "max"])
+def test_long_vectors_of_many_ranks(B, op):
+    rng = np.random.default_rng(2)
+    for name in ALLREDUCE:
+        for ranks in (4, 7, 16):
+            start = vectors(rng, ranks, (10007,), "float32")
+            check_allreduce(B, name, start, op)
+
+
+def test_all_algorithms_give_the_same_sum_of_whole_numbers(B):
+    start = np.arange(5 * 9.0).reshape(5, 9).astype("float32") * 2.0**10
+    for name in ALLREDUCE:
+        data = [B.array(x) for x in start]
+        allreduce(data, name)
+        assert (B.numpy(data[3]) == start.sum(axis=0)).all()
+
+
+def test_the_largest_may_be_infinite_and_nan_is_never_lost(B):
+    start = np.array([[1, -np.inf, np.nan, 0], [2, -5, 7, np.inf], [np.nan, -9, 1, 2]])
+    for name in ALLREDUCE:
+        data = [B.array(x) for x in start]
+        allreduce(data, name, op="max")
+        for x in data:
+            np.testing.assert_array_equal(B.numpy(x), [np.nan, -5, np.nan, np.inf])
+
+
+# -- the others ----------------------------------------------------------------------
+
+
+def test_the_other_collectives_equal_numpy(B):
+    rng = np.random.default_rng(3)
+    for _ in range(150):
+        ranks = int(rng.integers(1, 10))
+        shape = tuple(rng.integers(0, 9, rng.integers(1, 3)))
+        dtype = str(rng.choice(DTYPES))
+        op = str(rng.choice(["sum", "max"]))
+        root = int(rng.integers(ranks))
+        start = vectors(rng, ranks, shape, dtype)
+        whole = start.max(axis=0) if op == "max" else start.sum(axis=0, dtype=dtype)
+        equal = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+
+        data = [B.array(x) for x in start]
+        broadcast(data, root)
+        for x in data:
+            assert_same_bits(B.numpy(x), start[root])
+
+        data = [B.array(x) for x in start]
+        reduce(data, root, op=op)
+        equal(B.numpy(data[root]), whole)
+
+        data = [B.array(x) for x in start]
+        parts = reduce_scatter(data, op=op)
+        for rank, bounds in enumerate(even_bounds(whole.size, ranks)):
+            equal(B.numpy(parts[rank]), whole.reshape(-1)[slice(*bounds)])
+            assert_same_bits(B.numpy(data[rank]), start[rank])  # left alone
+
+        pieces = [x[: int(rng.integers(0, shape[0] + 1))] for x in start]
+        for x in allgather([B.array(piece) for piece in pieces]):
+            assert_same_bits(B.numpy(x), np.concatenate(pieces))
+
+        blocks = vectors(rng, ranks, (ranks, *shape), dtype)  # (from, to, ...)
+        data = [B.array(x.reshape((ranks * shape[0], *shape[1:]))) for x in blocks]
+        alltoall(data)
+        for rank, x in enumerate(data):
+            assert_same_bits(B.numpy(x), blocks[:, rank].reshape(tuple(x.shape)))
+
+
+def test_reduce_scatter_then_allgather_is_allreduce(B):
+    start = np.random.default_rng(4).normal(size=(5, 3, 7))
+    data = [B.array(x) for x in start]
+    wholes = allgather(reduce_scatter(data))
+    allreduce(data, "ring")
+    for x, y in zip(data, wholes, strict=True):
+        assert_same_bits(B.numpy(y), B.numpy(x).reshape(-1))
+
+
+def test_the_mean_of_parts_and_of_a_root(B):
+    data = [B.array([float(rank), 6.0]) for rank in range(4)]
+    parts = reduce_scatter(data, op="mean")
+    assert [B.numpy(p).tolist() for p in parts] == [[1.5], [6.0], [], []]
+    reduce(data, root=2, op="mean")
+    assert B.numpy(data[2]).tolist() == [1.5, 6.0]
+
+
+# -- what a round means --------------------------------------------------------------
+
+
+def test_all_transfers_of_a_round_read_the_state_before_it(B):
+    data = [B.array([1.0, 2.0]), B.array([10.0, 20.0]), B.array([100.0, 200.0])]
+    swap = make_round([0, 1, 2], [1, 2, 0], 0, 2, add=[False, True, False])
+    LocalTransport().exchange(data, swap)
+    got = [B.numpy(x).tolist() for x in data]
+    assert got == [[100, 200], [1, 2], [110, 220]]
+    shift = make_round([0, 1], [1, 0], [0, 1], 1, add=False, target_first=[1, 0])
+    LocalTransport().exchange(data, shift)
+    assert [B.numpy(x).tolist() for x in data] == [[2, 200], [1, 100], [110, 220]]
+
+
+def test_many_sources_add_into_one_part_in_ascending_order(B):
+    values = np.array([1e8, 1.0, -1e8, 1.0, 3.0], "float32")
+    data = [B.array(values[i : i + 1]) for i in range(5)]
+    LocalTransport().exchange(data, make_round([4, 2, 1, 3], 0, 0, 1, add=True))
+    expected = values[0]
+    for i in (1, 2, 3, 4):
+        expected = np.float32(expected + values[i])
+    assert B.numpy(data[0])[0] == expected
+
+
+def test_a_plan_of_your_own_is_an_algorithm(B):
+    def left_ring(ranks, length):
+        for round in ring(ranks, length):  # the same ring, run the other way round
+            yield make_round(
+                -round.source % ranks,
+                -round.target % ranks,
+                round.source_first,
+                round.length,
+                round.add,
+            )
+
+    start = np.random.default_rng(5).normal(size=(5, 11))
+    check_allreduce(B, left_ring, start)
+    with ledger() as l:
+        allreduce([B.array(x) for x in start], left_ring)
+    assert set(l.links) == {(r, (r - 1) % 5) for r in range(5)}
+
+
+def test_the_ledger_sees_what_the_plan_says(B):
+    for name, plan in ALLREDUCE.items():
+        data = [B.array(np.ones(13, "float32")) for _ in range(6)]
+        with ledger() as l:
+            allreduce(data, name)
+        planned = Ledger().count_plan(plan(6, 13), itemsize=4)
+        assert (l.links, l.link_messages) == (planned.links, planned.link_messages)
+        assert l.by_round == planned.by_round
+
+
+def test_auto_is_what_choose_allreduce_says(B):
+    for ranks, length in ((4, 10), (5, 10), (5, 10**5)):
+        data = [B.zeros((length,), "float32") for _ in range(ranks)]
+        with ledger() as l:
+            allreduce(data, "auto")
+        name = choose_allreduce(ranks, 4 * length)
+        assert l.links == Ledger().count_plan(ALLREDUCE[name](ranks, length), 4).links
+
+
+# -- a group of which this process holds a part --------------------------------------
+
+
+class Half:
+    """A transport for tests: the other ranks' tensors lie elsewhere."""
+
+    name = "half"
+
+    def __init__(self, elsewhere):
+        self.elsewhere = elsewhere  # rank -> tensor, advanced by the same rounds
+
+    def exchange(self, data, round, combine="sum"):
+        everyone = {**self.elsewhere, 1: data[0]}
+        ordered = [everyone[rank] for rank in sorted(everyone)]
+        LocalTransport().exchange(ordered, round, combine)
+
+
+def test_a_group_may_hold_ranks_that_are_not_local(B):
+    def one_of_three(*others):
+        return Group(3, (1,), Half({0: B.array(others[0]), 2: B.array(others[1])}))
+
+    mine = B.array([1.0, 2.0, 3.0, 4.0])
+    group = one_of_three(np.ones(4), np.full(4, 5.0))
+    allreduce([mine], "ring", group, op="mean")
+    assert B.numpy(mine).tolist() == [7 / 3, 8 / 3, 9 / 3, 10 / 3]
+    group = one_of_three(np.ones(4), np.full(4, 5.0))
+    [part] = reduce_scatter([B.array(np.arange(4.0))], group)
+    assert B.numpy(part).tolist() == [8.0]  # element 2 alone: part 0 holds two
+    group = one_of_three(np.ones(4), np.full(4, 5.0))
+    reduce([mine], root=0, group=group)
+    broadcast([mine], root=2, group=group)
+    assert B.numpy(mine).tolist() == [5.0] * 4
+
+
+# -- errors --------------------------------------------------------------------------
+
+
+def ones(B, *shape, dtype="float64"):
+    return B.array(np.ones(shape, dtype))
+
+
+REFUSED = {
+    "ranks with other shapes are named": (
+        lambda B: allreduce([ones(B, 2), ones(B, 3), ones(B, 2), ones(B, 4)]),
+        r"got \(2,\) float64 on ranks 0, 2, \(3,\) float64 on rank 1 and \(4,\) "
+        r"float64 on rank 3; every rank must",
+    ),
+    "ranks with other dtypes are named": (
+        lambda B: broadcast([ones(B, 2), ones(B, 2, dtype="int64")]),
+        r"float64 on rank 0 and \(2,\) int64 on rank 1",
+    ),
+    "an unknown operation": (
+        lambda B: allreduce([ones(B, 2)], op="product"), "sum, mean or max.*'product'",
+    ),
+    "a mean of integers": (
+        lambda B: reduce_scatter([ones(B, 2, dtype="int64")], op="mean"),
+        "floating-point.*got int64",
+    ),
+    "a root that is no rank": (
+        lambda B: broadcast([ones(B, 2)] , root=1), "rank from 0 to 0 as root, got 1",
+    ),
+    "a root that is no number": (
+        lambda B: reduce([ones(B, 2)], root="0"), "as root, got '0'",
+    ),
+    "rows that differ in more than their number": (
+        lambda B: allgather([ones(B, 2, 3), ones(B, 2, 2), ones(B, 1, 2)]),
+        r"rows of \(3,\) float64 on rank 0 and rows of \(2,\) float64 on ranks 1, 2",
+    ),
+    "a number to gather": (lambda B: allgather([ones(B)]), r"one number on rank 0"),
+    "blocks that do not come out even": (
+        lambda B: alltoall([ones(B, 5), ones(B, 5)]),
+        "2 ranks divide, got 5.*to 6 rows",
+    ),
+    "a list of another length than the group": (
+        lambda B: allreduce([ones(B, 5)], group=local_group(2)), "2 ranks, got 1",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_bad_call_is_refused_and_moves_nothing(B, case):
+    call, message = REFUSED[case]
+    with ledger() as l, pytest.raises(InvalidInput, match=message):
+        call(B)
+    assert l.messages == 0
+
+
+def test_a_plan_that_leaves_the_vector_says_so(B):
+    data, rounds = [ones(B, 2), ones(B, 2)], [make_round(0, 1, 1, 2, add=True)]
+    with pytest.raises(InvalidInput, match="expected 0 <= first <= last <= 2"):
+        run_plan(data, rounds, local_group(2))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "int32", "uint8"])
+def test_maximum_takes_the_larger_and_leaves_the_rest(B, device, dtype):
+    values, new = np.array([[3, 1, 4], [1, 5, 9]], dtype), np.array([2, 6, 1], dtype)
+    x, y = B.array(values, device), B.array(new)
+    B.maximum_(x, 1, 4, y)
+    assert_same_bits(B.numpy(x), np.array([[3, 2, 6], [1, 5, 9]], dtype))
+    assert_same_bits(B.numpy(y), new)
+    B.maximum_(x, 2, 2, B.array(new[:0]))
+    with pytest.raises(InvalidInput, match="expected 2 values"):
+        B.maximum_(x, 0, 2, y)
