@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import functools
 import http.server
+import json
 import os
 import re
 import shutil
@@ -76,9 +77,14 @@ def chromium() -> str:
 
 
 def pages_of(folder: Path) -> list[str]:
-    """List the pages of a build, relative to its folder."""
-    found = (p.relative_to(folder).as_posix() for p in sorted(folder.rglob("*.html")))
-    return [p for p in found if not p.startswith(("_static/", "_sources/"))]
+    """List the pages that the last build made; older ones may lie beside them."""
+    index = folder / "searchindex.js"
+    if not index.exists():
+        return sorted(page.name for page in folder.glob("*.html"))
+    text = index.read_text(encoding="utf-8")
+    names = json.loads(text[text.index("{") : text.rindex("}") + 1])["docnames"]
+    more = [p for p in ("index.html", "search.html") if (folder / p).exists()]
+    return sorted({*(f"{name}.html" for name in names), *more})
 
 
 class Visit:

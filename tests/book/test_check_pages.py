@@ -159,6 +159,16 @@ def test_a_real_small_book_is_well_and_photographed(small_book, tmp_path):
         assert f"chapters-one-{form}-1.png" in shots
 
 
+def test_pages_of_an_older_build_are_left_alone(tmp_path):
+    import check_pages
+
+    pages = build(tmp_path / "b", new=("", ""), old=("", ""), search=("", ""))
+    (pages / "searchindex.js").write_text(
+        'Search.setIndex({"docnames": ["new", "c/d"]})'
+    )
+    assert check_pages.pages_of(pages) == ["c/d.html", "new.html", "search.html"]
+
+
 def test_search_that_finds_nothing_is_a_problem(tmp_path):
     pages = build(
         tmp_path / "blind",

@@ -1,0 +1,64 @@
+"""The page of the library holds every public name, whatever framework is missing."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+from book.conftest import once, with_checkout
+from book.notebooks import ROOT
+from sphinx.util.inventory import InventoryFile
+
+import d2lmulti
+from d2lmulti.backends.protocol import Backend
+
+CONFIG = """
+import sys
+for framework in ("torch", "mxnet", "paddle"):
+    sys.modules[framework] = None  # as if it were not installed
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+root_doc = "api"
+default_role = "code"
+"""
+
+
+def build_api_page(folder):
+    (folder / "conf.py").write_text(CONFIG)
+    shutil.copy(ROOT / "chapters" / "api.md", folder)
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", ".", "out"],
+        cwd=folder,
+        env=with_checkout(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    with open(folder / "out" / "objects.inv", "rb") as file:
+        inventory = InventoryFile.load(file, "", lambda base, name: name)
+    return {
+        name for kind, names in inventory.items() if kind[:3] == "py:" for name in names
+    }
+
+
+@pytest.fixture(scope="module")
+def documented(tmp_path_factory):
+    return once(tmp_path_factory, "api_page", build_api_page)
+
+
+def test_every_public_name_is_there(documented):
+    assert {f"d2lmulti.{name}" for name in d2lmulti.__all__} - documented == set()
+
+
+def test_every_verb_of_a_backend_is_there(documented):
+    verbs = {name for name in vars(Backend) if not name.startswith("_")}
+    assert len(verbs) > 20
+    prefix = "d2lmulti.backends.protocol.Backend."
+    assert {prefix + verb for verb in verbs} - documented == set()
+
+
+def test_every_error_is_there(documented):
+    assert {
+        "d2lmulti.errors.D2LMultiError",
+        "d2lmulti.errors.InvalidInput",
+        "d2lmulti.errors.BackendNotInstalled",
+    } <= documented
