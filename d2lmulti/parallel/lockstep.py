@@ -11,7 +11,9 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..backends import backend_of
 from ..backends.protocol import Backend, Tensor
+from ..comm.agreement import check_same
 from ..comm.collectives import allreduce
 from ..comm.group import Group
 from ..errors import InvalidInput
@@ -63,8 +65,9 @@ def run_lockstep(
     """Run one forward pass per local rank; return the outputs and the way back.
 
     Each of `forwards` is a finished output (of a model that needs no one else) or a
-    generator that yields `Sum` calls. Raises `InvalidInput`, naming the ranks, when
-    one rank calls and another has finished.
+    generator that yields `Sum` calls. Raises `InvalidInput`, naming ranks and calls,
+    when ranks make different calls or one of them has finished, and for a call that
+    is no `Sum`.
     """
     segments = Segments(B, algorithm, group)
     if not any(isinstance(f, Generator) for f in forwards):
@@ -75,16 +78,29 @@ def run_lockstep(
         calls: dict[int, Sum] = {}
         steps = zip(group.local_ranks, forwards, answers, strict=True)
         for rank, forward, answer in steps:
+            if not isinstance(forward, Generator):
+                outputs[rank] = forward
+                continue
             try:
                 calls[rank] = forward.send(answer)
             except StopIteration as stop:
                 outputs[rank] = stop.value
         if not calls:
             return list(outputs.values()), segments
-        if outputs:
-            raise InvalidInput(
-                f"expected every rank to make the same calls, but ranks {list(calls)} "
-                f"wait in a sum while ranks {list(outputs)} have finished; run the "
-                "same model on every rank"
-            )
+        words = {rank: _in_words(call) for rank, call in calls.items()}
+        check_same(
+            {**words, **dict.fromkeys(outputs, "the end of the model")},
+            "every rank to make the same calls",
+            "run the same model on every rank",
+        )
         answers = [tuple(answer) for answer in segments.cut(list(calls.values()))]
+
+
+def _in_words(call: Any) -> str:
+    if not isinstance(call, Sum):
+        raise InvalidInput(
+            f"expected a model to yield Sum calls, got {type(call).__name__}; yield "
+            "Sum(tensor, keep=(...))"
+        )
+    B = backend_of(call.tensor)
+    return f"Sum of {tuple(call.tensor.shape)} {B.dtype_of(call.tensor)}"
