@@ -87,14 +87,14 @@ check: setup ## style, types, import layers, line budget
 # set-up holds every backend it should, so here a missing one is a failure, no skip.
 test-units: setup ## unit and property tests
 	@echo "== unit and property tests"
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
 	  $(RUN) -m pytest -q -n logical --maxprocesses 8
 
 test-notebooks: setup ## pytest --nbval chapters, once per backend
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(RUN) tools/run_notebooks.py $(BACKENDS)
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(RUN) tools/run_notebooks.py $(BACKENDS)
 
 test-torch: ## the same tests in the second environment: PyTorch alone, NumPy 2
-	$(MAKE) test SETUP=torch BACKENDS=torch
+	@$(MAKE) test SETUP=torch BACKENDS=torch
 
 check-pages: book ## visit every page with Chromium
 	$(RUN) tools/check_pages.py

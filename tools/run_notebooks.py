@@ -43,7 +43,8 @@ def seconds_by_chapter(report: pathlib.Path) -> dict[str, float]:
     seconds: dict[str, float] = defaultdict(float)
     if report.exists():
         for case in ET.parse(report).iter("testcase"):
-            seconds[case.get("classname", "?")] += float(case.get("time", 0))
+            chapter = case.get("classname", "?").split(".")[-2]  # chapters.NAME.ipynb
+            seconds[chapter] += float(case.get("time", 0))
     return dict(seconds)
 
 

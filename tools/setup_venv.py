@@ -212,8 +212,11 @@ def build(name, torch_index):
     log = ROOT / "_build" / f"setup-{name}.log"
     log.parent.mkdir(exist_ok=True)
     log.write_text("")
-    print(f"Setting up {setup.folder} ({setup.summary}).")
-    print("This is done once and takes 2 to 5 minutes on a good line.")
+    if made_from:
+        print(f"Updating {setup.folder}: what it is made from has changed.")
+    else:
+        print(f"Setting up {setup.folder} ({setup.summary}).")
+        print("This is done once and takes 2 to 5 minutes on a good line.")
     print(f"What pip says goes to {log.relative_to(ROOT)}.", flush=True)
     progress = Progress(5 if torch_index else 4, log)
     windows = platform.system() == "Windows"
