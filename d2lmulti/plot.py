@@ -7,7 +7,7 @@ colour i. Figures are drawn on white, and the page gives them a card in dark mod
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -194,6 +194,21 @@ def learning_curve(histories: Mapping[str, History]) -> Figure:
         ax.grid(alpha=0.3)
         ax.spines[["top", "right"]].set_visible(False)
     accuracy.legend(frameon=False)
+    return figure
+
+
+def log_lines(
+    x: Sequence[float], lines: Mapping[str, Sequence[float]], xlabel: str, ylabel: str
+) -> Figure:
+    """Draw one line a label over `x`, both axes logarithmic."""
+    figure, (ax,) = _figure(7, 3.6)
+    styles = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+    for i, (label, y) in enumerate(lines.items()):
+        ax.plot(x, y, color=device_colour(i), ls=styles[i % 5], label=label, lw=1.8)
+    ax.set(xlabel=xlabel, ylabel=ylabel, xscale="log", yscale="log")
+    ax.grid(alpha=0.3)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False)
     return figure
 
 
