@@ -50,8 +50,7 @@ def synchronize() -> None:
 
 
 def array(value: np.ndarray | Sequence, device: AnyDevice = "cpu") -> Tensor:
-    value = checks.numeric(value)  # without dtype=, mx.np.array would make it float32
-    return mx.np.array(value, dtype=value.dtype, ctx=native(device))
+    return mx.np.array(checks.numeric(value), ctx=native(device))
 
 
 def numpy(x: Tensor) -> np.ndarray:
@@ -159,7 +158,7 @@ def concat(xs: Sequence[Tensor], axis: int = 0) -> Tensor:
 
 
 def argmax(x: Tensor, axis: int = -1) -> Tensor:
-    return x.argmax(axis=axis).astype("int64")
+    return x.argmax(axis=axis)
 
 
 def relu(x: Tensor) -> Tensor:

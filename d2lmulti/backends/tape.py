@@ -197,7 +197,7 @@ def _fit(d: np.ndarray, x: Tensor) -> np.ndarray:
     d = d.sum(axis=tuple(range(extra))) if extra else d
     repeated = [i for i, n in enumerate(x.shape) if n == 1 and d.shape[i] != 1]
     d = d.sum(axis=tuple(repeated), keepdims=True) if repeated else d
-    return np.asarray(d, dtype=x.dtype)
+    return np.asarray(d)
 
 
 def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:

@@ -112,6 +112,18 @@ def test_a_leaf_that_is_used_often_collects_every_use(B):
     assert gradient(B, x) == [[4.5, 6.5]]
 
 
+def test_a_result_waits_for_the_gradients_of_all_its_uses(B):
+    # The way over c is longer: a must not pass its gradient on before c has added its.
+    x = leaf(B, [2.0])
+    with B.record():
+        a = x * 3
+        b = a + 1
+        c = (b * a) * 2
+        y = a + c
+    B.backward([y])
+    assert gradient(B, x) == [3 + 2 * 3 * (2 * 6 + 1)]  # y = a + 2a(a + 1), a = 3x
+
+
 def test_backward_from_a_leaf_adds_dy(B):
     x = leaf(B, [1.0, 2.0])
     B.backward([x], [B.array([5.0, 6.0])])
