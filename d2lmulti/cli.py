@@ -99,9 +99,10 @@ def _train(arguments: argparse.Namespace) -> int:
                 f"expected a file in a folder that exists, got {path}; make the folder "
                 f"{path.parent} first"
             )
-        if path is not None and path.is_dir():
+        if path is not None and path.exists() and not path.is_file():
             raise InvalidInput(
-                f"expected a file, got the folder {path}; add a file name to it"
+                f"expected an ordinary file, got {path}, which is a folder or device; "
+                "choose another name"
             )
     history = train(
         arguments.devices,
