@@ -53,6 +53,16 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{name}: runs on the backend {name}")
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print which tests noticed which seeded bug (tests/bugs)."""
+    passed = terminalreporter.getreports("passed")
+    found = [v for report in passed for k, v in report.user_properties if k == "bug"]
+    if found:
+        terminalreporter.section("seeded bugs -> the first tests that turned red")
+        for bug, tests in sorted(found):
+            terminalreporter.write_line(f"{bug}\n    {', '.join(tests)}")
+
+
 def _load(name: str) -> Backend:
     """Import a backend; where it is missing, skip, or fail if it is required."""
     required = os.environ.get("D2LMULTI_REQUIRE", "").replace(" ", "").split(",")

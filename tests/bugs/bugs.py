@@ -1,0 +1,161 @@
+"""Seeded bugs: patches to the library that its ordinary tests must notice.
+
+Each names the tests that were written against it, or against what it breaks alone;
+those do not count. `old` must stand in `file` exactly once.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Bug(NamedTuple):
+    """One mistake that is easily made: in `file`, `old` becomes `new`."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    written_for: tuple[str, ...] = ()
+
+
+BUGS = [
+    Bug(
+        "the gradient is not divided by n",
+        "optimizers.py",
+        "v = B.grad(p) / n",
+        "v = B.grad(p)",
+    ),
+    Bug(
+        "the gradient is divided by the shard's length",
+        "parallel/data.py",
+        "lr, n=len(X))",
+        "lr, n=len(X_shards[0]))",
+    ),
+    Bug(
+        "mean of the shards' means",
+        "parallel/data.py",
+        "B.cross_entropy(out, y_shard).sum()",
+        "B.cross_entropy(out, y_shard).sum() / len(y_shard) * len(X) / len(devices)",
+    ),
+    Bug(
+        "all-reduce binds a new tensor to the list",
+        "comm/transports/local.py",
+        "B.write_(data[t.target], first, last, part, add=t.add)",
+        "data[t.target] = data[t.target] + part if t.add else B.detach(part)",
+    ),
+    Bug(
+        "copy_to gives back its argument",
+        "backends/pytorch.py",
+        "native(device), copy=True, memory_format=torch.contiguous_format",
+        "native(device)",
+        ("test_replicas_do_not_share_storage",),
+    ),
+    Bug(
+        "get_params copies only between places",
+        "parallel/data.py",
+        "copies = [backend_of(p).copy_to(p, device) for p in params]",
+        "copies = [backend_of(p).detach(p) for p in params]",
+        ("test_replicas_do_not_share_storage",),
+    ),
+    Bug(
+        "the star forgets to add the last rank",
+        "plans/allreduce.py",
+        "yield make_round(others, 0, 0, length, add=True)",
+        "yield make_round(others[: max(1, ranks - 2)], 0, 0, length, add=True)",
+        ("test_bytes_of_a_step_equal_the_formula",),
+    ),
+    Bug(
+        "the star sends the sum back to rank 1 only",
+        "plans/allreduce.py",
+        "yield make_round(0, others, 0, length, add=False)",
+        "yield make_round(0, others[:1], 0, length, add=False)",
+        ("test_bytes_of_a_step_equal_the_formula",),
+    ),
+    Bug(
+        "the last parameter's gradient is not all-reduced",
+        "parallel/data.py",
+        "for same_parameter in zip(*trained, strict=True):",
+        "for same_parameter in list(zip(*trained, strict=True))[:-1]:",
+        ("test_bytes_of_a_step_equal_the_formula",),
+    ),
+    Bug(
+        "what does not divide evenly is dropped",
+        "plans/chunks.py",
+        "return i * size + np.minimum(i, longer)",
+        "return i * size",
+    ),
+    Bug(
+        "labels are dealt out in another order than images",
+        "parallel/data.py",
+        "zip(logits, y_shards, strict=True)",
+        "zip(logits, [*y_shards[1:], y_shards[0]], strict=True)",
+    ),
+    Bug(
+        "gradients are never cleared",
+        "parallel/data.py",
+        "            B.clear_grad_(p)\n",
+        "            pass\n",
+        ("test_gradients_do_not_pile_up_over_steps",),
+    ),
+    Bug(
+        "synchronised batch norm uses the shard's own statistics",
+        "models/batch_norm.py",
+        "return _forward(B, params, X, synchronised=True)",
+        "return _forward(B, params, X, synchronised=False)",
+        ("test_moving_statistics_of_synchronised_replicas",),
+    ),
+    Bug(
+        "the gradient of a cut is not summed",
+        "parallel/lockstep.py",
+        "            allreduce([g[0] for g in grads], self.algorithm, self.group)\n",
+        "",
+    ),
+    Bug(
+        "all replicas share one velocity",
+        "training/loop.py",
+        "for p in device_params]\n    history",
+        "for p in device_params[:1]] * len(devices)\n    history",
+    ),
+    Bug(
+        "the momentum is forgotten",
+        "training/loop.py",
+        "optimizer = SGD(momentum)",
+        "optimizer = SGD()",
+    ),
+    Bug(
+        "evaluation looks at replica 0 only",
+        "training/evaluate.py",
+        "model.predict(B, device_params[i], part)",
+        "model.predict(B, device_params[0], part)",
+        ("test_a_replica_that_went_astray_lowers_the_accuracy",),
+    ),
+    Bug(
+        "the loss is averaged over batches",
+        "training/loop.py",
+        "loss = sum(float(B.numpy(part)) for part in losses) / n",
+        "loss = float(np.mean([B.numpy(p) for p in losses])) * len(devices)"
+        " / batch_size",
+        ("test_the_loss_is_the_mean_over_all_examples",),
+    ),
+    Bug(
+        "every epoch has the same order",
+        "training/batches.py",
+        "np.random.default_rng([seed, epoch])",
+        "np.random.default_rng([seed, 0])",
+    ),
+    Bug(
+        "the short last batch is dropped",
+        "training/batches.py",
+        "return -(-n // batch_size)  # rounded up",
+        "return n // batch_size",
+        ("test_the_loss_is_the_mean_over_all_examples",),
+    ),
+    Bug(
+        "the initial weights ignore the seed",
+        "training/loop.py",
+        "model.initial(np.random.default_rng(seed))",
+        "model.initial(np.random.default_rng())",
+        ("test_the_same_seed_gives_the_same_bits",),
+    ),
+]
