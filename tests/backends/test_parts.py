@@ -57,6 +57,37 @@ def test_write_changes_this_part_and_nothing_else(
     assert_same_bits(B.numpy(y), new)
 
 
+@given(
+    part=parts(),
+    dtype=st.sampled_from([*DTYPES, "uint8"]),
+    source=st.sampled_from(["cpu", "sim:1"]),
+    seed=st.integers(0, 99),
+)
+def test_maximum_keeps_the_larger_in_this_part(B, device, part, dtype, source, seed):
+    shape, first, last, given_shape = part
+    rng = np.random.default_rng(seed)
+    choices = [0, 1, 2, 200]
+    if dtype != "uint8":
+        choices += [-1, -200]
+    if dtype.startswith("float"):
+        choices += [np.nan, np.inf, -np.inf]
+    values, new = (rng.choice(choices, s).astype(dtype) for s in (shape, given_shape))
+    x, y = B.array(values, device), B.array(new, source)
+    B.maximum_(x, first, last, y)
+    flat = values.reshape(-1)
+    flat[first:last] = np.maximum(flat[first:last], new.reshape(-1))
+    np.testing.assert_array_equal(B.numpy(x), flat.reshape(shape))
+    np.testing.assert_array_equal(B.numpy(y), new)
+
+
+def test_maximum_refuses_what_write_refuses(B):
+    x = B.array(np.zeros(3))
+    for first, last, y in [(0, 3, np.ones(1)), (2, 4, np.ones(2)), (0, 1, [1])]:
+        with pytest.raises(InvalidInput, match="expected"):
+            B.maximum_(x, first, last, B.array(y))
+    assert (B.numpy(x) == 0).all()
+
+
 def test_a_part_can_be_moved_within_one_tensor(B, device):
     x = B.array(np.arange(6.0), device)
     B.write_(x, 0, 3, B.read(x, 3, 6), add=True)
