@@ -49,7 +49,11 @@ class Backend(Protocol):
     def array(
         self, value: np.ndarray | Sequence[Any], device: AnyDevice = "cpu"
     ) -> Tensor:
-        """Make a tensor from NumPy values: same dtype, same shape, own storage."""
+        """Make a tensor from NumPy values: same dtype, same shape, own storage.
+
+        Raises `InvalidInput` for ragged lists, for strings and objects, and for a dtype
+        that not every backend has (complex64, uint16).
+        """
 
     def numpy(self, x: Tensor) -> np.ndarray:
         """Copy a tensor to a NumPy array that shares nothing with it."""
@@ -63,13 +67,17 @@ class Backend(Protocol):
         """Name the dtype as NumPy does: `float32`, `int64`."""
 
     def copy_to(self, x: Tensor, device: AnyDevice) -> Tensor:
-        """Copy `x` to `device` into *new* storage, also when it is there already."""
+        """Copy `x` to `device` into *new* storage, also when it is there already.
+
+        The copy lies row by row in memory and outside any recorded graph.
+        """
 
     def read(self, x: Tensor, first: int, last: int) -> Tensor:
         """Read elements first..last-1 of the flattened `x`, as a 1-d tensor.
 
         It may share storage with `x` (a view) or not (a copy), so use it before `x`
-        changes and never write to it. An empty part is legal.
+        changes and never write to it. An empty part is legal. Raises `InvalidInput`
+        unless 0 <= first <= last <= the number of elements.
         """
 
     def write_(
@@ -78,7 +86,11 @@ class Backend(Protocol):
         """Write (or add) the `last - first` values of `y` into the flattened `x`.
 
         Works in place, outside any recorded graph, also on `grad(p)` and on parameters;
-        `y` may lie on another device. An empty part is legal.
+        `y` may lie on another device and have any shape. An empty part is legal. Never
+        write to a tensor between the forward pass that used it and its backward pass.
+        Raises `InvalidInput` for a part outside `x`, for another number of values, for
+        another dtype, and for a strided view such as a transpose (where the framework
+        has those), because its flattened form would be a copy.
         """
 
     def maximum_(self, x: Tensor, first: int, last: int, y: Tensor) -> None:
@@ -90,10 +102,17 @@ class Backend(Protocol):
     # -- autograd, in D2L's words -------------------------------------------------
 
     def attach_grad(self, x: Tensor) -> None:
-        """Make the leaf `x` collect a gradient, which starts at zero."""
+        """Make the leaf `x` collect a gradient, which starts at zero (again).
+
+        Raises `InvalidInput` for a result inside a graph; MXNet, which cannot tell,
+        cuts the graph there. Use `attach_grad(detach(x))` in generic code.
+        """
 
     def record(self) -> Context:
-        """Record the operations inside: only those can be differentiated."""
+        """Record the operations inside: only those can be differentiated.
+
+        PyTorch and Paddle record outside as well; nothing may depend on it.
+        """
 
     def pause(self) -> Context:
         """Record nothing inside (evaluation, updates)."""
@@ -104,11 +123,16 @@ class Backend(Protocol):
         """Add d(sum of ys)/dx to the gradient of every leaf x that `ys` depend on.
 
         `dys`: one gradient for each of `ys`, of its shape; None means ones. It feeds
-        the gradient that arrived from another device.
+        the gradient that arrived from another device. This uses the graph up: tensors
+        that share one go backward in one call. Raises `InvalidInput` for a y that no
+        recorded operation made, and for `dys` of other shapes, dtypes or number.
         """
 
     def grad(self, x: Tensor) -> Tensor:
-        """Get the live gradient of `x`: `write_` into it changes what `x` has."""
+        """Get the live gradient of `x`: `write_` into it changes what `x` has.
+
+        Raises `InvalidInput` without `attach_grad(x)`.
+        """
 
     def clear_grad_(self, x: Tensor) -> None:
         """Set the gradient of `x` to zero; gradients add up until this is called."""
@@ -151,18 +175,35 @@ class Backend(Protocol):
         """
 
     def avg_pool2d(self, X: Tensor, size: int) -> Tensor:
-        """Average disjoint size x size windows; what does not fill one is dropped."""
+        """Average disjoint size x size windows; what does not fill one is dropped.
+
+        Raises `InvalidInput` for a window larger than the image.
+        """
 
     def max_pool2d(self, X: Tensor, size: int) -> Tensor:
-        """Take the maximum of disjoint size x size windows; the rest is dropped."""
+        """Take the maximum of disjoint size x size windows; the rest is dropped.
+
+        Raises `InvalidInput` as `avg_pool2d`. On a tie any of the largest may get the
+        gradient.
+        """
 
     def embedding(self, ids: Tensor, W: Tensor) -> Tensor:
-        """Look up rows: ids (...) of int64 and W (vocabulary, d) give (..., d)."""
+        """Look up rows: ids (...) of int64 and W (vocabulary, d) give (..., d).
+
+        The caller keeps ids in 0..vocabulary-1: some frameworks raise for others, some
+        take another row or read beyond the table.
+        """
 
     def layer_norm(
         self, x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5
     ) -> Tensor:
-        """Normalise the last dimension (biased variance), then scale and shift."""
+        """Normalise the last dimension (biased variance), then scale and shift.
+
+        `eps` is at most 1e-3 (Paddle), and a float32 in MXNet and Paddle.
+        """
 
     def cross_entropy(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Loss of every example: logits (n, classes), y (n,) of int64 give (n,)."""
+        """Loss of every example: logits (n, classes), y (n,) of int64 give (n,).
+
+        The caller keeps y in 0..classes-1, as with `embedding`.
+        """
