@@ -6,10 +6,10 @@
 # Started" on pytorch.org) the image is several GB bigger: torch then brings CUDA.
 FROM python:3.11-slim
 
-# MXNet and Paddle expect these two libraries; chromium is for `make check-pages` only.
+# EXTRA=chromium also allows `make check-pages`.
 ARG EXTRA=""
 RUN apt-get update \
- && apt-get install -y --no-install-recommends make libgomp1 libquadmath0 $EXTRA \
+ && apt-get install -y --no-install-recommends make $EXTRA \
  && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /book

@@ -52,8 +52,11 @@ SETUPS = {
     ),
 }
 
-# What wheels expect from the system, and Debian's and Ubuntu's names for it.
-SYSTEM_LIBRARIES = {"libquadmath.so.0": "libquadmath0", "libgomp.so.1": "libgomp1"}
+# What MXNet and Paddle expect from the system, and the wheel that also has it.
+BORROWED = {
+    "libgomp.so.1": "torch/lib/libgomp.so.1",
+    "libquadmath.so.0": "paddle/libs/libquadmath.so.0",
+}
 
 
 class SetupError(Exception):
@@ -92,9 +95,9 @@ def fingerprint(setup, version, root):
 
 def advice(said):
     """Turn the failures people really meet into what to type next."""
-    missing = [deb for lib, deb in SYSTEM_LIBRARIES.items() if lib in said]
+    missing = re.search(r"(lib\S+\.so\S*): cannot open shared object", said)
     if missing:
-        return "Install what is missing: sudo apt-get install " + " ".join(missing)
+        return f"Install the package of your system that holds {missing.group(1)}."
     if "ensurepip" in said:
         version = "{}.{}".format(*sys.version_info)
         return f"On Debian and Ubuntu: sudo apt-get install python{version}-venv"
@@ -189,11 +192,23 @@ def forget_half_installed(venv):
         shutil.rmtree(str(leftover), ignore_errors=True)
 
 
-def runs(python, version):
-    """Tell whether an environment's Python and pip run, in the right version."""
-    probe = f"import pip, sys; sys.exit(sys.version_info[:2] != {version})"
+def runs(python, code):
+    """Tell whether an environment's Python is there and runs a line of code."""
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return python.exists() and not subprocess.call([str(python), "-c", probe], **quiet)
+    return python.exists() and not subprocess.call([str(python), "-c", code], **quiet)
+
+
+def borrow_libraries(python, venv):
+    """Where the system lacks a library, load it from a wheel whenever Python starts."""
+    for packages in venv.glob("lib/python*/site-packages"):
+        for name, lender in BORROWED.items():
+            path = packages / lender
+            pth = packages / f"borrowed-{name}.pth"
+            if path.exists() and not runs(
+                python, f"__import__('ctypes').CDLL({name!r})"
+            ):
+                load = f"os.path.exists({str(path)!r}) and ctypes.CDLL({str(path)!r})"
+                pth.write_text(f"import ctypes, os; {load}\n")
 
 
 def build(name, torch_index):
@@ -225,7 +240,8 @@ def build(name, torch_index):
     moved = made_from and made_from.split("\n")[0] != str(ROOT)  # paths are baked in
     if stamp.exists():
         stamp.unlink()  # from here on the environment counts as unfinished
-    if runs(python, version) and not moved:
+    same_python = f"import pip, sys; sys.exit(sys.version_info[:2] != {version})"
+    if runs(python, same_python) and not moved:
         if unfinished.exists():
             forget_half_installed(venv)
         progress.step("virtual environment: keeping the one that is there")
@@ -252,6 +268,7 @@ def build(name, torch_index):
         "d2lmulti itself, as a link: edits take effect at once",
         [*pip, "--no-deps", "--no-build-isolation", "-e", "."],
     )
+    borrow_libraries(python, venv)
     progress.step("does it all import?", [python, "-c", f"import {setup.imports}"])
     unfinished.unlink()
     stamp.write_text(wanted)

@@ -75,10 +75,23 @@ def test_an_interrupted_install_is_taken_up_again(tmp_path):
     assert [path.name for path in packages.iterdir()] == ["whole-1.0.dist-info"]
 
 
+def test_a_library_that_the_system_lacks_comes_from_a_wheel(tmp_path, monkeypatch):
+    packages = tmp_path / "lib" / "python3.11" / "site-packages"
+    (packages / "torch").mkdir(parents=True)
+    for name in ("libthere.so.1", "libmissing.so.1"):
+        (packages / "torch" / name).write_text("")
+    borrowed = {name: f"torch/{name}" for name in ("libthere.so.1", "libmissing.so.1")}
+    monkeypatch.setattr(setup_venv, "BORROWED", borrowed)
+    monkeypatch.setattr(setup_venv, "runs", lambda python, code: "there" in code)
+    setup_venv.borrow_libraries("python", tmp_path)
+    (pth,) = packages.glob("*.pth")
+    assert str(packages / "torch" / "libmissing.so.1") in pth.read_text()
+
+
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ("OSError: libquadmath.so.0: cannot open shared object", "libquadmath0"),
+        ("ImportError: libGL.so.1: cannot open shared object file", "libGL.so.1"),
         ("ensurepip is not available", "apt-get install python3"),
         ("OSError: [Errno 28] No space left on device", "disk"),
         ("Temporary failure in name resolution", "network"),
