@@ -1,0 +1,83 @@
+"""Cut a data set into batches, in an order that every framework shares.
+
+NumPy draws the order from (seed, epoch) and from nothing else, so a run can be repeated
+or resumed at any epoch, under any framework and on any number of devices.
+Chapter: *data_parallel*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidInput
+
+
+def batch_count(n: int, batch_size: int) -> int:
+    """Count the batches of n examples; a short last one counts too.
+
+    Raises `InvalidInput` unless both are whole numbers of at least 1.
+
+    >>> batch_count(10, 4)
+    3
+    """
+    _check_whole("number of examples", n, 1)
+    _check_whole("batch size", batch_size, 1)
+    return -(-n // batch_size)  # rounded up
+
+
+def batches(
+    X: np.ndarray,
+    y: np.ndarray,
+    batch_size: int,
+    seed: int = 0,
+    epoch: int = 0,
+    shuffle: bool = True,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Iterate over (X, y) in batches of `batch_size`; the last may be shorter.
+
+    X (n, ...) and y (n, ...) are NumPy arrays. Every example comes exactly once;
+    without `shuffle` in the order of X. The batches are copies.
+    Raises `InvalidInput` at once, not at the first batch.
+
+    >>> X = np.arange(5)
+    >>> [part.tolist() for part, _ in batches(X, X, 2, shuffle=False)]
+    [[0, 1], [2, 3], [4]]
+    """
+    n = _check_examples(X, y)
+    count = batch_count(n, batch_size)
+    order = np.arange(n)
+    if shuffle:
+        _check_whole("seed", seed, 0)
+        _check_whole("epoch", epoch, 0)
+        order = np.random.default_rng([seed, epoch]).permutation(n)
+    parts = (order[i * batch_size : (i + 1) * batch_size] for i in range(count))
+    return ((X[part], y[part]) for part in parts)
+
+
+def _check_examples(X: np.ndarray, y: np.ndarray) -> int:
+    """Return the number of examples, the same in X and y."""
+    for name, array in (("X", X), ("y", y)):
+        if not isinstance(array, np.ndarray) or array.ndim == 0:
+            raise InvalidInput(
+                f"expected {name} as a NumPy array with one row per example, got "
+                f"{type(array).__name__}; convert it with numpy.asarray or B.numpy"
+            )
+    if len(X) != len(y):
+        raise InvalidInput(
+            f"expected one label per example, got {len(X)} examples and {len(y)} "
+            "labels; pass X and y of the same data set"
+        )
+    if len(X) == 0:
+        raise InvalidInput("expected at least 1 example to cut into batches, got none")
+    return len(X)
+
+
+def _check_whole(what: str, value: Any, least: int) -> None:
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not whole or value < least:
+        raise InvalidInput(
+            f"expected a whole number of at least {least} as {what}, got {value!r}"
+        )
