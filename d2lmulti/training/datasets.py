@@ -1,0 +1,107 @@
+"""The data sets of the book, as NumPy arrays: small digits, and Fashion-MNIST.
+
+Both hold grey images of 28 x 28 in ten classes, so one LeNet fits both. The digits come
+with scikit-learn and need no network. Chapter: *data_parallel*.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidInput
+from .fashion_mnist import CLASSES, read_fashion_mnist
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dataset:
+    """Images and labels, for training and for testing.
+
+    train_X and test_X are (n, 1, 28, 28) of one float dtype; train_y and test_y are
+    (n,) of int64, each an index into `classes`, the names.
+    """
+
+    name: str
+    train_X: np.ndarray
+    train_y: np.ndarray
+    test_X: np.ndarray
+    test_y: np.ndarray
+    classes: tuple[str, ...]
+
+    def first(self, n: int) -> Dataset:
+        """Return the same with only the first n examples to train on.
+
+        Raises `InvalidInput` unless there are that many.
+        """
+        if not 1 <= n <= len(self.train_X):
+            raise InvalidInput(
+                f"expected 1 to {len(self.train_X)} training examples of {self.name}, "
+                f"got {n}"
+            )
+        return replace(self, train_X=self.train_X[:n], train_y=self.train_y[:n])
+
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.train_X.shape[1:]))
+        return (
+            f"Dataset({self.name!r}: {len(self.train_X)} to train, "
+            f"{len(self.test_X)} to test, {shape}, {self.train_X.dtype}, "
+            f"{len(self.classes)} classes)"
+        )
+
+
+def load(name: str, dtype: Any = "float32") -> Dataset:
+    """Load the data set `digits` or `fashion_mnist`, with images of `dtype`.
+
+    See `digits` and `fashion_mnist`. Raises `InvalidInput` for another name or for a
+    dtype that is neither float32 nor float64.
+    """
+    if name not in tuple(DATASETS):
+        raise InvalidInput(
+            f"expected one of {', '.join(DATASETS)} as data set, got {name!r}"
+        )
+    return DATASETS[name](dtype)
+
+
+def digits(dtype: Any = "float32") -> Dataset:
+    """Load 1,437 + 360 handwritten digits; scaling still being chosen."""
+    from sklearn.datasets import load_digits  # here: it takes a second to import
+
+    dtype = _check_dtype(dtype)
+    pixels, y = load_digits(return_X_y=True)  # (1797, 64) from 0 to 16, (1797,)
+    blocks = pixels.reshape(-1, 8, 8).repeat(3, axis=1).repeat(3, axis=2)
+    X = np.pad(blocks, ((0, 0), (2, 2), (2, 2)))[:, None] / 8 - 0.5
+    y = y.astype(np.int64)
+    test = np.zeros(len(y), bool)
+    test[np.argsort(y, kind="stable")[::5]] = True
+    X = X.astype(dtype)
+    return Dataset("digits", X[~test], y[~test], X[test], y[test], tuple("0123456789"))
+
+
+def fashion_mnist(dtype: Any = "float32") -> Dataset:
+    """Load 60,000 + 10,000 images of clothes, pixels scaled from 0..255 to 0..1.
+
+    Downloads 30 MB into the user's cache or the folder D2LMULTI_DATA; files already
+    there are used as they are, also a smaller set of one's own. Raises
+    `DataUnavailable` without files and network, `DataCorrupt` for a broken file.
+    Source: H. Xiao, K. Rasul, R. Vollgraf, 2017 (MIT licence).
+    """
+    dtype = _check_dtype(dtype)
+    parts = read_fashion_mnist()
+    train_X, test_X = (X[:, None].astype(dtype) / 255 for X in parts[::2])
+    train_y, test_y = (y.astype(np.int64) for y in parts[1::2])
+    return Dataset("fashion_mnist", train_X, train_y, test_X, test_y, CLASSES)
+
+
+DATASETS = {"digits": digits, "fashion_mnist": fashion_mnist}
+
+
+def _check_dtype(dtype: Any) -> np.dtype:
+    try:
+        known = np.dtype(dtype) if dtype is not None else None
+    except TypeError:
+        known = None
+    if known not in (np.dtype("float32"), np.dtype("float64")):
+        raise InvalidInput(f"expected dtype float32 or float64, got {dtype!r}")
+    return known
