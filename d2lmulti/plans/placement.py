@@ -1,0 +1,98 @@
+"""Which server keeps which part of which parameter.
+
+A placement is a pure function of the parameters' sizes and the number of servers. Every
+element lies in exactly one part, and every part on one server.
+Chapter: *parameter_server*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ..errors import InvalidInput
+from .chunks import even_bounds
+
+
+class Part(NamedTuple):
+    """Elements first..last-1 of the flattened parameter, kept by one server."""
+
+    parameter: int
+    first: int
+    last: int
+    server: int
+
+
+def round_robin(sizes: Sequence[int], servers: int) -> list[Part]:
+    """Deal out whole parameters in turn, whatever their size (TensorFlow's default).
+
+    >>> server_sizes(round_robin([100, 1, 100, 1], 2), 2)
+    [200, 2]
+    """
+    return [Part(i, 0, size, i % servers) for i, size in enumerate(sizes)]
+
+
+def greedy(sizes: Sequence[int], servers: int) -> list[Part]:
+    """Give each whole parameter, largest first, to the server that holds least.
+
+    >>> server_sizes(greedy([100, 1, 100, 1], 2), 2)
+    [101, 101]
+    """
+    held = [0] * servers
+    parts = []
+    for i in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
+        server = held.index(min(held))
+        held[server] += sizes[i]
+        parts.append(Part(i, 0, sizes[i], server))
+    return sorted(parts)
+
+
+def cut(sizes: Sequence[int], servers: int) -> list[Part]:
+    """Join all parameters end to end and cut the whole into equal pieces.
+
+    >>> cut([3, 2], 2)
+    [Part(parameter=0, first=0, last=3, server=0), Part(parameter=1, first=0, ...)]
+    """
+    parts = []
+    bounds = even_bounds(sum(sizes), servers)
+    start = 0
+    for i, size in enumerate(sizes):
+        for server, (first, last) in enumerate(bounds):
+            a, b = max(first, start) - start, min(last, start + size) - start
+            if a < b:
+                parts.append(Part(i, a, b, server))
+        start += size
+    return parts
+
+
+PLACEMENTS: dict[str, Callable[[Sequence[int], int], list[Part]]] = {
+    "round_robin": round_robin,
+    "greedy": greedy,
+    "cut": cut,
+}
+
+
+def place(sizes: Sequence[int], servers: int, placement: str = "greedy") -> list[Part]:
+    """Place parameters of these sizes (in elements), ordered by parameter and element.
+
+    Raises `InvalidInput` for no servers, no parameters and an unknown placement.
+    """
+    if isinstance(servers, bool) or not isinstance(servers, int) or servers < 1:
+        raise InvalidInput(
+            f"expected at least 1 server, got {servers!r}; use servers=1"
+        )
+    if not len(sizes):
+        raise InvalidInput("expected at least 1 parameter to place, got none")
+    if placement not in PLACEMENTS:
+        raise InvalidInput(
+            f"expected one of {', '.join(PLACEMENTS)} as placement, got {placement!r}"
+        )
+    return PLACEMENTS[placement](sizes, servers)
+
+
+def server_sizes(parts: Sequence[Part], servers: int) -> list[int]:
+    """Count the elements that each server keeps."""
+    held = [0] * servers
+    for part in parts:
+        held[part.server] += part.last - part.first
+    return held

@@ -1,0 +1,196 @@
+"""Train with a parameter server on a modelled clock: real gradients, modelled seconds.
+
+Workers take mini-batches from one queue, so every mode sees the same examples; what
+differs is who waits for whom, and how old a gradient is when it is applied.
+Chapter: *parameter_server*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from ..backends import get_backend
+from ..backends.protocol import AnyDevice, Backend, Tensor
+from ..cluster.push_pull import (
+    Event,
+    Network,
+    check_workers,
+    push_pull_events,
+    worker_seconds,
+)
+from ..comm.devices import devices as first_devices
+from ..errors import InvalidInput
+from ..models import get_model
+from ..models.model import Model
+from ..optimizers import SGD
+from ..parallel.parameter_server import ParameterServer, play
+from ..plans.chunks import even_bounds
+from .batches import batch_count, batches
+from .datasets import Dataset, load
+
+
+class Pushed(NamedTuple):
+    """One gradient that was applied."""
+
+    seconds: float  # modelled, when it was in
+    worker: int
+    loss: float  # mean over its mini-batch, at the weights it was computed from
+    version: int  # number of updates with this one
+    staleness: int  # updates between those weights and this one
+
+
+@dataclass
+class ServerHistory:
+    """A finished run: its events, every gradient, the loss over time, the weights."""
+
+    mode: str
+    workers: int
+    events: list[Event] = field(default_factory=list, repr=False)
+    pushes: list[Pushed] = field(default_factory=list, repr=False)
+    curve: list[tuple[float, float]] = field(default_factory=list, repr=False)
+    params: list[Tensor] = field(default_factory=list, repr=False)
+    server_bytes: list[int] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """Modelled seconds of the whole run."""
+        return self.events[-1].seconds
+
+    @property
+    def staleness(self) -> list[int]:
+        """Measured staleness of every gradient, in the order of updates."""
+        return [push.staleness for push in self.pushes]
+
+    def seconds_to(self, loss: float) -> float:
+        """Modelled seconds until the curve is at `loss` or below, inf if never."""
+        return next((s for s, value in self.curve if value <= loss), float("inf"))
+
+
+def train_on_servers(
+    workers: int = 4,
+    batch_size: int = 128,
+    lr: float = 0.05,
+    *,
+    servers: int = 1,
+    mode: str = "sync",
+    staleness: int | None = None,
+    epochs: int = 1,
+    momentum: float = 0.0,
+    seed: int = 0,
+    dtype: str = "float64",
+    dataset: str | Dataset = "digits",
+    model: str | Model = "mlp",
+    placement: str = "greedy",
+    seconds: np.ndarray | None = None,
+    network: Network | None = None,
+    probe: int = 256,
+    backend: str | None = None,
+    devices: Sequence[AnyDevice] | None = None,
+) -> ServerHistory:
+    """Train on `workers` workers and return the history; see `ParameterServer`.
+
+    `batch_size` is that of all workers together: each takes 1/workers of it at a time.
+    `seconds` (workers, steps) are compute times, by default 1 each (`worker_seconds`).
+    The curve is the loss over the first `probe` training examples, measured after each
+    `workers` gradients. Raises `InvalidInput` for settings that cannot work.
+    """
+    check_workers(workers)
+    B, model = get_backend(backend), get_model(model)
+    if model.buffers or epochs < 1 or not lr > 0:
+        raise InvalidInput(
+            "expected a model without statistics, at least 1 epoch and a learning rate "
+            f"above 0, got {model.name}, {epochs!r} and {lr!r}"
+        )
+    data = load(dataset, dtype) if isinstance(dataset, str) else dataset
+    n = len(data.train_X)
+    if n - (batch_count(n, batch_size) - 1) * batch_size < workers:
+        raise InvalidInput(
+            f"expected at least one example for each of {workers} workers in every "
+            f"batch, got {n} examples in batches of {batch_size}; choose another size"
+        )
+    total = batch_count(n, batch_size) * epochs * workers
+    times = worker_seconds(workers, total) if seconds is None else seconds
+    if len(times) != workers:
+        raise InvalidInput(
+            f"expected the times of {workers} workers, got those of {len(times)}"
+        )
+    start = [
+        B.array(p.astype(dtype)) for p in model.initial(np.random.default_rng(seed))
+    ]
+    server = ParameterServer(
+        start,
+        list(devices) if devices is not None else first_devices(workers, backend),
+        lr,
+        servers=servers,
+        mode=mode,
+        staleness=staleness,
+        placement=placement,
+        optimizer=SGD(momentum),
+    )
+    history = ServerHistory(mode, workers, server_bytes=server.server_bytes)
+    queue = _mini_batches(data, batch_size, workers, seed, epochs)
+    current: dict[int, tuple[np.ndarray, np.ndarray, int]] = {}
+    losses: dict[int, float] = {}  # of gradients that are in, but not applied yet
+
+    def events() -> Iterator[Event]:
+        for event in push_pull_events(
+            mode,
+            times,
+            total,
+            staleness=staleness,
+            server_bytes=server.server_bytes,
+            network=network,
+        ):
+            if event.kind == "pull":
+                current[event.worker] = next(queue)
+            yield event
+            history.events.append(event)
+            for done in server.applied[len(history.pushes) :]:
+                loss = losses.pop(done.worker)
+                history.pushes.append(
+                    Pushed(event.seconds, done.worker, loss, *done[1:])
+                )
+                if len(history.pushes) % workers == 0:
+                    loss = _mean_loss(B, model, server.weights(), data, probe)
+                    history.curve.append((event.seconds, loss))
+
+    def gradient(event: Event, params: list[Tensor]) -> list[Tensor]:
+        X, y, whole = current[event.worker]
+        with B.record():
+            logits = model.forward(B, params, B.array(X, server.devices[event.worker]))
+            loss = B.cross_entropy(
+                logits, B.array(y, server.devices[event.worker])
+            ).sum()
+            # What one update stands for: the whole batch, or this part of it.
+            share = loss / (whole if mode == "sync" else len(X))
+        B.backward([share])
+        losses[event.worker] = float(B.numpy(loss)) / len(X)
+        return [B.grad(p) for p in params]
+
+    history.curve.append((0.0, _mean_loss(B, model, server.weights(), data, probe)))
+    play(server, events(), gradient)
+    history.params = server.weights()
+    return history
+
+
+def _mini_batches(
+    data: Dataset, batch_size: int, workers: int, seed: int, epochs: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+    """Yield the workers' parts of every batch and the size of the whole batch."""
+    for epoch in range(epochs):
+        for X, y in batches(data.train_X, data.train_y, batch_size, seed, epoch):
+            for first, last in even_bounds(len(X), workers):
+                yield X[first:last], y[first:last], len(X)
+
+
+def _mean_loss(
+    B: Backend, model: Model, params: list[Tensor], data: Dataset, probe: int
+) -> float:
+    X, y = data.train_X[:probe], data.train_y[:probe]
+    with B.pause():
+        loss = B.cross_entropy(model.predict(B, params, B.array(X)), B.array(y)).sum()
+    return float(B.numpy(loss)) / len(X)

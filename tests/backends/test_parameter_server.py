@@ -1,0 +1,226 @@
+"""The parameter server on every backend: equality, staleness, bytes, refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from d2lmulti import devices, get_model, get_params, ledger, train_batch
+from d2lmulti.backends.protocol import Backend
+from d2lmulti.cluster.push_pull import Network, worker_seconds
+from d2lmulti.errors import InvalidInput
+from d2lmulti.models.mlp import initial_mlp, mlp
+from d2lmulti.models.model import Model
+from d2lmulti.optimizers import SGD
+from d2lmulti.parallel.parameter_server import ParameterServer
+from d2lmulti.training.batches import batches
+from d2lmulti.training.datasets import Dataset
+from d2lmulti.training.on_servers import ServerHistory, train_on_servers
+
+SMALL = Model("small", lambda rng: initial_mlp(rng, (784, 6, 10)), mlp, mlp)
+NUMBERS = 784 * 6 + 6 + 6 * 10 + 10
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    """58 images: two batches of 29, which nothing divides."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(58, 1, 28, 28))
+    y = rng.integers(0, 10, 58)
+    return Dataset("noise", X, y, X[:1], y[:1], tuple("0123456789"))
+
+
+def run(B: Backend, data: Dataset, workers: int = 3, **more: object) -> ServerHistory:
+    settings = {"epochs": 2, "model": SMALL, "dataset": data, "backend": B.name}
+    return train_on_servers(workers, 29, 0.1, **(settings | more))  # type: ignore
+
+
+def weights(B: Backend, history: ServerHistory) -> list[np.ndarray]:
+    return [B.numpy(p) for p in history.params]
+
+
+@pytest.mark.parametrize("placement", ["round_robin", "greedy", "cut"])
+@pytest.mark.parametrize(("workers", "servers"), [(1, 1), (3, 1), (4, 2), (7, 5)])
+def test_synchronous_equals_one_device(
+    framework: Backend, data: Dataset, workers: int, servers: int, placement: str
+) -> None:
+    B, optimizer = framework, SGD(0.9)
+    history = run(B, data, workers, servers=servers, placement=placement, momentum=0.9)
+    start = [B.array(p) for p in SMALL.initial(np.random.default_rng(0))]
+    alone = [get_params(start, "cpu")]
+    states = [optimizer.start(alone[0])]
+    for epoch in range(2):
+        for X, y in batches(data.train_X, data.train_y, 29, 0, epoch):
+            train_batch(
+                B.array(X), B.array(y), alone, ["cpu"], 0.1,
+                model=SMALL, optimizer=optimizer, states=states,
+            )  # fmt: skip
+    for got, want in zip(weights(B, history), alone[0], strict=True):
+        expected = B.numpy(want)
+        assert np.abs(got - expected).max() <= 1e-12 * np.abs(expected).max()
+    assert set(history.staleness) == {0}
+
+
+def test_synchronous_bits_do_not_depend_on_the_times(B: Backend, data: Dataset) -> None:
+    one = run(B, data, seconds=worker_seconds(3, 99, jitter=0.5, seed=1))
+    two = run(B, data, seconds=worker_seconds(3, 99, jitter=0.5, seed=2))
+    assert one.seconds != two.seconds
+    for a, b in zip(weights(B, one), weights(B, two), strict=True):
+        assert a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize(("mode", "bound"), [("async", None), ("bounded", 1)])
+def test_the_same_seed_gives_the_same_bits(
+    B: Backend, data: Dataset, mode: str, bound: int | None
+) -> None:
+    runs = [
+        run(
+            B, data, mode=mode, staleness=bound, servers=2,
+            seconds=worker_seconds(3, 99, jitter=0.5, seed=7),
+            network=Network(0.01, 1e6),
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    assert runs[0].pushes == runs[1].pushes
+    assert runs[0].events == runs[1].events
+    for a, b in zip(*(weights(B, history) for history in runs), strict=True):
+        assert a.tobytes() == b.tobytes()
+
+
+def test_frameworks_agree_on_an_asynchronous_run(
+    framework: Backend, reference: Backend, data: Dataset
+) -> None:
+    times = worker_seconds(3, 99, jitter=0.5, stragglers={1: 3.0})
+    ours = run(framework, data, mode="async", seconds=times)
+    theirs = run(reference, data, mode="async", seconds=times)
+    assert ours.staleness == theirs.staleness
+    for a, b in zip(weights(framework, ours), weights(reference, theirs), strict=True):
+        assert np.abs(a - b).max() <= 1e-12 * np.abs(b).max()
+
+
+def test_one_asynchronous_worker_is_one_device(
+    framework: Backend, data: Dataset
+) -> None:
+    sync, free = (run(framework, data, 1, mode=mode) for mode in ("sync", "async"))
+    for a, b in zip(weights(framework, sync), weights(framework, free), strict=True):
+        assert a.tobytes() == b.tobytes()
+
+
+def test_staleness_is_what_the_events_say(B: Backend, data: Dataset) -> None:
+    times = worker_seconds(3, 99, jitter=0.5, stragglers={2: 4.0})
+    history = run(B, data, mode="async", seconds=times)
+    version, seen, expected = 0, {}, []
+    for event in history.events:
+        if event.kind == "pull":
+            seen[event.worker] = version
+        else:
+            expected.append(version - seen[event.worker])
+            version += 1
+    assert history.staleness == expected
+    assert max(expected) > 3  # the straggler's gradients are old
+
+
+@pytest.mark.parametrize("bound", [0, 1, 2])
+def test_the_bound_bounds_staleness(B: Backend, data: Dataset, bound: int) -> None:
+    times = worker_seconds(3, 99, jitter=0.5, stragglers={2: 9.0})
+    history = run(B, data, mode="bounded", staleness=bound, seconds=times)
+    # While a worker computes, each other may push its lead before and after: s + 1
+    # steps ahead of it, and as many behind, times the two others.
+    assert max(history.staleness) <= 2 * (2 * bound + 1)
+    free = run(B, data, mode="async", seconds=times)
+    assert max(free.staleness) >= max(history.staleness)
+
+
+@pytest.mark.parametrize("servers", [1, 2, 5])
+def test_bytes_by_link(B: Backend, data: Dataset, servers: int) -> None:
+    with ledger() as moved:
+        history = run(B, data, servers=servers, placement="cut")
+    steps, workers = 4, 3
+    assert moved.bytes == 2 * steps * workers * NUMBERS * 8
+    assert sum(history.server_bytes) == NUMBERS * 8
+    for server, size in enumerate(history.server_bytes):
+        for worker in range(workers):
+            assert moved.links[worker, workers + server] == steps * size
+            assert moved.links[workers + server, worker] == steps * size
+    assert moved.messages == 2 * steps * workers * servers
+
+
+def test_push_and_pull_by_hand(B: Backend) -> None:
+    start = [B.array(np.array([1.0, 2.0])), B.array(np.array([[3.0]]))]
+    server = ParameterServer(start, ["sim:0", "sim:1"], 0.5, servers=2, mode="async")
+    mine, theirs = server.pull(0), server.pull(1)
+    grads = [B.array(np.array([2.0, 4.0])), B.array(np.array([[6.0]]))]
+    server.push(0, grads)
+    assert [B.numpy(p).tolist() for p in server.weights()] == [[0.0, 0.0], [[0.0]]]
+    assert [B.numpy(p).tolist() for p in theirs] == [[1.0, 2.0], [[3.0]]]
+    assert [B.numpy(p).tolist() for p in mine] == [[1.0, 2.0], [[3.0]]]
+    assert [B.numpy(p).tolist() for p in start] == [[1.0, 2.0], [[3.0]]]
+    server.push(1, grads)
+    assert [a.staleness for a in server.applied] == [0, 1]
+    assert B.numpy(server.pull(0)[0]).tolist() == [-1.0, -2.0]
+
+
+def test_who_must_wait_is_told(B: Backend) -> None:
+    start = [B.array(np.ones(2))]
+    grads = [B.array(np.ones(2))]
+    server = ParameterServer(start, ["cpu"] * 3, 0.1, mode="sync")
+    with pytest.raises(InvalidInput, match="worker 1 pushes a gradient of weights it"):
+        server.push(1, grads)
+    server.pull(1)
+    server.push(1, grads)
+    with pytest.raises(
+        InvalidInput, match="worker 1 has to wait .* workers 0, 2 before"
+    ):
+        server.pull(1)
+    server = ParameterServer(start, ["cpu"] * 2, 0.1, mode="bounded", staleness=1)
+    for _ in range(2):
+        server.pull(0)
+        server.push(0, grads)
+    with pytest.raises(
+        InvalidInput, match="worker 0 has to wait for a push of worker 1"
+    ):
+        server.pull(0)
+    server.pull(1)
+    server.push(1, grads)
+    server.pull(0)
+    assert server.version == 3
+
+
+def test_what_is_refused(B: Backend, data: Dataset) -> None:
+    start = [B.array(np.ones(2))]
+    cases = [
+        ({"devices": []}, "at least 1 worker, got 0"),
+        ({"servers": 0}, "at least 1 server, got 0"),
+        ({"mode": "eager"}, "one of sync, async, bounded as mode"),
+        ({"mode": "bounded", "staleness": -1}, "staleness of 0 or more"),
+        ({"mode": "async", "staleness": 2}, "no staleness in mode 'async'"),
+        ({"placement": "best"}, "as placement, got 'best'"),
+    ]
+    for change, words in cases:
+        settings = {"devices": ["cpu"], "lr": 0.1} | change
+        with pytest.raises(InvalidInput, match=words):
+            ParameterServer(start, **settings)  # type: ignore[arg-type]
+    server = ParameterServer(start, ["cpu"], 0.1)
+    server.pull(0)
+    with pytest.raises(InvalidInput, match="one gradient of its shape"):
+        server.push(0, [B.array(np.ones(3))])
+    for worker in (1, -1):
+        with pytest.raises(InvalidInput, match="worker from 0 to 0, got"):
+            server.pull(worker)
+    for change, words in [
+        ({"workers": 0}, "at least 1 worker, got 0"),
+        ({"workers": 30}, "at least one example for each of 30 workers"),
+        ({"epochs": 0}, "at least 1 epoch"),
+        ({"model": get_model("lenet_bn")}, "a model without statistics"),
+        ({"seconds": np.ones((2, 99))}, "times of 3 workers, got those of 2"),
+    ]:
+        with pytest.raises(InvalidInput, match=words):
+            run(B, data, **change)  # type: ignore[arg-type]
+
+
+def test_devices_of_the_workers(B: Backend, data: Dataset) -> None:
+    places = devices(3, B.name)
+    one = run(B, data, devices=places)
+    two = run(B, data, devices=["cpu"] * 3)
+    for a, b in zip(weights(B, one), weights(B, two), strict=True):
+        assert np.abs(a - b).max() <= 1e-12 * np.abs(b).max()
