@@ -1,0 +1,189 @@
+"""TF-Slim's deployment: one set of variables on the CPU, clones of the model on GPUs.
+
+The options are those of `slim/deployment/model_deploy.py` in TensorFlow's model garden,
+with our devices in place of TensorFlow's. Chapter: *parameter_server*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..backends import backend_of
+from ..backends.protocol import Tensor
+from ..cluster.ledger import open_ledgers
+from ..comm.devices import Device, devices
+from ..comm.group import local_group
+from ..comm.split import element_count, itemsize, split_batch
+from ..errors import InvalidInput
+from ..models.lenet import LENET
+from ..models.model import Model
+from ..optimizers import SGD, Optimizer
+from ..plans.rounds import make_round
+from .lockstep import run_lockstep
+
+_CPU = Device("cpu")
+SCALES = ("clones", "examples")
+
+
+class Place(NamedTuple):
+    """A device of a job's task; without servers there is one process and no job."""
+
+    device: Device
+    job: str = ""
+    task: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.job}:{self.task} {self.device}" if self.job else str(self.device)
+
+
+@dataclass(frozen=True)
+class DeploymentConfig:
+    """Where variables, inputs, optimizer and clones live.
+
+    num_clones: copies of the model in a replica, one a GPU (simulated if need be);
+    clone_on_cpu: put them all on the CPU. num_replicas: worker processes, of which this
+    is number replica_id; num_ps_tasks: servers that keep the variables, 0 for none.
+    Raises `InvalidInput` for counts below their least and for replicas without servers.
+    """
+
+    num_clones: int = 1
+    clone_on_cpu: bool = False
+    replica_id: int = 0
+    num_replicas: int = 1
+    num_ps_tasks: int = 0
+    backend: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        least = {"num_clones": 1, "replica_id": 0, "num_replicas": 1, "num_ps_tasks": 0}
+        for name, smallest in least.items():
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not whole or value < smallest:
+                raise InvalidInput(
+                    f"expected {name} of at least {smallest}, got {value!r}"
+                )
+        if self.replica_id >= self.num_replicas:
+            raise InvalidInput(
+                f"expected a replica_id below num_replicas = {self.num_replicas}, got "
+                f"{self.replica_id}; replicas are numbered from 0"
+            )
+        if self.num_replicas > 1 and self.num_ps_tasks < 1:
+            raise InvalidInput(
+                f"expected num_ps_tasks of at least 1 for {self.num_replicas} "
+                "replicas, got 0; replicas share their variables through servers"
+            )
+
+    def variables_device(self, number: int = 0) -> Place:
+        """Where variable `number` lives: on the CPU, of the servers in turn."""
+        if self.num_ps_tasks:
+            return Place(_CPU, "ps", number % self.num_ps_tasks)
+        return Place(_CPU)
+
+    def inputs_device(self) -> Place:
+        """Where batches are read: this worker's CPU."""
+        return self._here(_CPU)
+
+    def optimizer_device(self) -> Place:
+        """Where the clones' gradients are summed: this worker's CPU."""
+        return self._here(_CPU)
+
+    def clone_device(self, i: int) -> Place:
+        """Where clone i computes."""
+        self._check_clone(i)
+        if self.clone_on_cpu:
+            return self._here(_CPU)
+        return self._here(devices(self.num_clones, self.backend)[i])
+
+    def clone_scope(self, i: int) -> str:
+        """What clone i is called; a single clone has no name, as in TF-Slim."""
+        self._check_clone(i)
+        return f"clone_{i}" if self.num_clones > 1 else ""
+
+    def _here(self, device: Device) -> Place:
+        if self.num_ps_tasks:
+            return Place(device, "worker", self.replica_id)
+        return Place(device)
+
+    def _check_clone(self, i: int) -> None:
+        if i not in range(self.num_clones):
+            raise InvalidInput(
+                f"expected a clone from 0 to {self.num_clones - 1}, got {i!r}"
+            )
+
+
+def train_clones(
+    X: Tensor,
+    y: Tensor,
+    params: Sequence[Tensor],
+    config: DeploymentConfig,
+    lr: float,
+    *,
+    model: Model = LENET,
+    optimizer: Optimizer | None = None,
+    state: Sequence[Tensor] = (),
+    scale: str = "clones",
+    weight_decay: float = 0.0,
+) -> float:
+    """Take one step on a batch: clones compute, the CPU adds up and updates `params`.
+
+    X (n, ...), y (n,): the whole batch, on the CPU. `params` lie on the CPU with
+    gradients attached (`get_params(params, "cpu")`) and are updated in place. scale
+    `clones` is TF-Slim's: each clone's *mean* loss divided by the number of clones;
+    `examples` divides the sums by n. weight_decay / 2 times the sum of all squared
+    weights joins the first clone's loss only, so that it counts once. Returns the loss.
+
+    In the ledger clones are ranks 0 to k-1, the CPU, or each server, the ranks after
+    them. Raises `InvalidInput` for what `split_batch` refuses, for an unknown scale and
+    for a model with statistics beside its weights.
+    """
+    if scale not in SCALES:
+        raise InvalidInput(f"expected {' or '.join(SCALES)} as scale, got {scale!r}")
+    if model.buffers:
+        raise InvalidInput(
+            f"expected a model of weights only, got {model.name}, whose statistics "
+            "each clone would change in its own copy; use train_batch"
+        )
+    B, k = backend_of(X), config.num_clones
+    places = [config.clone_device(i).device for i in range(k)]
+    clones = [[B.copy_to(p, place) for p in params] for place in places]
+    for p in (p for clone in clones for p in clone):
+        B.attach_grad(p)
+    _count(params, config, add=False)
+    X_shards, y_shards = split_batch(X, y, places, local_group(k))
+    with B.record():
+        forwards = [
+            model.forward(B, clone, shard)
+            for clone, shard in zip(clones, X_shards, strict=True)
+        ]
+        logits, segments = run_lockstep(B, forwards, local_group(k))
+        losses = []
+        for out, labels in zip(logits, y_shards, strict=True):
+            n = len(labels) * k if scale == "clones" else len(X)
+            losses.append(B.cross_entropy(out, labels).sum() / n)
+        if weight_decay:
+            squares = [(p * p).sum() for p in clones[0]]
+            losses[0] = losses[0] + sum(squares[1:], squares[0]) * (weight_decay / 2)
+    segments.backward(losses)
+    for i, p in enumerate(params):
+        for j, clone in enumerate(clones):
+            B.write_(B.grad(p), 0, element_count(p), B.grad(clone[i]), add=j > 0)
+    _count(params, config, add=True)
+    (optimizer or SGD()).step_(params, state, lr, n=1)  # divided already
+    return sum(float(B.numpy(loss)) for loss in losses)
+
+
+def _count(params: Sequence[Tensor], config: DeploymentConfig, add: bool) -> None:
+    """Count the weights on their way to the clones, or the gradients back (`add`)."""
+    if config.clone_on_cpu and not config.num_ps_tasks:
+        return  # they are there already
+    homes = [
+        config.num_clones + config.variables_device(i).task for i in range(len(params))
+    ]
+    clones = list(range(config.num_clones))
+    for p, home in zip(params, homes, strict=True):
+        source, target = (clones, home) if add else (home, clones)
+        round = make_round(source, target, 0, element_count(p), add)
+        for ledger in open_ledgers():
+            ledger.count_round(round, itemsize(p))

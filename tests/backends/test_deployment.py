@@ -1,0 +1,161 @@
+"""TF-Slim's deployment options: where things live, and a step that equals one device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from d2lmulti import get_params, ledger, train_batch
+from d2lmulti.backends.protocol import Backend
+from d2lmulti.errors import InvalidInput
+from d2lmulti.models import get_model
+from d2lmulti.models.mlp import initial_mlp, mlp
+from d2lmulti.models.model import Model
+from d2lmulti.optimizers import SGD
+from d2lmulti.parallel.deployment import DeploymentConfig, train_clones
+
+SMALL = Model("small", lambda rng: initial_mlp(rng, (784, 6, 10)), mlp, mlp)
+SIZES = [784 * 6, 6, 6 * 10, 10]
+
+
+def batch(B: Backend, n: int) -> tuple[object, object]:
+    rng = np.random.default_rng(4)
+    return B.array(rng.normal(size=(n, 1, 28, 28))), B.array(rng.integers(0, 10, n))
+
+
+def params_of(B: Backend) -> list:
+    start = SMALL.initial(np.random.default_rng(0))
+    return get_params([B.array(p) for p in start], "cpu")
+
+
+def off(B: Backend, a: list, b: list) -> float:
+    pairs = [(B.numpy(x), B.numpy(y)) for x, y in zip(a, b, strict=True)]
+    return max(float(np.abs(x - y).max() / np.abs(y).max()) for x, y in pairs)
+
+
+def step(B: Backend, n: int, clones: int, **more: object) -> tuple[list, float]:
+    params, loss = params_of(B), 0.0
+    config = DeploymentConfig(clones, backend=B.name)
+    optimizer = SGD(0.9)
+    state = optimizer.start(params)
+    for _ in range(3):
+        loss = train_clones(
+            *batch(B, n), params, config, 0.1,
+            model=SMALL, optimizer=optimizer, state=state, **more,
+        )  # fmt: skip
+    return params, loss
+
+
+def alone(B: Backend, n: int) -> tuple[list, float]:
+    replicas, loss = [params_of(B)], 0.0
+    optimizer = SGD(0.9)
+    states = [optimizer.start(replicas[0])]
+    for _ in range(3):
+        (part,) = train_batch(
+            *batch(B, n), replicas, ["cpu"], 0.1,
+            model=SMALL, optimizer=optimizer, states=states,
+        )  # fmt: skip
+        loss = float(B.numpy(part)) / n
+    return replicas[0], loss
+
+
+@pytest.mark.parametrize("clones", [1, 2, 4])
+@pytest.mark.parametrize("scale", ["clones", "examples"])
+def test_even_shards_equal_one_device(
+    framework: Backend, clones: int, scale: str
+) -> None:
+    got, loss = step(framework, 28, clones, scale=scale)
+    want, expected = alone(framework, 28)
+    assert off(framework, got, want) < 1e-12
+    assert loss == pytest.approx(expected, rel=1e-12)
+
+
+def test_uneven_shards_need_the_number_of_examples(framework: Backend) -> None:
+    want, expected = alone(framework, 29)
+    ours, loss = step(framework, 29, 4, scale="examples")
+    theirs, their_loss = step(framework, 29, 4, scale="clones")
+    assert off(framework, ours, want) < 1e-12
+    assert loss == pytest.approx(expected, rel=1e-12)
+    assert off(framework, theirs, want) > 1e-4  # a mean of means is another loss
+    assert their_loss != pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("clones", [1, 2, 4])
+def test_regularisation_counts_once(framework: Backend, clones: int) -> None:
+    B = framework
+    params = params_of(B)
+    config = DeploymentConfig(clones, backend=B.name)
+    start = [B.numpy(p) for p in params]
+    plain = params_of(B)
+    for target, decay in ((params, 0.5), (plain, 0.0)):
+        train_clones(*batch(B, 8), target, config, 0.1, model=SMALL, weight_decay=decay)
+    for got, without, p in zip(params, plain, start, strict=True):
+        expected = B.numpy(without) - 0.1 * 0.5 * p
+        assert np.abs(B.numpy(got) - expected).max() < 1e-12
+
+
+@pytest.mark.parametrize("tasks", [0, 1, 3])
+def test_bytes_of_a_step(B: Backend, tasks: int) -> None:
+    config = DeploymentConfig(2, num_ps_tasks=tasks, backend=B.name)
+    with ledger() as moved:
+        train_clones(*batch(B, 8), params_of(B), config, 0.1, model=SMALL)
+    assert moved.bytes == 2 * 2 * sum(SIZES) * 8
+    for task in range(max(tasks, 1)):
+        size = sum(SIZES[task :: max(tasks, 1)]) * 8
+        for clone in range(2):
+            assert moved.links[clone, 2 + task] == moved.links[2 + task, clone] == size
+
+
+def test_clones_on_the_cpu_move_nothing(B: Backend) -> None:
+    config = DeploymentConfig(2, clone_on_cpu=True, backend=B.name)
+    with ledger() as moved:
+        train_clones(*batch(B, 8), params_of(B), config, 0.1, model=SMALL)
+    assert moved.bytes == 0
+    assert {str(config.clone_device(i)) for i in range(2)} == {"cpu"}
+
+
+def test_where_things_live(B: Backend) -> None:
+    config = DeploymentConfig(num_clones=2, backend=B.name)
+    assert str(config.variables_device()) == str(config.inputs_device()) == "cpu"
+    assert str(config.optimizer_device()) == "cpu"
+    assert [config.clone_device(i).device.index for i in range(2)] == [0, 1]
+    assert config.clone_device(0).device.kind in ("sim", "gpu")
+    assert [config.clone_scope(i) for i in range(2)] == ["clone_0", "clone_1"]
+    assert DeploymentConfig(backend=B.name).clone_scope(0) == ""
+    config = DeploymentConfig(
+        1, True, replica_id=2, num_replicas=3, num_ps_tasks=2, backend=B.name
+    )
+    assert [str(config.variables_device(i)) for i in range(3)] == [
+        "ps:0 cpu",
+        "ps:1 cpu",
+        "ps:0 cpu",
+    ]
+    assert str(config.clone_device(0)) == str(config.inputs_device()) == "worker:2 cpu"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_clones": 0}, "num_clones of at least 1, got 0"),
+        ({"num_ps_tasks": -1}, "num_ps_tasks of at least 0, got -1"),
+        ({"num_replicas": 2}, "num_ps_tasks of at least 1 for 2 replicas"),
+        ({"replica_id": 1}, "replica_id below num_replicas = 1, got 1"),
+    ],
+)
+def test_impossible_options(options: dict[str, int], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        DeploymentConfig(**options)
+
+
+def test_what_a_step_refuses(B: Backend) -> None:
+    config = DeploymentConfig(3, backend=B.name)
+    with pytest.raises(InvalidInput, match="cannot split 2 examples over 3 devices"):
+        train_clones(*batch(B, 2), params_of(B), config, 0.1, model=SMALL)
+    with pytest.raises(InvalidInput, match="clones or examples as scale, got 'mean'"):
+        train_clones(*batch(B, 8), params_of(B), config, 0.1, model=SMALL, scale="mean")
+    with pytest.raises(InvalidInput, match="a model of weights only, got lenet_bn"):
+        train_clones(
+            *batch(B, 8), params_of(B), config, 0.1, model=get_model("lenet_bn")
+        )
+    with pytest.raises(InvalidInput, match="a clone from 0 to 2, got 3"):
+        config.clone_device(3)
