@@ -1,0 +1,190 @@
+"""Start MXNet's parameter server on this machine: scheduler, servers and workers.
+
+Each is a process of its own, spawned with a fresh Python. When one fails or time runs
+out, all are ended and the error shows what the first one that failed had to say.
+Chapter: *parameter_server*.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ..errors import D2LMultiError, InvalidInput
+
+_START = "from d2lmulti.comm.launch_kvstore import {0}; {0}()"
+_GRACE = 10  # seconds that servers have to notice that the workers are done
+
+
+class ProcessFailed(D2LMultiError, RuntimeError):
+    """A process of a launched group ended with an error or did not end in time."""
+
+
+@dataclass
+class _Process:
+    name: str
+    popen: subprocess.Popen[bytes]
+    folder: Path
+
+    @property
+    def output(self) -> str:
+        return (self.folder / f"{self.name}.out").read_text(errors="replace")
+
+    @property
+    def rank(self) -> int:
+        told = self.folder / f"{self.name}.rank"
+        return int(told.read_text()) if told.exists() else int(self.name.split()[1])
+
+    def last_words(self) -> str:
+        errors = (self.folder / f"{self.name}.err").read_text(errors="replace")
+        lines = [*self.output.splitlines(), *errors.splitlines()][-20:]
+        return "\n".join(f"    {line}" for line in lines) or "    (it printed nothing)"
+
+
+def launch_kvstore(
+    program: str,
+    *,
+    workers: int = 2,
+    servers: int = 1,
+    arguments: Sequence[str] = (),
+    timeout: float = 60.0,
+) -> list[str]:
+    """Run a Python program as every worker; return what each printed, in rank order.
+
+    `program` is source text; it makes a `KVStore` and gets `arguments` as sys.argv[1:].
+    Raises `InvalidInput` for no workers, no servers and no time, `ProcessFailed` when a
+    process ends with an error or `timeout` seconds are over.
+    """
+    for what, count in (("worker", workers), ("server", servers)):
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise InvalidInput(f"expected at least 1 {what}, got {count!r}")
+    if not timeout > 0:
+        raise InvalidInput(f"expected a timeout above 0 seconds, got {timeout!r}")
+    with TemporaryDirectory(prefix="d2lmulti-") as name:
+        folder = Path(name)
+        (folder / "program.py").write_text(program)
+        common = _environment(workers, servers, timeout)
+        group: list[_Process] = []
+        try:
+            for role, count in (("scheduler", 1), ("server", servers)):
+                command = [sys.executable, "-c", _START.format("serve"), role]
+                for i in range(count):
+                    group.append(_spawn(f"{role} {i}", command, common, folder))
+            path = str(folder / "program.py")
+            command = [sys.executable, "-c", _START.format("work"), path, *arguments]
+            for i in range(workers):
+                env = common | {"DMLC_ROLE": "worker"}
+                group.append(_spawn(f"worker {i}", command, env, folder))
+            _wait(group, timeout)
+            ours = [process for process in group if process.name.startswith("worker")]
+            return [p.output for p in sorted(ours, key=lambda p: p.rank)]
+        finally:
+            _end(group)
+
+
+def work() -> None:
+    """Run the program of a worker (sys.argv[1:]); called in the worker's process."""
+    sys.argv = sys.argv[1:]
+    _end_by_itself()
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except BaseException as error:
+        if isinstance(error, SystemExit) and not error.code:
+            return
+        # An ordinary exit would wait at a barrier for the other workers.
+        traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        code = error.code if isinstance(error, SystemExit) else 1
+        os._exit(code if isinstance(code, int) else 1)
+
+
+def serve() -> None:
+    """Be the scheduler or a server (sys.argv[1]); called in that process."""
+    _end_by_itself()
+    from .transports import mxnet_kvstore  # only here is MXNet needed
+
+    mxnet_kvstore.serve(sys.argv[1])
+
+
+def _environment(workers: int, servers: int, timeout: float) -> dict[str, str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    root = str(Path(__file__).resolve().parent.parent.parent)
+    path = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = {key: value for key, value in os.environ.items() if key != "DMLC_ROLE"}
+    return env | {
+        "PYTHONPATH": os.pathsep.join(path),
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(port),
+        "DMLC_NODE_HOST": "127.0.0.1",  # it would look for a network otherwise
+        "DMLC_NUM_WORKER": str(workers),
+        "DMLC_NUM_SERVER": str(servers),
+        "D2LMULTI_TIMEOUT": str(int(timeout) + 2 * _GRACE),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    }
+
+
+def _spawn(
+    name: str, command: Sequence[str], env: dict[str, str], folder: Path
+) -> _Process:
+    env = env | {"D2LMULTI_RANK_FILE": str(folder / f"{name}.rank")}
+    with (
+        open(folder / f"{name}.out", "wb") as out,
+        open(folder / f"{name}.err", "wb") as err,
+    ):
+        popen = subprocess.Popen(
+            command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+        )
+    return _Process(name, popen, folder)
+
+
+def _wait(group: Sequence[_Process], timeout: float) -> None:
+    end = time.monotonic() + timeout
+    workers = [process for process in group if process.name.startswith("worker")]
+    alive = list(group)
+    while alive:
+        for process in alive:
+            code = process.popen.poll()
+            if code:
+                raise ProcessFailed(
+                    f"expected every process to end well, got exit code {code} from "
+                    f"{process.name}; the others were ended. Its last words:\n"
+                    + process.last_words()
+                )
+        alive = [process for process in alive if process.popen.returncode is None]
+        if not any(process in alive for process in workers):
+            end = min(end, time.monotonic() + _GRACE)
+            workers = []
+        if alive and time.monotonic() > end:
+            raise ProcessFailed(
+                f"expected all processes to end within {timeout:g} seconds, got "
+                f"{', '.join(process.name for process in alive)} still running; all "
+                f"were ended. Last words of {alive[-1].name}:\n"
+                + alive[-1].last_words()
+            )
+        time.sleep(0.02)
+
+
+def _end(group: Sequence[_Process]) -> None:
+    for process in group:
+        if process.popen.poll() is None:
+            process.popen.kill()
+    for process in group:
+        process.popen.wait()
+
+
+def _end_by_itself() -> None:
+    """End this process some time after its launcher, should that be killed."""
+    signal.alarm(int(os.environ.get("D2LMULTI_TIMEOUT", "0")))

@@ -1,0 +1,140 @@
+"""MXNet's real parameter server: scheduler, servers and workers as processes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from d2lmulti.backends import get_backend
+from d2lmulti.backends.protocol import Backend
+from d2lmulti.comm.launch_kvstore import ProcessFailed, launch_kvstore
+from d2lmulti.errors import InvalidInput
+from d2lmulti.optimizers import SGD
+from d2lmulti.parallel.parameter_server import ParameterServer
+
+pytestmark = [
+    pytest.mark.mxnet,
+    pytest.mark.skipif(sys.platform != "linux", reason="its wheel is for Linux"),
+]
+# Both the workers' programs and the test in this process run these lines.
+COMMON = """
+import numpy as np
+import d2lmulti
+from d2lmulti.models.mlp import initial_mlp, mlp
+
+B = d2lmulti.get_backend("mxnet")
+rng = np.random.default_rng(0)
+start = [B.array(p.astype("float32")) for p in initial_mlp(rng, (20, 8, 3))]
+X = rng.normal(size=(8, 20)).astype("float32")
+y = rng.integers(0, 3, 8)
+
+def gradient(params, worker, workers, n):
+    with B.record():
+        logits = mlp(B, params, B.array(X[worker::workers]))
+        loss = B.cross_entropy(logits, B.array(y[worker::workers])).sum() / n
+    B.backward([loss])
+    return [B.grad(p) for p in params], float(B.numpy(loss))
+"""
+WORKER = (
+    COMMON
+    + """
+import json, sys
+from d2lmulti.comm.transports.mxnet_kvstore import KVStore
+
+kind, n = sys.argv[1], int(sys.argv[2])
+store = KVStore(start, lr=0.1, kind=kind, momentum=0.5)
+losses = []
+for _ in range(6):
+    params = store.pull(store.worker)
+    grads, loss = gradient(params, store.worker, store.workers, n)
+    store.push(store.worker, grads)
+    losses.append(loss)
+weights = [B.numpy(p).tolist() for p in store.pull(store.worker)]
+refused = []
+for call in (
+    lambda: store.pull(store.worker + 1),
+    lambda: KVStore([B.zeros((2,), "float64")], 0.1),
+    lambda: KVStore(start, 0.1, kind="local"),
+):
+    try:
+        call()
+    except d2lmulti.errors.InvalidInput as error:
+        refused.append(str(error))
+print(json.dumps([store.worker, losses, weights, refused]))
+"""
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _mxnet(load: Callable[[str], Backend]) -> None:
+    load("mxnet")  # skips where it is missing, fails where it is required
+
+
+def in_process(workers: int) -> list[np.ndarray]:
+    """Take the same six steps on our own server, or on one device."""
+    names: dict = {}
+    exec(COMMON, names)
+    server = ParameterServer(names["start"], ["cpu"] * workers, 0.1, optimizer=SGD(0.5))
+    for _ in range(6):
+        pulled = [server.pull(worker) for worker in range(workers)]
+        for worker, params in enumerate(pulled):
+            grads, _ = names["gradient"](params, worker, workers, 8)
+            server.push(worker, grads)
+    return [names["B"].numpy(p) for p in server.weights()]
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_dist_sync_equals_ours_and_one_device(servers: int) -> None:
+    outputs = launch_kvstore(WORKER, servers=servers, arguments=["dist_sync", "8"])
+    results = [json.loads(text) for text in outputs]
+    assert [rank for rank, *_ in results] == [0, 1]
+    for _, _, weights, refused in results:
+        for got, ours, alone in zip(weights, in_process(2), in_process(1), strict=True):
+            assert (np.float32(got) == ours).all()  # bit for bit
+            assert np.abs(got - alone).max() <= 1e-5 * np.abs(alone).max()
+        assert "own worker number" in refused[0]
+        assert "expected float32 weights, got float64" in refused[1]
+        assert "expected dist_sync or dist_async as kind, got 'local'" in refused[2]
+
+
+def test_dist_async_learns() -> None:
+    outputs = launch_kvstore(WORKER, arguments=["dist_async", "4"])
+    for text in outputs:
+        _, losses, weights, _ = json.loads(text)
+        assert all(np.isfinite(w).all() for w in weights)
+        assert losses[-1] < losses[0]
+
+
+def test_a_worker_that_dies_is_an_error() -> None:
+    program = WORKER.replace("    losses.append", "    1 / store.worker; losses.append")
+    with pytest.raises(ProcessFailed, match="ZeroDivisionError: division by zero"):
+        launch_kvstore(program, arguments=["dist_sync", "8"], timeout=50)
+
+
+def test_a_worker_that_waits_for_ever_is_an_error() -> None:
+    with pytest.raises(ProcessFailed, match="within 0.5 seconds, got .*still running"):
+        launch_kvstore("import time; print('hello'); time.sleep(60)", timeout=0.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"workers": 0}, "at least 1 worker, got 0"),
+        ({"servers": 0}, "at least 1 server, got 0"),
+        ({"timeout": 0}, "timeout above 0 seconds"),
+    ],
+)
+def test_impossible_groups(options: dict, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        launch_kvstore("", **options)
+
+
+def test_a_worker_outside_a_launch_is_refused() -> None:
+    from d2lmulti.comm.transports.mxnet_kvstore import KVStore
+
+    with pytest.raises(InvalidInput, match="a worker of a launched group"):
+        KVStore([get_backend("mxnet").array([1.0])], 0.1)
