@@ -1,4 +1,4 @@
-"""TF-Slim's deployment options: where things live, and a step that equals one device."""
+"""TF-Slim's deployment: where things live, and a step that equals one device."""
 
 from __future__ import annotations
 

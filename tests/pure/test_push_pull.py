@@ -31,8 +31,9 @@ def test_every_batch_is_pulled_and_pushed_once_in_order_of_time(
     case: tuple[int, int, int], mode: str, staleness: int
 ) -> None:
     workers, rounds, seed = case
+    bound = staleness if mode == "bounded" else None
     events = run(
-        mode, workers, rounds, seed=seed, staleness=staleness if mode == "bounded" else None,
+        mode, workers, rounds, seed=seed, staleness=bound,
         server_bytes=[10, 3], network=Network(0.1, 7),
     )  # fmt: skip
     assert [e.seconds for e in events] == sorted(e.seconds for e in events)
@@ -128,7 +129,7 @@ def test_a_straggler_takes_its_factor() -> None:
         (lambda: worker_seconds(2, 3, stragglers={2: 3.0}), "workers 0 to 1"),
         (lambda: Network(-1.0), "latency of at least 0"),
         (lambda: Network(0.0, 0.0), "bandwidth above 0"),
-        (lambda: run("eager", 2, 2), "one of sync, async, bounded as mode, got 'eager'"),
+        (lambda: run("eager", 2, 2), "one of sync, async, bounded as mode"),
         (lambda: run("bounded", 2, 2, staleness=-1), "staleness of 0 or more"),
         (lambda: run("bounded", 2, 2), "staleness of 0 or more steps"),
         (lambda: run("sync", 2, 2, staleness=1), "no staleness in mode 'sync'"),
