@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import notebook_file
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
@@ -51,8 +52,6 @@ class Run:
 
 def run(nb: NotebookNode, backend: str, folder: Path, timeout: float) -> Run:
     """Execute a copy of the notebook in a fresh kernel under one backend."""
-    from jupyter_client.manager import AsyncKernelManager
-
     nb, done, started = copy.deepcopy(nb), Run(), {}
     cells = code_cells(nb)
     number = {id(cell): n for n, cell in enumerate(cells)}

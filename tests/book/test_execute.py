@@ -7,10 +7,12 @@ import struct
 import subprocess
 import sys
 
+import execute as script
 import nbformat
 import pytest
 from book.conftest import once, with_checkout
 from book.notebooks import ROOT, code, printed, save, text
+from nbformat.v4 import new_notebook
 
 BACKENDS = ("torch", "mxnet", "paddle")
 TITLE = text("# Title")
@@ -57,7 +59,6 @@ def execute_good(folder):
         ),
         new("raise ValueError('on purpose')", tags=("raises-exception",)),
         new(NAME, tags=("nbval-ignore-output",)),
-        new("undefined", tags=("gpu-999",)),
     )
     return path, execute(path)
 
@@ -77,7 +78,7 @@ def test_the_file_is_normal(good):
     nb = json.loads(path.read_text())
     cells = nb["cells"]
     counts = [c["execution_count"] for c in cells if c["cell_type"] == "code"]
-    assert counts == [*range(1, 10), None]  # the last needs GPUs
+    assert counts == [*range(1, 10)]
     assert [c["id"] for c in cells] == [f"cell-{i}" for i in range(len(cells))]
     assert nb["metadata"]["kernelspec"]["name"] == "python3"
     assert [o["text"] for o in cells[5]["outputs"]] == [["0\n", "1\n", "2\n"]]
@@ -108,6 +109,24 @@ def test_running_again_changes_nothing(good):
     assert done.returncode == 0, done.stderr
     assert "unchanged" in done.stdout
     assert path.read_text() == before
+
+
+def test_a_cell_that_needs_more_gpus_is_not_run(tmp_path):
+    cell = new("undefined", tags=("gpu-999",))
+    path = save(tmp_path / "a.ipynb", TITLE, code(LOAD.source), cell)
+    done = execute(path, "--backend", "torch")
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_did_not_run_keeps_its_stored_output():
+    kept = code("run()", printed("on two GPUs\n"), tags=("gpu-2",), count=7)
+    never = new("run()", tags=("gpu-2",))
+    nb = new_notebook(cells=[TITLE, kept, never, new("1")])
+    runs = {name: script.Run(outputs={2: [printed(name)]}) for name in BACKENDS}
+    merged = script.merged(nb, runs).cells[1:]
+    assert [cell.execution_count for cell in merged] == [1, None, 3]
+    words = [[output.text for output in cell.outputs] for cell in merged]
+    assert words == [["on two GPUs\n"], [], ["torch"]]
 
 
 @needs_all
