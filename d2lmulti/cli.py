@@ -46,15 +46,16 @@ def _parser() -> argparse.ArgumentParser:
     backend = os.environ.get("D2LMULTI_BACKEND") or "torch"
     run.add_argument("--backend", default=backend, help="torch, mxnet or paddle")
     run.add_argument("--devices", type=int, default=2, help="how many devices")
-    run.add_argument("--model", default="lenet", choices=MODELS)
-    run.add_argument("--dataset", default="digits", choices=DATASETS)
+    run.add_argument("--model", default="lenet", choices=MODELS, help="network")
+    run.add_argument("--dataset", default="digits", choices=DATASETS, help="images")
     run.add_argument("--batch-size", type=int, default=128, help="the whole batch")
     run.add_argument("--lr", type=float, default=0.05, help="learning rate")
-    run.add_argument("--momentum", type=float, default=0.9)
-    run.add_argument("--epochs", type=int, default=10)
+    run.add_argument("--momentum", type=float, default=0.9, help="of SGD")
+    run.add_argument("--epochs", type=int, default=10, help="passes over the data")
     run.add_argument("--seed", type=int, default=0, help="of weights and shuffling")
-    run.add_argument("--dtype", default="float32", choices=["float32", "float64"])
-    run.add_argument("--algorithm", default="star", choices=ALLREDUCE)
+    dtypes = ("float32", "float64")
+    run.add_argument("--dtype", default="float32", choices=dtypes, help="of weights")
+    run.add_argument("--algorithm", default="star", choices=ALLREDUCE, help="to sum by")
     run.add_argument("--json", type=Path, metavar="FILE", help="write the history")
     run.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the history")
 
@@ -80,7 +81,7 @@ def _doctor(_: argparse.Namespace) -> int:
         version = sys.modules[name].__version__
         two = ", ".join(map(str, devices(2, name)))
         print(
-            f"{name:7} {version:8} GPUs: {B.gpu_count()}; devices(2) gives {two}"
+            f"{name:7} {version:11} GPUs: {B.gpu_count()}; devices(2) gives {two}"
             f"{' (simulated)' if B.gpu_count() < 2 else ''}"
         )
     asked = os.environ.get("D2LMULTI_BACKEND")
