@@ -6,14 +6,14 @@ import os
 import sys
 from typing import Any
 
-from tqdm import tqdm
-
 
 def progress(total: int, unit: str, description: str) -> Any:
     """Make a progress bar on stderr; silent in tests, in pipes, and when asked.
 
     D2LMULTI_QUIET=1 silences it. A bar is shown on a terminal and in a notebook.
     """
+    from tqdm import tqdm  # here, so that importing d2lmulti stays quick
+
     ipython = sys.modules.get("IPython")  # a mere import of it is not yet a notebook
     notebook = ipython is not None and ipython.get_ipython() is not None
     shown = sys.stderr.isatty() or notebook
