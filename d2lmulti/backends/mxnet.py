@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import math
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, npx
+from mxnet.base import _LIB, check_call
 from mxnet.numpy import ndarray as Tensor
 
 from . import checks
@@ -76,12 +78,20 @@ def read(x: Tensor, first: int, last: int) -> Tensor:
     if first == last:  # an empty slice of mx.np has no storage to take a view of
         return mx.np.zeros((0,), dtype=x.dtype, ctx=x.ctx)
     with autograd.pause():
-        return x.detach().reshape_view(-1)[first:last]
+        flat = x.detach() if x.ndim == 1 else x.detach().reshape_view(-1)
+        return flat[first:last]
 
 
 def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> None:
     checks.write(x, first, last, y)
     if first == last:
+        return
+    if x.ctx.device_type != "gpu" and y.ctx.device_type != "gpu":
+        part, values = _memory(x, write=True)[first:last], _memory(y)
+        if add:
+            part += values
+        else:
+            part[:] = values
         return
     with autograd.pause():
         part = x.detach().reshape_view(-1)[first:last]  # reshape() would copy
@@ -90,6 +100,20 @@ def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> No
             part += y.as_in_ctx(x.ctx)
         else:
             y.copyto(part)  # a fifth of the cost of part[:] = y
+
+
+def _memory(x: Tensor, write: bool = False) -> np.ndarray:
+    """View the memory of a CPU tensor, flat, once MXNet has finished with it.
+
+    MXNet's own kernels add one number at a time, at a quarter of NumPy's speed.
+    """
+    wait = _LIB.MXNDArrayWaitToWrite if write else _LIB.MXNDArrayWaitToRead
+    check_call(wait(x.handle))
+    address = ctypes.c_void_p()
+    check_call(_LIB.MXNDArrayGetData(x.handle, ctypes.byref(address)))
+    dtype = np.dtype(x.dtype)
+    raw = (ctypes.c_char * (x.size * dtype.itemsize)).from_address(address.value)
+    return np.frombuffer(raw, dtype)
 
 
 def maximum_(x: Tensor, first: int, last: int, y: Tensor) -> None:

@@ -94,12 +94,13 @@ def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> No
         if not y.place._equals(x.place):
             y = y._copy_to(x.place, True)
         part = flat[first:last]
-        if not add:
-            flat[first:last] = y
-        elif part._is_shared_buffer_with(x):
+        if not part._is_shared_buffer_with(x):
+            # Slices are copies under FLAGS_use_stride_kernel=0.
+            flat[first:last] = part + y if add else y
+        elif add:
             part.add_(y)  # flat[first:last] += y would not reach x
-        else:  # slices are copies under FLAGS_use_stride_kernel=0
-            flat[first:last] = part + y
+        else:
+            part.copy_(y, False)  # in half the time of flat[first:last] = y
 
 
 def maximum_(x: Tensor, first: int, last: int, y: Tensor) -> None:

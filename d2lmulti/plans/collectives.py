@@ -58,22 +58,24 @@ def ring_reduce_scatter(ring: np.ndarray, edges: np.ndarray) -> Iterator[Round]:
 
     Part i starts its way at rank i + 1 and grows by one contribution at each stop.
     """
-    right = np.roll(ring, -1)
-    first, length = edges[:-1], np.diff(edges)
-    for step in range(1, len(ring)):  # the i-th rank sends part i - step
-        yield make_round(
-            ring, right, np.roll(first, step), np.roll(length, step), add=True
-        )
+    n, right = len(ring), np.roll(ring, -1)
+    first, length = _twice(edges[:-1]), _twice(np.diff(edges))
+    for step in range(1, n):  # the i-th rank sends part i - step
+        turned = slice(n - step, 2 * n - step)
+        yield make_round(ring, right, first[turned], length[turned], add=True)
 
 
 def ring_allgather(ring: np.ndarray, edges: np.ndarray) -> Iterator[Round]:
     """Pass part i, which the i-th rank of the ring holds, once round the ring."""
-    right = np.roll(ring, -1)
-    first, length = edges[:-1], np.diff(edges)
-    for step in range(len(ring) - 1):  # the i-th rank sends part i - step
-        yield make_round(
-            ring, right, np.roll(first, step), np.roll(length, step), add=False
-        )
+    n, right = len(ring), np.roll(ring, -1)
+    first, length = _twice(edges[:-1]), _twice(np.diff(edges))
+    for step in range(n - 1):  # the i-th rank sends part i - step
+        turned = slice(n - step, 2 * n - step)
+        yield make_round(ring, right, first[turned], length[turned], add=False)
+
+
+def _twice(values: np.ndarray) -> np.ndarray:
+    return np.concatenate([values, values])  # so that every rotation is a slice
 
 
 @plan

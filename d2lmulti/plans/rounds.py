@@ -9,7 +9,7 @@ bits in one process and across processes. A plan knows no framework and no opera
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import wraps
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -45,8 +45,20 @@ class Round:
         return len(self.source)
 
     def __iter__(self) -> Iterator[Transfer]:
-        columns = (getattr(self, f.name).tolist() for f in fields(self))
-        return map(Transfer._make, zip(*columns, strict=True))
+        rows = zip(*(column.tolist() for column in self.columns), strict=True)
+        return map(Transfer._make, rows)
+
+    @property
+    def columns(self) -> tuple[np.ndarray, ...]:
+        """The columns, in the order of `Transfer`."""
+        return (
+            self.source,
+            self.target,
+            self.source_first,
+            self.target_first,
+            self.length,
+            self.add,
+        )
 
 
 Plan = Callable[..., Iterator[Round]]  # of (ranks, length), sometimes with more
@@ -70,7 +82,7 @@ def make_round(
     columns.append(np.asarray(add, dtype=bool))
     rows = max((c.size for c in columns if c.ndim), default=1)
     # Full columns stay the same objects: in a round of thousands every copy counts.
-    columns = [c if c.ndim else np.broadcast_to(c, rows) for c in columns]
+    columns = [c if c.ndim else np.full(rows, c) for c in columns]
     return _sorted(columns)
 
 
@@ -89,9 +101,8 @@ def together(plans: Iterable[Iterable[Round]]) -> Iterator[Round]:
     """Run several plans at the same time: round i of the result is round i of each."""
     for rounds in zip_longest(*plans):
         parts = [round for round in rounds if round is not None]
-        yield _sorted(
-            [np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Round)]
-        )
+        tables = zip(*(part.columns for part in parts), strict=True)
+        yield _sorted([np.concatenate(column) for column in tables])
 
 
 def plan(rounds: Plan) -> Plan:

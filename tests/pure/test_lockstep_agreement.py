@@ -30,7 +30,7 @@ def sum_of(*shape):
     [
         (
             [model(sum_of(2)), model(sum_of(3)), model(sum_of(2))],
-            r"got Sum of \(2,\) float64 on ranks 0, 2 and Sum of \(3,\) float64 on rank 1",
+            r"Sum of \(2,\) float64 on ranks 0, 2 and Sum of \(3,\) float64 on rank 1",
         ),
         (
             [model(sum_of(2)), model(sum_of(2), sum_of(2, 2)), model()],
