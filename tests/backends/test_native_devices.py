@@ -124,6 +124,7 @@ def test_a_kind_of_torch_device_that_is_no_gpu_of_ours_is_refused(load, name):
         B.native(own)
 
 
+@pytest.mark.torch
 def test_an_own_device_that_is_not_there_is_unavailable(load):
     B = load("torch")
     with pytest.raises(DeviceUnavailable, match="torch"):
