@@ -1,0 +1,76 @@
+"""`import d2lmulti`: quick, without a framework; every name explains itself."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+import warnings
+from types import ModuleType
+
+import pytest
+
+import d2lmulti
+
+# What is imported only where it is used: the frameworks, and what takes long.
+LATE = ("torch", "mxnet", "paddle", "matplotlib", "sklearn", "pooch", "tqdm", "IPython")
+QUICK = 0.3  # seconds
+MODULES = [m.name for m in pkgutil.walk_packages(d2lmulti.__path__, "d2lmulti.")]
+MODULES.remove("d2lmulti.__main__")  # to import it is to run it
+
+TIMED_IMPORT = """
+import sys, time
+before = time.process_time()  # of this process alone: others do not slow it
+import d2lmulti
+print(time.process_time() - before, *sys.modules)
+"""
+
+
+def test_the_import_is_quick_and_imports_no_framework():
+    seconds = []
+    for _ in range(3):
+        told = subprocess.run(
+            [sys.executable, "-c", TIMED_IMPORT],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        best, *modules = told.stdout.split()
+        assert set(LATE).isdisjoint(modules)
+        seconds.append(float(best))
+    assert min(seconds) < QUICK
+
+
+@pytest.mark.parametrize("name", d2lmulti.__all__)
+def test_a_public_name_explains_itself(name):
+    told = inspect.getdoc(getattr(d2lmulti, name)) or ""
+    assert told.endswith(".") or "\n" in told
+    assert not told.startswith(f"{name}(")  # what a dataclass has without a docstring
+
+
+def test_public_names_are_named_once():
+    assert len(set(d2lmulti.__all__)) == len(d2lmulti.__all__)
+    shown = {
+        name
+        for name, thing in vars(d2lmulti).items()
+        if not name.startswith("_") and not isinstance(thing, ModuleType)
+    }
+    assert shown == set(d2lmulti.__all__)
+
+
+def load_module(name: str) -> ModuleType:
+    try:
+        with warnings.catch_warnings():  # a framework may warn while it is imported
+            warnings.simplefilter("ignore")
+            return importlib.import_module(name)
+    except Exception as error:
+        if name.rpartition(".")[2] in ("pytorch", "mxnet", "paddle", "horovod"):
+            pytest.skip(f"{name} does not import: {error!r}")
+        raise
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_in_docstrings_are_true(name):
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    assert doctest.testmod(load_module(name), optionflags=flags).failed == 0
