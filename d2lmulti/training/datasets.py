@@ -102,6 +102,7 @@ def _check_dtype(dtype: Any) -> np.dtype:
         known = np.dtype(dtype) if dtype is not None else None
     except TypeError:
         known = None
-    if known not in (np.dtype("float32"), np.dtype("float64")):
+    # NumPy takes None for float64, so it must not come to the comparison.
+    if known is None or known not in (np.dtype("float32"), np.dtype("float64")):
         raise InvalidInput(f"expected dtype float32 or float64, got {dtype!r}")
     return known

@@ -1,0 +1,28 @@
+"""What the tests of the data sets may ask for: a data folder, and no network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pure.idx_files import write_set
+
+from d2lmulti.training import fashion_mnist
+
+CLOSED = "http://127.0.0.1:9/"  # nobody listens there: as good as no network
+
+
+@pytest.fixture
+def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty data folder; no test reaches a real host or the user's own cache."""
+    monkeypatch.setattr(fashion_mnist, "URL", CLOSED)
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setenv("D2LMULTI_QUIET", "1")
+    monkeypatch.setenv("D2LMULTI_DATA", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def own_set(data_folder: Path) -> Path:
+    """The data folder, with a small set that somebody made."""
+    return write_set(data_folder)

@@ -1,0 +1,125 @@
+"""The data sets: their form, their dtypes, and what is in the digits."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from d2lmulti.errors import InvalidInput
+from d2lmulti.training.datasets import DATASETS, Dataset, load
+
+
+def check_arrays(data: Dataset, dtype: str) -> None:
+    for X, y in ((data.train_X, data.train_y), (data.test_X, data.test_y)):
+        assert X.shape == (len(y), 1, 28, 28)
+        assert X.dtype == dtype
+        assert y.dtype == np.int64
+        assert X.flags.c_contiguous and X.flags.writeable
+        assert set(y) <= set(range(len(data.classes)))
+
+
+# -- any data set ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", np.float64, np.dtype("f4")])
+@pytest.mark.parametrize("name", DATASETS)
+def test_every_data_set_has_the_same_form(
+    name: str, dtype: object, own_set: Path
+) -> None:
+    data = load(name, dtype)
+    assert data.name == name
+    assert len(data.classes) == 10
+    check_arrays(data, np.dtype(dtype).name)
+
+
+def test_a_data_set_cannot_be_changed_by_accident(own_set: Path) -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        load("fashion_mnist").train_X = np.zeros(3)
+
+
+def test_the_first_examples_are_the_first_and_the_test_set_stays(own_set: Path) -> None:
+    data = load("fashion_mnist")
+    small = data.first(7)
+    np.testing.assert_array_equal(small.train_X, data.train_X[:7])
+    np.testing.assert_array_equal(small.train_y, data.train_y[:7])
+    assert small.test_X is data.test_X
+    for n in (0, -1, 31):
+        with pytest.raises(InvalidInput, match=f"expected 1 to 30 .* got {n}"):
+            data.first(n)
+
+
+def test_a_data_set_shows_its_sizes_and_not_its_pixels() -> None:
+    assert repr(load("digits")) == (
+        "Dataset('digits': 1437 to train, 360 to test, 1 x 28 x 28, float32, "
+        "10 classes)"
+    )
+
+
+@pytest.mark.parametrize("name", ["mnist", "", None, ["digits"], "Digits"])
+def test_an_unknown_name_is_answered_with_the_known_ones(name: object) -> None:
+    with pytest.raises(InvalidInput, match="digits, fashion_mnist as data set, got"):
+        load(name)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float16", "int64", ">f4", "nonsense", None, object()]
+)
+@pytest.mark.parametrize("name", DATASETS)
+def test_another_dtype_is_refused(name: str, dtype: object) -> None:
+    with pytest.raises(InvalidInput, match="expected dtype float32 or float64, got"):
+        load(name, dtype)
+
+
+# -- digits ----------------------------------------------------------------------------
+
+
+def original() -> tuple[np.ndarray, np.ndarray]:
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    return digits.images, digits.target
+
+
+def test_digits_hold_every_original_image_once_with_its_label() -> None:
+    data = load("digits", "float64")
+    X, y = np.concatenate([data.train_X, data.test_X]), [*data.train_y, *data.test_y]
+    pixels = (X[:, 0, 3:27:3, 3:27:3] + 0.5) * 8  # the middle of every block
+    ours = sorted(
+        (*image.ravel(), label) for image, label in zip(pixels, y, strict=True)
+    )
+    images, labels = original()
+    theirs = sorted(
+        (*image.ravel(), label) for image, label in zip(images, labels, strict=True)
+    )
+    assert ours == theirs
+
+
+def test_digits_are_enlarged_as_the_docstring_says() -> None:
+    images, labels = original()
+    data = load("digits")
+    first = np.argsort(labels, kind="stable")[0]  # the first test image
+    image, scaled = data.test_X[np.flatnonzero(data.test_y == 0)[0], 0], images[first]
+    for row in range(28):
+        for column in range(28):
+            inside = 2 <= row < 26 and 2 <= column < 26
+            pixel = scaled[(row - 2) // 3, (column - 2) // 3] if inside else 0
+            assert image[row, column] == pixel / 8 - 0.5
+
+
+def test_digits_have_the_same_values_in_both_dtypes() -> None:
+    single, double = load("digits", "float32"), load("digits", "float64")
+    assert np.array_equal(single.train_X, double.train_X)
+    assert np.array_equal(single.test_X, double.test_X)
+
+
+def test_every_fifth_image_of_each_digit_is_for_testing() -> None:
+    data = load("digits")
+    assert (len(data.train_X), len(data.test_X)) == (1437, 360)
+    every = np.bincount(data.train_y) + np.bincount(data.test_y)
+    assert np.abs(np.bincount(data.test_y) - every / 5).max() < 1
+    # No image is in both parts.
+    train = {image.tobytes() for image in data.train_X}
+    assert not train & {image.tobytes() for image in data.test_X}
