@@ -95,6 +95,7 @@ def staleness(histories: Mapping[str, ServerHistory]) -> Figure:
         ax.set_xlabel("modelled seconds")
         ax.spines[["top", "right"]].set_visible(False)
     axes[0, 0].set_ylabel("staleness (updates)")
+    axes[0, 0].yaxis.get_major_locator().set_params(integer=True)
     handles = [
         Patch(color=device_colour(i), label=f"worker {i}") for i in range(workers)
     ]

@@ -1,0 +1,61 @@
+"""The pictures show the events of the run, no more and no less."""
+
+from __future__ import annotations
+
+import matplotlib
+import numpy as np
+import pytest
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt
+
+from d2lmulti import plot_servers
+from d2lmulti.cluster.push_pull import worker_seconds
+from d2lmulti.models.mlp import initial_mlp, mlp
+from d2lmulti.models.model import Model
+from d2lmulti.training.datasets import Dataset
+from d2lmulti.training.on_servers import ServerHistory, train_on_servers
+
+
+@pytest.fixture(scope="module")
+def history() -> ServerHistory:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(24, 4)), rng.integers(0, 3, 24)
+    tiny = Model("tiny", lambda rng: initial_mlp(rng, (4, 3)), mlp, mlp)
+    return train_on_servers(
+        3, 6, 0.1, mode="async", backend="reference", model=tiny,
+        dataset=Dataset("noise", X, y, X, y, ("a", "b", "c")),
+        seconds=worker_seconds(3, 99, jitter=0.3),
+    )  # fmt: skip
+
+
+def test_a_bar_for_every_gradient(history: ServerHistory) -> None:
+    figure = plot_servers.timeline({"free": history}, history.seconds)
+    (ax,) = figure.axes
+    assert len(ax.patches) == len(history.pushes) == 12
+    ends = sorted(bar.get_x() + bar.get_width() for bar in ax.patches)
+    assert ends == pytest.approx([push.seconds for push in history.pushes])
+    plt.close(figure)
+
+
+def test_a_point_for_every_staleness(history: ServerHistory) -> None:
+    figure = plot_servers.staleness({"free": history})
+    (ax,) = figure.axes
+    points = np.concatenate([c.get_offsets() for c in ax.collections])
+    assert sorted(points[:, 1]) == sorted(history.staleness)
+    plt.close(figure)
+
+
+def test_lines_end_where_the_runs_end(history: ServerHistory) -> None:
+    figure = plot_servers.loss_by_second({"one": {"free": history}, "two": {}})
+    line = figure.axes[0].lines[0]
+    assert list(zip(*line.get_data(), strict=True)) == history.curve
+    plt.close(figure)
+
+
+def test_the_bars_of_a_placement_hold_everything() -> None:
+    figure = plot_servers.placements([5, 3, 9], 2)
+    for ax in figure.axes:
+        assert sum(bar.get_width() for bar in ax.patches) == 17
+    plt.close(figure)
