@@ -46,7 +46,7 @@ export TORCH_INDEX
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup book serve test check test-units test-notebooks test-torch \
+.PHONY: help setup book serve lab test check test-units test-notebooks test-torch \
   check-pages execute bench clean
 
 help: ## list the targets
@@ -70,6 +70,9 @@ serve: ## show the built book on this machine
 	@test -e _build/html/index.html || $(MAKE) book
 	@echo "The book is at http://$(HOST):$(PORT) (Ctrl-C ends it)"
 	@$(RUN) -m http.server $(PORT) --bind $(HOST) --directory _build/html
+
+lab: setup ## open the chapters in Jupyter and run them by hand
+	$(RUN) -m jupyter lab chapters
 
 test: check test-units test-notebooks ## all checks and tests, notebooks on every backend
 
