@@ -16,7 +16,8 @@ import pytest
 import d2lmulti
 
 # What is imported only where it is used: the frameworks, and what takes long.
-LATE = ("torch", "mxnet", "paddle", "matplotlib", "sklearn", "pooch", "tqdm", "IPython")
+FRAMEWORKS = ("torch", "mxnet", "paddle", "horovod")
+LATE = (*FRAMEWORKS, "matplotlib", "sklearn", "pooch", "tqdm", "IPython")
 QUICK = 0.3  # seconds
 MODULES = [m.name for m in pkgutil.walk_packages(d2lmulti.__path__, "d2lmulti.")]
 MODULES.remove("d2lmulti.__main__")  # to import it is to run it
@@ -65,7 +66,7 @@ def load_module(name: str) -> ModuleType:
             warnings.simplefilter("ignore")
             return importlib.import_module(name)
     except Exception as error:
-        if name.rpartition(".")[2] in ("pytorch", "mxnet", "paddle", "horovod"):
+        if any(framework in name for framework in FRAMEWORKS):
             pytest.skip(f"{name} does not import: {error!r}")
         raise
 
