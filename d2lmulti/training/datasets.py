@@ -65,18 +65,28 @@ def load(name: str, dtype: Any = "float32") -> Dataset:
 
 
 def digits(dtype: Any = "float32") -> Dataset:
-    """Load 1,437 + 360 handwritten digits; scaling still being chosen."""
+    """Load scikit-learn's 1,797 handwritten digits of 8 x 8, enlarged to 28 x 28.
+
+    Every pixel becomes a block of 3 x 3, with a margin of 2 background pixels around
+    the image. Pixels from 0 (background) to 16 become x / 8 - 0.5, so from -0.5 to 1.5
+    with a mean near 0. All are multiples of 1/8: the same in float32 and float64.
+
+    The split is `numpy.random.default_rng(0).permutation(1797)`: the first 1,437 for
+    training, the last 360 for testing, with the same writers in both parts. Accuracies
+    depend on the split: over several others LeNet's mean was one point lower.
+    Raises `InvalidInput` for a dtype that is neither float32 nor float64.
+    Source: E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten Digits", 1998.
+    """
     from sklearn.datasets import load_digits  # here: it takes a second to import
 
     dtype = _check_dtype(dtype)
     pixels, y = load_digits(return_X_y=True)  # (1797, 64) from 0 to 16, (1797,)
     blocks = pixels.reshape(-1, 8, 8).repeat(3, axis=1).repeat(3, axis=2)
-    X = np.pad(blocks, ((0, 0), (2, 2), (2, 2)))[:, None] / 8 - 0.5
-    y = y.astype(np.int64)
-    test = np.zeros(len(y), bool)
-    test[np.argsort(y, kind="stable")[::5]] = True
-    X = X.astype(dtype)
-    return Dataset("digits", X[~test], y[~test], X[test], y[test], tuple("0123456789"))
+    X = np.pad(blocks, ((0, 0), (2, 2), (2, 2)))[:, None]  # (1797, 1, 28, 28)
+    X, y = (X / 8 - 0.5).astype(dtype), y.astype(np.int64)
+    order = np.random.default_rng(0).permutation(len(X))
+    train, test = order[:1437], order[1437:]
+    return Dataset("digits", X[train], y[train], X[test], y[test], tuple("0123456789"))
 
 
 def fashion_mnist(dtype: Any = "float32") -> Dataset:

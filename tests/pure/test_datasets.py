@@ -99,14 +99,19 @@ def test_digits_hold_every_original_image_once_with_its_label() -> None:
 
 def test_digits_are_enlarged_as_the_docstring_says() -> None:
     images, labels = original()
+    order = np.random.default_rng(0).permutation(1797)
     data = load("digits")
-    first = np.argsort(labels, kind="stable")[0]  # the first test image
-    image, scaled = data.test_X[np.flatnonzero(data.test_y == 0)[0], 0], images[first]
-    for row in range(28):
-        for column in range(28):
-            inside = 2 <= row < 26 and 2 <= column < 26
-            pixel = scaled[(row - 2) // 3, (column - 2) // 3] if inside else 0
-            assert image[row, column] == pixel / 8 - 0.5
+    for image, label, source in (
+        (data.train_X[0, 0], data.train_y[0], order[0]),
+        (data.test_X[-1, 0], data.test_y[-1], order[-1]),
+    ):
+        assert label == labels[source]
+        for row in range(28):
+            for column in range(28):
+                inside = 2 <= row < 26 and 2 <= column < 26
+                place = source, (row - 2) // 3, (column - 2) // 3
+                pixel = images[place] if inside else 0
+                assert image[row, column] == pixel / 8 - 0.5
 
 
 def test_digits_have_the_same_values_in_both_dtypes() -> None:
@@ -115,11 +120,10 @@ def test_digits_have_the_same_values_in_both_dtypes() -> None:
     assert np.array_equal(single.test_X, double.test_X)
 
 
-def test_every_fifth_image_of_each_digit_is_for_testing() -> None:
+def test_no_digit_is_in_both_parts_and_the_split_is_fixed() -> None:
     data = load("digits")
     assert (len(data.train_X), len(data.test_X)) == (1437, 360)
-    every = np.bincount(data.train_y) + np.bincount(data.test_y)
-    assert np.abs(np.bincount(data.test_y) - every / 5).max() < 1
-    # No image is in both parts.
     train = {image.tobytes() for image in data.train_X}
     assert not train & {image.tobytes() for image in data.test_X}
+    assert data.train_y[:10].tolist() == [6, 6, 6, 2, 5, 6, 6, 2, 2, 1]
+    assert data.test_y[:10].tolist() == [0, 8, 8, 9, 8, 3, 7, 5, 0, 6]
