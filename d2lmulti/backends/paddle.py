@@ -79,8 +79,11 @@ def read(x: Tensor, first: int, last: int) -> Tensor:
 
 
 def _flat(x: Tensor) -> Tensor:
-    x = x.detach()  # reshape gives a view, but of a scalar it gives a copy
-    return x.reshape([-1]) if len(x.shape) else x.unsqueeze(0)
+    x = x.detach()
+    if x.ndim == 1:
+        return x
+    # reshape gives a view, but of a scalar it gives a copy
+    return x.reshape([-1]) if x.ndim else x.unsqueeze(0)
 
 
 def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> None:
@@ -90,7 +93,7 @@ def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> No
         return
     with paddle.no_grad():
         flat = _flat(x)
-        y = y.detach().reshape([-1])
+        y = _flat(y)
         if not y.place._equals(x.place):
             y = y._copy_to(x.place, True)
         part = flat[first:last]

@@ -9,6 +9,7 @@ rank. Chapter: *allreduce*.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache, partial
 from typing import Literal
 
 import numpy as np
@@ -55,11 +56,22 @@ def allreduce(
     group = group_for(len(data), group)
     if algorithm == "auto":
         algorithm = choose_allreduce(group.size, nbytes(data[0]))
-    plan = algorithm if callable(algorithm) else ALLREDUCE[algorithm]
+    plan = algorithm if callable(algorithm) else partial(_rounds, algorithm)
     run_plan(data, plan(group.size, element_count(data[0])), group, op)
     if op == "mean":
         for x in data:
             _divide_(x, group.size)
+
+
+def _rounds(algorithm: str, ranks: int, length: int) -> Iterable[Round]:
+    if ranks > 16:
+        return ALLREDUCE[algorithm](ranks, length)
+    return _remembered(algorithm, ranks, length)
+
+
+@lru_cache(maxsize=256)  # a training step repeats the same few plans
+def _remembered(algorithm: str, ranks: int, length: int) -> list[Round]:
+    return list(ALLREDUCE[algorithm](ranks, length))
 
 
 def reduce(

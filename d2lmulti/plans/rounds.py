@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import wraps
+from functools import cached_property, wraps
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -45,8 +45,30 @@ class Round:
         return len(self.source)
 
     def __iter__(self) -> Iterator[Transfer]:
+        return iter(self.transfers)
+
+    @cached_property
+    def transfers(self) -> list[Transfer]:
+        """The rows as Python integers (kept: a plan may be run many times)."""
         rows = zip(*(column.tolist() for column in self.columns), strict=True)
-        return map(Transfer._make, rows)
+        return list(map(Transfer._make, rows))
+
+    @cached_property
+    def overtaken(self) -> frozenset[int]:
+        """Rows that send from a part which an earlier row writes to.
+
+        Carried out one by one, these would send the state *after* that row: whoever
+        carries out the round must read their parts first, and keep them.
+        """
+        found = set()
+        written: dict[int, list[tuple[int, int]]] = {}
+        for i, t in enumerate(self.transfers):
+            first, last = t.source_first, t.source_first + t.length
+            if any(a < last and first < b for a, b in written.get(t.source, ())):
+                found.add(i)
+            into = (t.target_first, t.target_first + t.length)
+            written.setdefault(t.target, []).append(into)
+        return frozenset(found)
 
     @property
     def columns(self) -> tuple[np.ndarray, ...]:

@@ -20,20 +20,14 @@ class LocalTransport:
     ) -> None:
         """Carry out one round in place; `data[i]` is the tensor of rank i."""
         B = backend_of(data[0])
-        transfers = list(round)
-        saved = {}
-        written: dict[int, list[tuple[int, int]]] = {}
-        for i, t in enumerate(transfers):
-            first, last = t.source_first, t.source_first + t.length
-            # A part that an earlier row writes to must be saved: it is sent as it was.
-            if any(a < last and first < b for a, b in written.get(t.source, ())):
-                part = B.read(data[t.source], first, last)
-                saved[i] = B.copy_to(part, B.device_of(part))
-            into = (t.target_first, t.target_first + t.length)
-            written.setdefault(t.target, []).append(into)
-        for i, t in enumerate(transfers):
-            first, last = t.source_first, t.source_first + t.length
-            part = saved[i] if i in saved else B.read(data[t.source], first, last)
+        # Read everything first: a view costs less while its code is still in the cache.
+        parts = [
+            B.read(data[t.source], t.source_first, t.source_first + t.length)
+            for t in round.transfers
+        ]
+        for i in round.overtaken:  # a view would show what is written before its turn
+            parts[i] = B.copy_to(parts[i], B.device_of(parts[i]))
+        for t, part in zip(round.transfers, parts, strict=True):
             first, last = t.target_first, t.target_first + t.length
             if t.add and combine == "max":
                 B.maximum_(data[t.target], first, last, part)
