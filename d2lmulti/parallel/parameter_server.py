@@ -179,6 +179,8 @@ class ParameterServer:
         return [other for other, steps in enumerate(self.done) if steps < allowed]
 
     def _count(self, worker: int, pull: bool) -> None:
+        if not open_ledgers():
+            return
         workers, size = len(self._replicas), itemsize(self.shard[0])
         ranks = [workers + server for server in range(self.servers)]
         source, target = (ranks, worker) if pull else (worker, ranks)
