@@ -13,6 +13,10 @@ class InvalidInput(D2LMultiError, ValueError):
     """An argument has the wrong value, type, shape or length."""
 
 
+class PlanError(InvalidInput):
+    """A plan is wrong; the message names the round (from 1), the rank and the part."""
+
+
 class BackendNotInstalled(D2LMultiError, ImportError):
     """A framework is asked for that this Python does not have."""
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from d2lmulti.errors import InvalidInput
+from d2lmulti.errors import InvalidInput, PlanError
 from d2lmulti.plans.allreduce import ALLREDUCE, hierarchical, ring
 from d2lmulti.plans.chunks import even_bounds, even_edges
 from d2lmulti.plans.collectives import (
@@ -20,7 +20,7 @@ from d2lmulti.plans.collectives import (
     reduce_scatter,
 )
 from d2lmulti.plans.rounds import Round, make_round, together
-from d2lmulti.plans.verify import PlanError, compare, verify
+from d2lmulti.plans.verify import compare, verify
 
 PER_NODE = {
     f"hierarchical by {k}": partial(hierarchical, per_node=k) for k in (1, 2, 3, 5, 16)
@@ -86,6 +86,8 @@ def test_arguments_out_of_range_are_refused():
     for bad in ((0, 5), (-1, 5), (3, -1)):
         with pytest.raises(InvalidInput, match="at least 1 rank"):
             ring(*bad)
+    with pytest.raises(InvalidInput, match="at least 1 rank per node, got 0"):
+        list(hierarchical(4, 5, per_node=0))
 
 
 @given(total=st.integers(0, 10**6), parts=st.integers(1, 100))
