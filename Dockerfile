@@ -6,7 +6,7 @@
 # Started" on pytorch.org) the image is several GB bigger: torch then brings CUDA.
 FROM python:3.11-slim
 
-# EXTRA=chromium also allows `make check-pages`.
+# EXTRA="chromium libatomic1" also allows `make check-pages`.
 ARG EXTRA=""
 RUN apt-get update \
  && apt-get install -y --no-install-recommends make $EXTRA \
