@@ -40,6 +40,11 @@ def test_a_data_set_cannot_be_changed_by_accident(own_set: Path) -> None:
         load("fashion_mnist").train_X = np.zeros(3)
 
 
+def test_two_data_sets_can_be_compared_and_kept_in_a_set(own_set: Path) -> None:
+    one, other = load("fashion_mnist"), load("fashion_mnist")
+    assert one != other and len({one, other, one}) == 2
+
+
 def test_the_first_examples_are_the_first_and_the_test_set_stays(own_set: Path) -> None:
     data = load("fashion_mnist")
     small = data.first(7)

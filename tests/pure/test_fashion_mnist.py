@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import logging
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -182,3 +184,15 @@ def test_the_progress_bar_is_off_when_asked(
     out, err = capfd.readouterr()
     assert out == ""
     assert err == "" if quiet else TRAIN_IMAGES in err and "100%" in err
+
+
+def test_pooch_does_not_report_beside_the_bar_but_later_again(
+    published: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, said = pooch.get_logger(), io.StringIO()
+    monkeypatch.setattr(log, "handlers", [logging.StreamHandler(said)])
+    log.setLevel("INFO")
+    load("fashion_mnist")
+    assert said.getvalue() == ""
+    log.info("a download of somebody else")
+    assert said.getvalue() == "a download of somebody else\n"

@@ -38,6 +38,11 @@ BROKEN = {
     "not gzip": (TRAIN_IMAGES, lambda _: b"<html>", "expected a whole gzip file"),
     "gzip cut short": (TRAIN_IMAGES, lambda c: c[:-9], "a whole gzip file, got"),
     "gzip header only": (TEST_LABELS, lambda c: c[:10], "a whole gzip file, got"),
+    "garbage in the middle": (
+        TRAIN_IMAGES,
+        lambda c: c[:20] + b"\xff" * 40 + c[60:],
+        "a whole gzip file, got Error -3",
+    ),
     "a flipped bit": (TEST_IMAGES, flipped, "a whole gzip file, got CRC check failed"),
     "labels for images": (
         TRAIN_IMAGES,
