@@ -6,15 +6,26 @@ imports no framework.
 
 from .backends import backend_of, get_backend
 from .cluster.ledger import Ledger, ledger
-from .comm.collectives import allreduce
+from .cluster.push_pull import Network, worker_seconds
+from .comm.collectives import (
+    allgather,
+    allreduce,
+    alltoall,
+    broadcast,
+    reduce,
+    reduce_scatter,
+)
 from .comm.devices import Device, devices, try_all_gpus, try_gpu
 from .comm.split import split_batch
 from .models import get_model
 from .optimizers import SGD
 from .parallel.data import get_params, train_batch
+from .parallel.deployment import DeploymentConfig, train_clones
+from .parallel.parameter_server import ParameterServer
 from .training.datasets import Dataset, load
 from .training.evaluate import evaluate
 from .training.loop import History, train
+from .training.on_servers import ServerHistory, train_on_servers
 
 __all__ = [
     "get_backend",
@@ -36,5 +47,17 @@ __all__ = [
     "History",
     "ledger",
     "Ledger",
+    "reduce",
+    "broadcast",
+    "reduce_scatter",
+    "allgather",
+    "alltoall",
+    "ParameterServer",
+    "Network",
+    "worker_seconds",
+    "train_on_servers",
+    "ServerHistory",
+    "DeploymentConfig",
+    "train_clones",
 ]
 __version__ = "0.1.0"
