@@ -58,6 +58,23 @@ def play(
         yield state
 
 
+def film(
+    rounds: Iterable[Round], ranks: int, length: int, collective: str = "allreduce"
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return edges and, before the first round and after each, held[rank, piece, c].
+
+    Neighbouring pieces that share their fate are one piece here: good for pictures.
+    """
+    frames = []
+    for state in play(rounds, ranks, length, collective):
+        edges = state.edges
+        frames.append(state.held.copy())
+    story = np.stack(frames)  # (frames, ranks, pieces, contributors)
+    differs = (story[:, :, 1:] != story[:, :, :-1]).any(axis=(0, 1, 3))
+    first = np.concatenate([[0], np.flatnonzero(differs) + 1])
+    return np.append(edges[first], edges[-1]), list(story[:, :, first])
+
+
 def in_words(t: Transfer) -> str:
     """Name a transfer: ranks and elements."""
     part = f"elements {t.source_first} to {t.source_first + t.length}"
