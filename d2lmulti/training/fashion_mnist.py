@@ -68,13 +68,9 @@ def find_files() -> Path:
     """
     own = data_folder()
     home = own / "fashion_mnist"
-    for folder in (home, own):
-        present = [name for name in MD5 if (folder / name).exists()]
-        if present:
-            home = folder
-            break
-    else:
-        present = []
+    if not _present(home) and _present(own):
+        home = own
+    present = _present(home)
     missing = [name for name in MD5 if name not in present]
     if missing:
         _check_published(home, present, missing)
@@ -100,6 +96,10 @@ def data_folder() -> Path:
     return folder
 
 
+def _present(folder: Path) -> list[str]:
+    return [name for name in MD5 if (folder / name).exists()]
+
+
 def _check_published(folder: Path, present: list[str], missing: list[str]) -> None:
     """Refuse to complete a set of somebody's own with files of the published one."""
     import pooch
@@ -118,8 +118,7 @@ def _download(folder: Path, name: str) -> None:
     import pooch
 
     log = pooch.get_logger()
-    level = log.level
-    log.setLevel("WARNING")  # the progress bar says what happens
+    was, log.disabled = log.disabled, True  # the progress bar says what happens
     try:
         # pooch sets the total; a 0 here would mean no bar.
         with progress(1, "B", name) as bar:
@@ -139,4 +138,4 @@ def _download(folder: Path, name: str) -> None:
             f"Try again, or put a good copy into {folder} by hand"
         ) from error
     finally:
-        log.setLevel(level)
+        log.disabled = was
