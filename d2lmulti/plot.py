@@ -150,7 +150,18 @@ def batch_split(examples: int, devices: int) -> Figure:
 def plan_rounds(plan: Iterable[Round], ranks: int, title: str = "") -> Figure:
     """Draw each round of a plan: an arrow a transfer, solid to add, dashed to copy."""
     rounds = list(plan)
-    figure, axes = _figure(1 + 3.1 * len(rounds), 0.75 + 0.62 * ranks, len(rounds))
+    columns = min(len(rounds), 3)  # more in a row would be too small to read
+    lines = -(-len(rounds) // columns)
+    figure, grid = plt.subplots(
+        lines,
+        columns,
+        figsize=(1 + 3.1 * columns, (0.75 + 0.5 * ranks) * lines),
+        squeeze=False,
+        layout="constrained",
+    )
+    for ax in grid.flat[len(rounds) :]:
+        ax.axis("off")
+    axes = grid.flat[: len(rounds)]
     for number, (ax, round) in enumerate(zip(axes, rounds, strict=True), 1):
         _blank(ax, 4, ranks + 0.1, f"{title} round {number}".strip())
         for rank in range(ranks):
