@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import mxnet as mx
 import numpy as np
@@ -151,6 +152,17 @@ def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
         if "computational graph" in str(error):
             raise checks.not_recorded() from error
         raise
+
+
+@contextmanager
+def on_grad_ready(
+    params: Sequence[Tensor], ready: Callable[[int], None]
+) -> Iterator[None]:
+    yield
+    # No hooks: but backward only starts the work, so wait for it from its end.
+    for i in reversed(range(len(params))):
+        grad(params[i]).wait_to_read()
+        ready(i)
 
 
 def grad(x: Tensor) -> Tensor:

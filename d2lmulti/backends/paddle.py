@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from paddle import Tensor
 from . import checks
 from .device_names import place
 from .protocol import AnyDevice, Context
+from .reporting import Reporter
 
 name = "paddle"
 
@@ -139,6 +142,29 @@ def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
     # Paddle itself would do nothing for these, and say nothing.
     checks.recorded([not y.stop_gradient for y in ys])
     paddle.autograd.backward(list(ys), list(dys) if dys is not None else None)
+
+
+@contextmanager
+def on_grad_ready(
+    params: Sequence[Tensor], ready: Callable[[int], None]
+) -> Iterator[None]:
+    reporter = Reporter(len(params), ready)
+    arrived: list[int] = []
+
+    def arrive(i: int, _: Tensor) -> None:
+        if arrived:  # Paddle calls before it adds: the one before is finished now
+            reporter.tell(arrived.pop())
+        arrived.append(i)
+
+    hooks = [p.register_hook(partial(arrive, i)) for i, p in enumerate(params)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if arrived:
+        reporter.tell(arrived.pop())
+    reporter.tell_rest()
 
 
 def grad(x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ Setup and data parallelism: see the chapters *setup* and *data_parallel*.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -126,6 +126,16 @@ class Backend(Protocol):
         the gradient that arrived from another device. This uses the graph up: tensors
         that share one go backward in one call. Raises `InvalidInput` for a y that no
         recorded operation made, and for `dys` of other shapes, dtypes or number.
+        """
+
+    def on_grad_ready(
+        self, params: Sequence[Tensor], ready: Callable[[int], None]
+    ) -> Context:
+        """Inside, call `ready(i)` when a backward pass has finished grad(params[i]).
+
+        Where the framework has hooks, the call comes while the pass still works on
+        other gradients. What no pass reached is reported at the end of the block. Where
+        several passes of a block reach a parameter, each of them may report it.
         """
 
     def grad(self, x: Tensor) -> Tensor:

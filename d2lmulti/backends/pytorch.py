@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import copy_context
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,6 +15,7 @@ from torch import Tensor
 from . import checks
 from .device_names import place
 from .protocol import AnyDevice, Context
+from .reporting import Reporter
 
 name = "torch"
 
@@ -115,6 +119,26 @@ def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
     torch.autograd.backward(
         list(ys), list(dys) if dys is not None else [torch.ones_like(y) for y in ys]
     )
+
+
+@contextmanager
+def on_grad_ready(
+    params: Sequence[Tensor], ready: Callable[[int], None]
+) -> Iterator[None]:
+    reporter = Reporter(len(params), ready)
+    # The gradients of a GPU come on a thread of its own, which knows no context.
+    hooks = [
+        p.register_post_accumulate_grad_hook(
+            partial(copy_context().run, reporter.tell, i)
+        )
+        for i, p in enumerate(params)
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+    reporter.tell_rest()
 
 
 def grad(x: Tensor) -> Tensor:

@@ -8,7 +8,9 @@ Operations hand `result` their value and one pullback an input (see `tape.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from ..errors import InvalidInput
 from . import checks, tape
 from .device_names import place
 from .protocol import AnyDevice, Context
+from .reporting import Reporter
 from .tape import Tensor, result
 from .windows import correlate, cut_windows, join_windows, pad
 
@@ -108,6 +111,21 @@ def pause() -> Context:
 
 def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
     tape.backward(ys, dys)
+
+
+@contextmanager
+def on_grad_ready(
+    params: Sequence[Tensor], ready: Callable[[int], None]
+) -> Iterator[None]:
+    reporter = Reporter(len(params), ready)
+    for i, p in enumerate(params):
+        p.on_gradient = partial(reporter.tell, i)
+    try:
+        yield
+    finally:
+        for p in params:
+            p.on_gradient = None
+    reporter.tell_rest()
 
 
 def grad(x: Tensor) -> Tensor:

@@ -46,9 +46,10 @@ class Tensor:
 
     `notes` are pairs (input, pullback): empty for a leaf, None once they are used up.
     `depth` is one more than that of the deepest input, so inputs come before results.
+    `on_gradient`, if set, is called whenever a backward pass has added its gradient.
     """
 
-    __slots__ = ("value", "gradient", "notes", "depth")
+    __slots__ = ("value", "gradient", "notes", "depth", "on_gradient")
     __array_ufunc__ = None  # lets `numpy_scalar * tensor` come to __rmul__
 
     def __init__(self, value: Any) -> None:
@@ -56,6 +57,7 @@ class Tensor:
         self.gradient: Tensor | None = None
         self.notes: tuple[tuple[Tensor, Pullback], ...] | None = ()
         self.depth = 0
+        self.on_gradient: Callable[[], None] | None = None  # for on_grad_ready
 
     @property
     def in_graph(self) -> bool:
@@ -228,6 +230,8 @@ def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
         d = total.pop(id(x))
         if x.gradient is not None:
             x.gradient.value += d
+            if x.on_gradient is not None:
+                x.on_gradient()
         if x.notes is None:
             raise checks.not_recorded()
         for parent, pullback in x.notes:

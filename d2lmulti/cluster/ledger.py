@@ -24,6 +24,14 @@ from .links import LinkTable
 _open: ContextVar[tuple[Ledger, ...]] = ContextVar("open_ledgers", default=())
 
 
+class Mark(NamedTuple):
+    """Something that happened, and what had moved by then: the ledger's clock."""
+
+    label: str
+    rounds: int
+    bytes: int
+
+
 class RoundTotal(NamedTuple):
     """What one round moved."""
 
@@ -39,6 +47,7 @@ class Ledger:
     messages: int = 0
     bytes: int = 0
     loaded: int = 0  # host to devices: batches and initial parameters
+    marks: list[Mark] = field(default_factory=list, repr=False)
     _table: LinkTable = field(default_factory=LinkTable, repr=False)
     # Plain 64-bit integers: a long run has many rounds.
     _round_messages: array[int] = field(default_factory=lambda: array("q"), repr=False)
@@ -65,6 +74,10 @@ class Ledger:
         for round in plan:
             self.count_round(round, itemsize)
         return self
+
+    def mark(self, label: str) -> None:
+        """Note that something happened now, between two rounds."""
+        self.marks.append(Mark(label, self.rounds, self.bytes))
 
     @property
     def sent(self) -> Counter[int]:

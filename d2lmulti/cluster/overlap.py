@@ -1,0 +1,54 @@
+"""When does the last bucket arrive? Communication behind the backward pass, modelled.
+
+One network, one bucket at a time: a bucket begins when it is ready and the one before
+it has arrived. What remains after the backward pass is all that a step waits for.
+Chapter: *allreduce*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from ..errors import InvalidInput
+from ..plans.rounds import Round
+
+
+def plan_seconds(
+    rounds: Iterable[Round], itemsize: int, start_up: float, bytes_per_second: float
+) -> float:
+    """Seconds a plan takes where every rank sends and receives at one rate each.
+
+    A round costs the start-up time of its messages, one after another, on the rank that
+    sends or receives most of them, and the bytes of the rank that moves most.
+    """
+    seconds = 0.0
+    for r in rounds:
+        ends = (r.source, r.target)
+        messages = max(int(np.bincount(end).max()) for end in ends)
+        moved = max(int(np.bincount(end, weights=r.length).max()) for end in ends)
+        seconds += messages * start_up + moved * itemsize / bytes_per_second
+    return seconds
+
+
+def spans(ready: Sequence[float], costs: Sequence[float]) -> list[tuple[float, float]]:
+    """Give (begin, end) of every bucket, in the order in which they are reduced.
+
+    `ready[i]` is when the last gradient of bucket i is there, `costs[i]` what its
+    all-reduce takes, in seconds.
+
+    >>> spans([1.0, 2.0, 3.0], [1.5, 1.0, 0.25])
+    [(1.0, 2.5), (2.5, 3.5), (3.5, 3.75)]
+    """
+    if len(ready) != len(costs):
+        raise InvalidInput(
+            f"expected one cost for each of {len(ready)} buckets, got {len(costs)}"
+        )
+    out: list[tuple[float, float]] = []
+    free = 0.0
+    for when, cost in zip(ready, costs, strict=True):
+        begin = max(when, free)
+        free = begin + cost
+        out.append((begin, free))
+    return out

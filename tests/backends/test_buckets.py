@@ -1,0 +1,177 @@
+"""Buckets change when gradients travel, and never what arrives."""
+
+import numpy as np
+import pytest
+from backends.compare import assert_same_bits
+
+from d2lmulti import allreduce, ledger
+from d2lmulti.cluster.ledger import Ledger
+from d2lmulti.comm.group import local_group
+from d2lmulti.errors import InvalidInput
+from d2lmulti.parallel.buckets import cut_into_buckets, reduce_in_buckets
+from d2lmulti.parallel.lockstep import run_lockstep
+from d2lmulti.plans.allreduce import ring
+from d2lmulti.plans.calls import Sum
+
+SHAPES = [(3, 4), (4, 5), (5, 2), (2, 2)]  # 12, 20, 10 and 4 numbers
+K = 3  # devices
+
+
+def device_params(B, dtype="float32", k=K):
+    rng = np.random.default_rng(0)
+    start = [rng.normal(size=shape).astype(dtype) for shape in SHAPES]
+    replicas = [[B.array(p) for p in start] for _ in range(k)]
+    for params in replicas:
+        for p in params:
+            B.attach_grad(p)
+    return replicas
+
+
+def losses_of(B, replicas, dtype="float32"):
+    rng = np.random.default_rng(1)
+    losses = []
+    with B.record():
+        for params in replicas:
+            x = B.array(rng.normal(size=(2, 3)).astype(dtype))
+            for p in params:
+                x = B.relu(x @ p + 1)
+            losses.append(x.sum())
+    return losses
+
+
+def gradients(B, replicas):
+    return [[B.numpy(B.grad(p)) for p in params] for params in replicas]
+
+
+def unbucketed(B, algorithm):
+    replicas = device_params(B)
+    B.backward(losses_of(B, replicas))
+    for same in zip(*replicas, strict=True):
+        allreduce([B.grad(p) for p in same], algorithm)
+    return gradients(B, replicas)
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 60, 100, 10**6])
+@pytest.mark.parametrize("algorithm", ["star", "ring", "halving_doubling"])
+def test_buckets_give_the_sums_of_single_all_reduces(B, bucket_bytes, algorithm):
+    replicas = device_params(B)
+    losses = losses_of(B, replicas)
+    with reduce_in_buckets(replicas, bucket_bytes, algorithm):
+        B.backward(losses)
+    got, want = gradients(B, replicas), unbucketed(B, algorithm)
+    for params in got[1:]:
+        for other, first in zip(params, got[0], strict=True):
+            assert_same_bits(other, first)
+    for a, b in zip(got[0], want[0], strict=True):
+        if algorithm == "star":  # which adds every element in the order of the ranks
+            assert_same_bits(a, b)
+        assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max()
+        assert np.abs(b).max() > 0
+
+
+def test_buckets_are_filled_from_the_last_parameter(B):
+    params = device_params(B)[0]  # of 48, 80, 40 and 16 bytes
+    assert cut_into_buckets(params, 1) == [[3], [2], [1], [0]]
+    assert cut_into_buckets(params, 56) == [[3, 2], [1], [0]]
+    assert cut_into_buckets(params, 128) == [[3, 2], [1, 0]]
+    assert cut_into_buckets(params, 184) == [[3, 2, 1, 0]]
+    mixed = [B.array(np.ones(2, d)) for d in ("float32", "float64", "float64")]
+    assert cut_into_buckets(mixed, 1000) == [[2, 1], [0]]
+    for bad in (0, -1, True, float("nan")):
+        with pytest.raises(InvalidInput, match="at least 1 byte"):
+            cut_into_buckets(params, bad)
+
+
+def test_the_same_bytes_move_in_fewer_messages(B):
+    counts = {}
+    for bucket_bytes in (1, 128, 10**6):
+        replicas = device_params(B)
+        losses = losses_of(B, replicas)
+        with ledger() as l, reduce_in_buckets(replicas, bucket_bytes) as buckets:
+            B.backward(losses)
+        counts[bucket_bytes] = l.messages
+        sizes = [12, 20, 10, 4]
+        expected = Ledger()
+        for bucket in buckets:
+            expected.count_plan(ring(K, sum(sizes[i] for i in bucket)), 4)
+        assert (l.bytes, l.messages) == (expected.bytes, expected.messages)
+        assert l.bytes == 2 * (K - 1) * 46 * 4
+    assert counts[1] > counts[128] > counts[10**6]
+
+
+def test_buckets_leave_before_the_first_layer_is_ready(B):
+    moved = {}
+    for bucket_bytes in (1, 128, 10**6):
+        replicas = device_params(B)
+        losses = losses_of(B, replicas)
+        with ledger() as l, reduce_in_buckets(replicas, bucket_bytes):
+            B.backward(losses)
+        assert [m.label for m in l.marks] == [
+            f"gradient {i} ready" for i in (3, 2, 1, 0)
+        ]
+        moved[bucket_bytes] = l.marks[-1].bytes
+    whole = 2 * (K - 1) * 4
+    assert moved == {1: whole * 34, 128: whole * 14, 10**6: 0}
+
+
+def test_a_parameter_that_got_no_gradient_is_reduced_all_the_same(B):
+    replicas = device_params(B)
+    for params in replicas:
+        params.append(B.array(np.ones(5, "float32")))
+        B.attach_grad(params[-1])
+    losses = losses_of(B, [params[:-1] for params in replicas])
+    with ledger() as l, reduce_in_buckets(replicas, 1):
+        B.backward(losses)
+    assert l.bytes == 2 * (K - 1) * (46 + 5) * 4
+
+
+def test_a_gradient_that_grows_after_its_bucket_left_is_never_silent(B):
+    replicas = device_params(B)
+    first, second = losses_of(B, replicas), losses_of(B, replicas)
+    try:
+        with reduce_in_buckets(replicas, 1, "star"):
+            B.backward(first)
+            B.backward(second)
+    except InvalidInput as error:
+        assert "parameters [0, 1, 2, 3] got more" in str(error)
+    else:  # MXNet has no hooks: it reports when both passes are over
+        for got, want in zip(
+            gradients(B, replicas)[0], unbucketed(B, "star")[0], strict=True
+        ):
+            np.testing.assert_allclose(got, 2 * want, rtol=1e-5)
+
+
+def test_buckets_work_where_devices_talk_in_the_middle(B):
+    def model(params, x):
+        h = x @ params[0]
+        total, h = yield Sum(h * h, keep=(h,))
+        return (h * total) @ params[1] @ params[2] @ params[3]
+
+    def run(bucketed):
+        replicas = device_params(B, "float64")
+        rng = np.random.default_rng(2)
+        with B.record():
+            forwards = [
+                model(params, B.array(rng.normal(size=(2, 3)))) for params in replicas
+            ]
+            outputs, segments = run_lockstep(B, forwards, local_group(K))
+            losses = [out.sum() for out in outputs]
+        if bucketed:
+            with reduce_in_buckets(replicas, 128, "star"):
+                segments.backward(losses)
+        else:
+            segments.backward(losses)
+            for same in zip(*replicas, strict=True):
+                allreduce([B.grad(p) for p in same])
+        return gradients(B, replicas)
+
+    for got, want in zip(run(True), run(False), strict=True):
+        for a, b in zip(got, want, strict=True):
+            assert_same_bits(a, b)
+
+
+def test_lists_of_different_lengths_are_refused(B):
+    replicas = device_params(B)
+    replicas[1].pop()
+    with pytest.raises(ValueError), reduce_in_buckets(replicas):
+        pass
