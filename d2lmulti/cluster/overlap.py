@@ -20,15 +20,17 @@ def plan_seconds(
 ) -> float:
     """Seconds a plan takes where every rank sends and receives at one rate each.
 
-    A round costs the start-up time of its messages, one after another, on the rank that
-    sends or receives most of them, and the bytes of the rank that moves most.
+    A rank sends its messages of a round one after another, and receives as many at the
+    same time; each costs the start-up time and its bytes. The slowest ends the round.
     """
     seconds = 0.0
     for r in rounds:
-        ends = (r.source, r.target)
-        messages = max(int(np.bincount(end).max()) for end in ends)
-        moved = max(int(np.bincount(end, weights=r.length).max()) for end in ends)
-        seconds += messages * start_up + moved * itemsize / bytes_per_second
+        slowest = 0.0
+        for end in (r.source, r.target):
+            moved = np.bincount(end, weights=r.length) * itemsize
+            times = np.bincount(end) * start_up + moved / bytes_per_second
+            slowest = max(slowest, float(times.max()))
+        seconds += slowest
     return seconds
 
 
