@@ -52,7 +52,12 @@ def _box(
 ) -> None:
     ax.add_patch(
         FancyBboxPatch(
-            (x, y), w, h, boxstyle="round,pad=0,rounding_size=0.06", fc=colour, ec="white"
+            (x, y),
+            w,
+            h,
+            boxstyle="round,pad=0,rounding_size=0.06",
+            fc=colour,
+            ec="white",
         )
     )
     ink = INK if colour in ("#E69F00", "#56B4E9", "#F0E442", "#DDDDDD") else "white"
@@ -137,8 +142,8 @@ def batch_split(examples: int, devices: int) -> Figure:
     for i, (first, last) in enumerate(even_bounds(examples, devices)):
         ax.barh(0, last - first, left=first, height=0.8, color=device_colour(i), ec="w")
         ink = INK if i in (1, 4, 6) else "white"
-        text = f"device {i}\n{last - first} examples"
-        ax.text((first + last) / 2, 0, text, ha="center", va="center", color=ink, size=9)
+        text, middle = f"device {i}\n{last - first} examples", (first + last) / 2
+        ax.text(middle, 0, text, ha="center", va="center", color=ink, size=9)
     ax.set_xlim(0, examples)
     ax.set_xticks([0, *(last for _, last in even_bounds(examples, devices))])
     ax.set_yticks([])

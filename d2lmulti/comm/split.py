@@ -24,7 +24,9 @@ def split_batch(
     y and for fewer examples than devices.
     """
     if not len(devices):
-        raise InvalidInput("expected at least 1 device, got an empty list; use devices(1)")
+        raise InvalidInput(
+            "expected at least 1 device, got an empty list; use devices(1)"
+        )
     group = group_for(len(devices), group)
     if not tuple(X.shape) or not tuple(y.shape) or len(X) != len(y):
         raise InvalidInput(

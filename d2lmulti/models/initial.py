@@ -1,4 +1,4 @@
-"""Initial weights: drawn by NumPy, so that every framework starts from the same bits."""
+"""Initial weights, drawn by NumPy: every framework starts from the same bits."""
 
 from __future__ import annotations
 

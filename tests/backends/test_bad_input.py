@@ -64,7 +64,8 @@ CAUSES: dict[str, tuple[Callable[[Backend], object], str, str, str]] = {
         lambda B: devices(999, B.name, simulate=False), "at most", "got 999", "fewer",
     ),
     "a GPU with a negative number": (
-        lambda B: d2lmulti.try_gpu(-1, B.name), "0 or more", "got -1", "number of a GPU",
+        lambda B: d2lmulti.try_gpu(-1, B.name),
+        "0 or more", "got -1", "number of a GPU",
     ),
     "a device that is nonsense": (
         lambda B: get_params([ones(B, 2)], "tpu:0"), "'gpu:0'", "'tpu:0'", "doctor",
@@ -138,7 +139,8 @@ CAUSES: dict[str, tuple[Callable[[Backend], object], str, str, str]] = {
         "cannot split 0 examples", "over 1 devices", "at least 1 examples",
     ),
     "a step with fewer replicas than devices": (
-        lambda B: step(B, k=3), "one list of parameters per device", "got 2", "get_params",
+        lambda B: step(B, k=3),
+        "one list of parameters per device", "got 2", "get_params",
     ),
     "a step with too few examples": (
         lambda B: step(B, examples=1), "cannot split 1", "2 devices", "fewer devices",
