@@ -105,8 +105,9 @@ check-pages: book ## visit every page with Chromium
 execute: setup ## run the notebooks on every backend and store what they print
 	$(RUN) tools/execute.py $(NOTEBOOKS)
 
-bench: setup ## what do simulated devices cost?
+bench: setup ## what do simulated devices and an all-reduce cost?
 	$(RUN) -m d2lmulti bench devices
+	$(RUN) -m d2lmulti bench allreduce
 
 clean: ## remove what was built, but not the environments
 	rm -rf _build .pytest_cache .mypy_cache .ruff_cache .hypothesis \

@@ -19,6 +19,12 @@ from .training.files import write_json
 from .training.loop import train
 
 
+BENCHMARKS = {
+    "devices": "LeNet step, whole batch 256",
+    "allreduce": "ring all-reduce of 16 MiB on 4 simulated devices",
+}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code (0 good, 1 nothing works, 2 bad input)."""
     arguments = _parser().parse_args(argv)
@@ -55,13 +61,13 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--seed", type=int, default=0, help="of weights and shuffling")
     dtypes = ("float32", "float64")
     run.add_argument("--dtype", default="float32", choices=dtypes, help="of weights")
-    run.add_argument("--algorithm", default="star", choices=ALLREDUCE, help="to sum by")
+    run.add_argument("--algorithm", default="star", choices=[*ALLREDUCE, "auto"])
     run.add_argument("--json", type=Path, metavar="FILE", help="write the history")
     run.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the history")
 
     bench = commands.add_parser("bench", help="time ours beside the peer or the limit")
     bench.set_defaults(run=_bench)
-    bench.add_argument("what", choices=["devices"])
+    bench.add_argument("what", choices=BENCHMARKS)
     bench.add_argument("--backend", help="only this one (default: all installed)")
     bench.add_argument("--repeats", type=int, default=15)
     bench.add_argument("--threads", type=int, default=1, help="of each framework")
@@ -140,21 +146,23 @@ def _bench(arguments: argparse.Namespace) -> int:
     # Frameworks read this when they are imported, so it stands before the import.
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
     from .bench import bench_devices
+    from .bench_allreduce import bench_allreduce
 
+    run = {"devices": bench_devices, "allreduce": bench_allreduce}[arguments.what]
     names = [arguments.backend] if arguments.backend else backend_names()
     print(
-        f"LeNet step, whole batch 256, {arguments.threads} thread(s), median of "
+        f"{BENCHMARKS[arguments.what]}, {arguments.threads} thread(s), median of "
         f"{arguments.repeats}, candidates in turn"
     )
-    print(f"{'backend':8} {'candidate':10} {'ms':>8} {'ratio':>6}")
+    print(f"{'backend':8} {'candidate':17} {'ms':>8} {'ratio':>6}")
     timed = 0
     for name in names:
         try:
-            timings = bench_devices(name, repeats=arguments.repeats)
+            timings = run(name, repeats=arguments.repeats)
         except BackendNotInstalled as error:
             print(f"{name:8} missing: {error}")
             continue
         timed += 1
         for candidate, (seconds, ratio) in timings.items():
-            print(f"{name:8} {candidate:10} {seconds * 1e3:8.1f} {ratio:6.3f}")
+            print(f"{name:8} {candidate:17} {seconds * 1e3:8.1f} {ratio:6.3f}")
     return 0 if timed else 1
