@@ -18,7 +18,6 @@ from .training.datasets import DATASETS
 from .training.files import write_json
 from .training.loop import train
 
-
 BENCHMARKS = {
     "devices": "LeNet step, whole batch 256",
     "allreduce": "ring all-reduce of 16 MiB on 4 simulated devices",
