@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, npx
-from mxnet.base import _LIB, check_call
+from mxnet.base import _LIB, NDArrayHandle, check_call
 from mxnet.numpy import ndarray as Tensor
 
 from . import checks
@@ -79,8 +79,10 @@ def read(x: Tensor, first: int, last: int) -> Tensor:
     if first == last:  # an empty slice of mx.np has no storage to take a view of
         return mx.np.zeros((0,), dtype=x.dtype, ctx=x.ctx)
     with autograd.pause():
-        flat = x.detach() if x.ndim == 1 else x.detach().reshape_view(-1)
-        return flat._slice(first, last)  # [first:last] makes many more calls
+        flat = x.detach() if len(x.shape) == 1 else x.detach().reshape_view(-1)
+        handle = NDArrayHandle()  # flat[first:last], with a fifth of its calls
+        check_call(_LIB.MXNDArraySlice(flat.handle, first, last, ctypes.byref(handle)))
+        return Tensor(handle=handle)
 
 
 def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> None:
