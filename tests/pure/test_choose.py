@@ -1,4 +1,4 @@
-"""What `auto` chooses is within two per cent of the quickest, by the model it states."""
+"""What `auto` chooses is within 2 % of the quickest, by the model that it states."""
 
 from d2lmulti.cluster.overlap import plan_seconds
 from d2lmulti.plans.allreduce import ALLREDUCE
