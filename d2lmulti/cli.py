@@ -61,6 +61,9 @@ def _parser() -> argparse.ArgumentParser:
     dtypes = ("float32", "float64")
     run.add_argument("--dtype", default="float32", choices=dtypes, help="of weights")
     run.add_argument("--algorithm", default="star", choices=[*ALLREDUCE, "auto"])
+    run.add_argument(
+        "--bucket-mb", type=float, help="sum gradients in buckets of this size"
+    )
     run.add_argument("--json", type=Path, metavar="FILE", help="write the history")
     run.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the history")
 
@@ -121,6 +124,9 @@ def _train(arguments: argparse.Namespace) -> int:
         dataset=arguments.dataset,
         model=arguments.model,
         algorithm=arguments.algorithm,
+        bucket_bytes=(
+            None if arguments.bucket_mb is None else int(arguments.bucket_mb * 2**20)
+        ),
         backend=arguments.backend,
     )
     if arguments.json:
@@ -147,7 +153,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     from .bench import bench_devices
     from .bench_allreduce import bench_allreduce
 
-    run = {"devices": bench_devices, "allreduce": bench_allreduce}[arguments.what]
+    run = bench_devices if arguments.what == "devices" else bench_allreduce
     names = [arguments.backend] if arguments.backend else backend_names()
     print(
         f"{BENCHMARKS[arguments.what]}, {arguments.threads} thread(s), median of "

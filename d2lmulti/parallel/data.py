@@ -18,6 +18,7 @@ from ..errors import InvalidInput
 from ..models.lenet import LENET
 from ..models.model import Model
 from ..optimizers import SGD, Optimizer
+from .buckets import reduce_in_buckets
 from .lockstep import run_lockstep
 
 
@@ -51,6 +52,7 @@ def train_batch(
     optimizer: Optimizer | None = None,
     states: Sequence[Sequence[Tensor]] | None = None,
     algorithm: str = "star",
+    bucket_bytes: int | None = None,
     group: Group | None = None,
 ) -> list[Tensor]:
     """Take one step on a batch, split over the devices (D2L's `train_batch`).
@@ -58,9 +60,10 @@ def train_batch(
     X (n, ...), y (n,): the whole batch. device_params: one list of parameters a device,
     from `get_params`; all are updated in place and stay equal bit for bit. The gradient
     is the sum over all n examples, divided once by n. `states` are the optimizer's, one
-    a device (needed with momentum). Returns each device's summed loss, not yet waited
-    for. Raises `InvalidInput` for lists of different lengths and what `split_batch`
-    refuses.
+    a device (needed with momentum). With `bucket_bytes`, gradients are summed in
+    buckets of that size during the backward pass (see `buckets.py`). Returns each
+    device's summed loss, not yet waited for. Raises `InvalidInput` for lists of
+    different lengths and what `split_batch` refuses.
     """
     if len(device_params) != len(devices):
         raise InvalidInput(
@@ -87,9 +90,13 @@ def train_batch(
             B.cross_entropy(out, y_shard).sum()
             for out, y_shard in zip(logits, y_shards, strict=True)
         ]
-    segments.backward(losses)
-    for same_parameter in zip(*trained, strict=True):
-        allreduce([B.grad(p) for p in same_parameter], algorithm, group)
+    if bucket_bytes is None:
+        segments.backward(losses)
+        for same_parameter in zip(*trained, strict=True):
+            allreduce([B.grad(p) for p in same_parameter], algorithm, group)
+    else:
+        with reduce_in_buckets(trained, bucket_bytes, algorithm, group):
+            segments.backward(losses)
     for params, state in zip(trained, states, strict=True):
         optimizer.step_(params, state, lr, n=len(X))
     return losses

@@ -85,6 +85,7 @@ def train(
     dataset: str | Dataset = "digits",
     model: str | Model = "lenet",
     algorithm: str = "star",
+    bucket_bytes: int | None = None,
     backend: str | None = None,
     devices: Sequence[AnyDevice] | None = None,
 ) -> History:
@@ -123,6 +124,7 @@ def train(
             "momentum": momentum,
             "seed": seed,
             "algorithm": algorithm,
+            "bucket_bytes": bucket_bytes,
         },
         [str(device) for device in devices],
         device_params=device_params,
@@ -145,6 +147,7 @@ def train(
                         optimizer=optimizer,
                         states=states,
                         algorithm=algorithm,
+                        bucket_bytes=bucket_bytes,
                     )
                     bar.update(len(X))
                 loss = sum(float(B.numpy(part)) for part in losses) / n

@@ -163,3 +163,23 @@ def test_as_few_examples_as_devices(framework: Backend, examples: int) -> None:
     for params in after[1]:
         for got, want in zip(params, after[0][0], strict=True):
             assert relative(B.numpy(got), B.numpy(want)) < 1e-12
+
+
+@pytest.mark.parametrize("model", ["lenet", "lenet_sync_bn"])
+@pytest.mark.parametrize("bucket_bytes", [1, 100_000, 10**9])
+def test_a_step_in_buckets_has_the_same_bits(
+    framework: Backend, model: str, bucket_bytes: int
+) -> None:
+    B, net = framework, get_model(model)
+    rng = np.random.default_rng(1)
+    start = [B.array(p.astype("float32")) for p in net.initial(rng)]
+    X = B.array(rng.normal(size=(7, 1, 28, 28)).astype("float32"))
+    y = B.array(np.arange(7))
+    places, after = devices(3, B.name), []
+    for size in (None, bucket_bytes):
+        device_params = [get_params(start, place) for place in places]
+        train_batch(X, y, device_params, places, 0.1, model=net, bucket_bytes=size)
+        after.append([[B.numpy(p) for p in params] for params in device_params])
+    for with_buckets, without in zip(*after, strict=True):
+        for got, want in zip(with_buckets, without, strict=True):
+            assert (got == want).all()
