@@ -139,7 +139,7 @@ def test_the_history_as_json(B: Backend, digits: Dataset) -> None:
     numbers = 784 * 256 + 256 + 256 * 10 + 10
     step = 2 * (3 - 1) * numbers * 8  # a ring moves 2 (k - 1) vectors, like the star
     assert [epoch["bytes_moved"] for epoch in epochs] == [3 * step, 3 * step]
-    assert told == {
+    settings = {
         "backend": B.name,
         "model": "mlp",
         "dataset": "digits",
@@ -149,9 +149,10 @@ def test_the_history_as_json(B: Backend, digits: Dataset) -> None:
         "momentum": 0.9,
         "seed": 7,
         "algorithm": "ring",
-        "devices": [str(device) for device in history.devices],
+        "devices": history.devices,
         "bytes_moved": 6 * step,
     }
+    assert settings.items() <= told.items()
     assert len(told["devices"]) == 3
 
 

@@ -112,6 +112,18 @@ BUGS = [
         "",
     ),
     Bug(
+        "a stale bucket: the sum is not written back",
+        "parallel/buckets.py",
+        "                _unflatten_(flat, g)\n",
+        "                pass\n",
+    ),
+    Bug(
+        "the last bucket never leaves",
+        "parallel/buckets.py",
+        "while self.next < len(self.buckets) and",
+        "while self.next < len(self.buckets) - 1 and",
+    ),
+    Bug(
         "all replicas share one velocity",
         "training/loop.py",
         "for p in device_params]\n    history",

@@ -26,15 +26,14 @@ SUITE = ["test_data_parallel.py", "test_training.py"]
 QUICK = "not torch-lenet- and (not twenty_steps or mlp)"  # LeNet is slow, sees no more
 ENOUGH = 3  # red tests, then the run ends
 
-
 if importlib.util.find_spec("torch") is None:
     pytest.skip("PyTorch runs these; pip install torch", allow_module_level=True)
 
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """The library and its tests, without the bugs and the book."""
-    skip = shutil.ignore_patterns("__pycache__", "bugs", "book", "peers")
+    """The library and its tests, compiled files too, without the bugs and the book."""
+    skip = shutil.ignore_patterns("bugs", "book", "peers")
     for name in ("d2lmulti", "tests"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=skip)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
