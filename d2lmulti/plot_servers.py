@@ -118,5 +118,6 @@ def loss_by_second(panels: Mapping[str, Mapping[str, ServerHistory]]) -> Figure:
         ax.grid(alpha=0.3)
         ax.spines[["top", "right"]].set_visible(False)
     axes[0, 0].set_ylabel("training loss")
-    axes[0, -1].legend(frameon=False)
+    if axes[0, -1].lines:  # Matplotlib warns of a legend without lines
+        axes[0, -1].legend(frameon=False)
     return figure
