@@ -13,6 +13,7 @@ from typing import Protocol
 
 from .backends import backend_of
 from .backends.protocol import Tensor
+from .backends.sizes import element_count
 from .errors import InvalidInput
 
 
@@ -69,12 +70,9 @@ class SGD:
                 v = B.grad(p) / n
                 if self.momentum:
                     v = state[i] * self.momentum + v
-                    _assign_(B, state[i], v)
-                _assign_(B, p, B.detach(p) - v * lr)
+                    _assign_(state[i], v)
+                _assign_(p, B.detach(p) - v * lr)
 
 
-def _assign_(B, x: Tensor, y: Tensor) -> None:  # type: ignore[no-untyped-def]
-    size = 1
-    for extent in x.shape:
-        size *= int(extent)
-    B.write_(x, 0, size, y)
+def _assign_(x: Tensor, y: Tensor) -> None:
+    backend_of(x).write_(x, 0, element_count(x), y)

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..backends import backend_of
 from ..backends.protocol import Tensor
+from ..backends.sizes import element_count, itemsize, nbytes
 from ..cluster.ledger import open_ledgers
 from ..errors import InvalidInput
 from ..plans import collectives as plans
@@ -25,7 +26,6 @@ from ..plans.chunks import even_bounds
 from ..plans.rounds import Plan, Round
 from .checks import check_data, check_op, check_rows
 from .group import Group, group_for
-from .split import element_count, itemsize, nbytes
 from .transports import Combine
 
 Op = Literal["sum", "mean", "max"]

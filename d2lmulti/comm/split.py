@@ -7,6 +7,7 @@ from typing import Any
 
 from ..backends import backend_of
 from ..backends.protocol import AnyDevice, Tensor
+from ..backends.sizes import nbytes
 from ..cluster.ledger import open_ledgers
 from ..errors import InvalidInput
 from ..plans.chunks import even_bounds
@@ -53,22 +54,3 @@ def _scatter(
     for ledger in open_ledgers():
         ledger.loaded += sum(nbytes(shard) for shard in shards)
     return shards
-
-
-def nbytes(x: Tensor) -> int:
-    """Bytes that the elements of `x` take."""
-    return element_count(x) * itemsize(x)
-
-
-def element_count(x: Tensor) -> int:
-    """Number of elements of `x` (a scalar has one)."""
-    count = 1
-    for extent in x.shape:
-        count *= int(extent)
-    return count
-
-
-def itemsize(x: Tensor) -> int:
-    """Bytes of one element of `x`."""
-    bits = backend_of(x).dtype_of(x).lstrip("abcdefghijklmnopqrstuvwxyz")
-    return int(bits or 8) // 8  # "bool" has no digits: one byte

@@ -5,10 +5,12 @@ from __future__ import annotations
 from ..errors import InvalidInput
 from .batch_norm import LENET_BN, LENET_SYNC_BN
 from .lenet import LENET
-from .mlp import MLP
+from .mlp import DEEP_MLP, MLP
 from .model import Model
 
-MODELS = {model.name: model for model in (LENET, MLP, LENET_BN, LENET_SYNC_BN)}
+MODELS = {
+    model.name: model for model in (LENET, MLP, DEEP_MLP, LENET_BN, LENET_SYNC_BN)
+}
 
 
 def get_model(model: str | Model) -> Model:

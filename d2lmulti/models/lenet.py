@@ -11,7 +11,7 @@ import numpy as np
 
 from ..backends.protocol import Backend, Tensor
 from .initial import he_normal
-from .model import Model
+from .model import Layer, Model
 
 
 def lenet(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
@@ -37,4 +37,27 @@ def initial_lenet(rng: np.random.Generator) -> list[np.ndarray]:
     return params
 
 
-LENET = Model("lenet", initial_lenet, lenet, lenet)
+def _convolution(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
+    return B.avg_pool2d(B.relu(B.conv2d(X, *params)), 2)
+
+
+def _hidden(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
+    return B.relu(X.reshape((-1, 800)) @ params[0] + params[1])
+
+
+def _output(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
+    return X @ params[0] + params[1]
+
+
+LENET = Model(
+    "lenet",
+    initial_lenet,
+    lenet,
+    lenet,
+    layers=(
+        Layer("convolution 1", 2, _convolution),
+        Layer("convolution 2", 2, _convolution),
+        Layer("dense 1", 2, _hidden),
+        Layer("dense 2", 2, _output),
+    ),
+)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from ..backends.protocol import Backend, Tensor
 from .initial import he_normal
-from .model import Model
+from .model import Layer, Model
 
 
 def mlp(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
@@ -32,4 +33,22 @@ def initial_mlp(
     return params
 
 
-MLP = Model("mlp", initial_mlp, mlp, mlp)
+def _dense(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
+    W, b = params
+    return X.reshape((X.shape[0], -1)) @ W + b
+
+
+def _dense_relu(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
+    return B.relu(_dense(B, params, X))
+
+
+def make_mlp(name: str, widths: Sequence[int]) -> Model:
+    """Make the perceptron with these layer widths, input first."""
+    hidden = [Layer(f"dense {i + 1}", 2, _dense_relu) for i in range(len(widths) - 2)]
+    output = Layer(f"dense {len(widths) - 1}", 2, _dense)
+    initial = partial(initial_mlp, widths=tuple(widths))
+    return Model(name, initial, mlp, mlp, layers=(*hidden, output))
+
+
+MLP = make_mlp("mlp", (784, 256, 10))
+DEEP_MLP = make_mlp("deep_mlp", (784, *[64] * 7, 10))  # 8 layers: stages to share out

@@ -14,10 +14,10 @@ from threading import Lock
 
 from ..backends import backend_of
 from ..backends.protocol import Tensor
+from ..backends.sizes import element_count, nbytes
 from ..cluster.ledger import open_ledgers
 from ..comm.collectives import allreduce
 from ..comm.group import Group, group_for
-from ..comm.split import element_count, nbytes
 from ..errors import InvalidInput
 from ..plans.rounds import Plan
 

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 from ..backends import backend_of
 from ..backends.protocol import AnyDevice, Tensor
+from ..backends.sizes import element_count, nbytes
 from ..cluster.ledger import open_ledgers
 from ..comm.collectives import allreduce
 from ..comm.group import Group, group_for
-from ..comm.split import nbytes, split_batch
+from ..comm.split import split_batch
 from ..errors import InvalidInput
 from ..models.lenet import LENET
 from ..models.model import Model
@@ -57,13 +58,13 @@ def train_batch(
 ) -> list[Tensor]:
     """Take one step on a batch, split over the devices (D2L's `train_batch`).
 
-    X (n, ...), y (n,): the whole batch. device_params: one list of parameters a device,
-    from `get_params`; all are updated in place and stay equal bit for bit. The gradient
-    is the sum over all n examples, divided once by n. `states` are the optimizer's, one
-    a device (needed with momentum). With `bucket_bytes`, gradients are summed in
-    buckets of that size during the backward pass (see `buckets.py`). Returns each
-    device's summed loss, not yet waited for. Raises `InvalidInput` for lists of
-    different lengths and what `split_batch` refuses.
+    X (n, ...), y (n, ...): the whole batch. device_params: one list of parameters a
+    device, from `get_params`; all are updated in place and stay equal bit for bit. The
+    gradient is the sum over all targets in y, divided once by their number. `states`
+    are the optimizer's, one a device (needed with momentum). With `bucket_bytes`,
+    gradients are summed in buckets of that size during the backward pass (see
+    `buckets.py`). Returns each device's summed loss, not yet waited for. Raises
+    `InvalidInput` for lists of different lengths and what `split_batch` refuses.
     """
     if len(device_params) != len(devices):
         raise InvalidInput(
@@ -87,7 +88,7 @@ def train_batch(
         ]
         logits, segments = run_lockstep(B, forwards, group, algorithm)
         losses = [
-            B.cross_entropy(out, y_shard).sum()
+            B.cross_entropy(out, y_shard.reshape((-1,))).sum()
             for out, y_shard in zip(logits, y_shards, strict=True)
         ]
     if bucket_bytes is None:
@@ -98,5 +99,5 @@ def train_batch(
         with reduce_in_buckets(trained, bucket_bytes, algorithm, group):
             segments.backward(losses)
     for params, state in zip(trained, states, strict=True):
-        optimizer.step_(params, state, lr, n=len(X))
+        optimizer.step_(params, state, lr, n=element_count(y))
     return losses

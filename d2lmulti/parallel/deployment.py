@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 from ..backends import backend_of
 from ..backends.protocol import Tensor
+from ..backends.sizes import element_count, itemsize
 from ..cluster.ledger import open_ledgers
 from ..comm.devices import Device, devices
 from ..comm.group import local_group
-from ..comm.split import element_count, itemsize, split_batch
+from ..comm.split import split_batch
 from ..errors import InvalidInput
 from ..models.lenet import LENET
 from ..models.model import Model

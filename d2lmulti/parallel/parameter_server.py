@@ -12,9 +12,9 @@ from typing import NamedTuple, Protocol
 
 from ..backends import backend_of
 from ..backends.protocol import AnyDevice, Tensor
+from ..backends.sizes import element_count, itemsize, nbytes
 from ..cluster.ledger import open_ledgers
 from ..cluster.push_pull import Event, check_mode, check_workers
-from ..comm.split import element_count, itemsize, nbytes
 from ..errors import InvalidInput
 from ..optimizers import SGD, Optimizer
 from ..plans.placement import place, server_sizes

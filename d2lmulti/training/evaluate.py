@@ -26,9 +26,9 @@ def evaluate(
     batch_size: int = 512,
     group: Group | None = None,
 ) -> float:
-    """Return the share of examples that the model classifies correctly.
+    """Return the share of the targets y that the model predicts.
 
-    X (n, 1, 28, 28) and y (n,) are NumPy arrays. Every device counts the hits of its
+    X (n, ...) and y (n, ...) are NumPy arrays. Every device counts the hits of its
     shard with *its own* parameters, and the counts are summed: a replica that went
     astray lowers the result instead of hiding behind replica 0.
     """
@@ -54,8 +54,8 @@ def evaluate(
                 guesses[i].append(B.argmax(model.predict(B, device_params[i], part)))
     hits = []
     for i, rank in enumerate(group.local_ranks):
-        labels = y[slice(*bounds[rank])]
+        labels = y[slice(*bounds[rank])].reshape(-1)
         guess = np.concatenate([B.numpy(part) for part in guesses[i]])
         hits.append(B.array([np.count_nonzero(guess == labels)], devices[i]))
     allreduce(hits, group=group)
-    return int(B.numpy(hits[0])[0]) / len(X)
+    return int(B.numpy(hits[0])[0]) / y.size

@@ -150,7 +150,7 @@ def train(
                         bucket_bytes=bucket_bytes,
                     )
                     bar.update(len(X))
-                loss = sum(float(B.numpy(part)) for part in losses) / n
+                loss = sum(float(B.numpy(part)) for part in losses) / data.train_y.size
                 B.synchronize()
             seconds = time.perf_counter() - began
             accuracy = evaluate(

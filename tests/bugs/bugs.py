@@ -29,13 +29,13 @@ BUGS = [
     Bug(
         "the gradient is divided by the shard's length",
         "parallel/data.py",
-        "lr, n=len(X))",
-        "lr, n=len(X_shards[0]))",
+        "lr, n=element_count(y))",
+        "lr, n=element_count(y_shards[0]))",
     ),
     Bug(
         "mean of the shards' means",
         "parallel/data.py",
-        "B.cross_entropy(out, y_shard).sum()",
+        "B.cross_entropy(out, y_shard.reshape((-1,))).sum()",
         "B.cross_entropy(out, y_shard).sum() / len(y_shard) * len(X) / len(devices)",
     ),
     Bug(
@@ -145,7 +145,7 @@ BUGS = [
     Bug(
         "the loss is averaged over batches",
         "training/loop.py",
-        "loss = sum(float(B.numpy(part)) for part in losses) / n",
+        "loss = sum(float(B.numpy(part)) for part in losses) / data.train_y.size",
         "loss = float(np.mean([B.numpy(p) for p in losses])) * len(devices)"
         " / batch_size",
         ("test_the_loss_is_the_mean_over_all_examples",),
