@@ -10,6 +10,7 @@ SETUP ?= full
 ifeq ($(SETUP),full)
   VENV := .venv
   BACKENDS ?= torch mxnet paddle
+  BESIDE := tensorflow
   FIRST_PYTHON := python3.11
   OTHERWISE := , or take PyTorch alone with a newer Python: make book SETUP=torch, \
     make test SETUP=torch
@@ -39,7 +40,7 @@ NO_PYTHON = $(PYTHON) was not found; install it, or name another with \
 HOST ?= 127.0.0.1
 PORT ?= 8000
 comma := ,
-REQUIRED := $(subst $() ,$(comma),$(strip $(BACKENDS)))
+REQUIRED := $(subst $() ,$(comma),$(strip $(BACKENDS) $(BESIDE)))
 
 export D2LMULTI_SETUP := $(SETUP)
 export TORCH_INDEX
@@ -94,7 +95,8 @@ test-units: setup ## unit and property tests
 	  $(RUN) -m pytest -q -n logical --maxprocesses 8
 
 test-notebooks: setup ## pytest --nbval chapters, once per backend
-	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(RUN) tools/run_notebooks.py $(BACKENDS)
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
+	  $(RUN) tools/run_notebooks.py $(BACKENDS)
 
 test-torch: ## the same tests in the second environment: PyTorch alone, NumPy 2
 	@$(MAKE) test SETUP=torch BACKENDS=torch

@@ -21,11 +21,15 @@ import nbval.plugin
 import pytest
 
 from d2lmulti.notebook import (
+    BESIDE,
     TABS,
     count_gpus,
     current_tab,
     gpus_needed,
+    is_installed,
     kernel_environment,
+    missing,
+    module_needed,
     tab_of,
 )
 
@@ -149,6 +153,11 @@ def pytest_runtest_setup(item):
         pytest.skip(f"{current_tab()} is not installed")
     if tab in TABS and tab != current_tab():  # a wrong key runs, and fails
         pytest.skip(f"a cell of {tab}")
+    module = module_needed(item.cell.source)
+    if module in BESIDE and not is_installed(module):  # a wrong name runs, and fails
+        if module in os.environ.get("D2LMULTI_REQUIRE", "").split(","):
+            pytest.fail(f"D2LMULTI_REQUIRE names {module}, which is not installed")
+        pytest.skip(missing(module))
     if needed and gpus() < needed:
         pytest.skip(f"needs {needed} GPUs, {current_tab()} finds {gpus()}")
 

@@ -1,14 +1,16 @@
 """What a chapter needs from Jupyter: `%load_ext d2lmulti.notebook`.
 
-It adds the cell magic `%%tab torch` (or mxnet, paddle): the cell runs when
-`D2LMULTI_BACKEND` names that framework, and is skipped otherwise. It also draws figures
-as sharp PNG in one quiet style. The page builder, the tests of the chapters and the
-script that executes them ask `tab_of` here, so all four agree on what a tab is.
+It adds two cell magics. `%%tab torch` (or mxnet, paddle) runs the cell when
+`D2LMULTI_BACKEND` names that framework; `%%needs tensorflow` runs it where that module
+is installed, and elsewhere says what to install. Figures are sharp PNG in one style.
+The page builder, the tests of the chapters and the script that executes them ask here
+too, so that all agree on what a tab is.
 Chapter: setup.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -22,6 +24,10 @@ from d2lmulti.errors import InvalidInput
 TABS = {"torch": "PyTorch", "mxnet": "MXNet", "paddle": "Paddle"}
 """The key and the label of each framework tab, in the order of the page."""
 
+BESIDE = {"tensorflow": "'tensorflow-cpu==2.17.1'"}
+"""What a cell may need besides its framework, and what to install for it."""
+
+_NEEDS_LINE = re.compile(r"\A\s*%%needs\b[ \t]*([^\n]*)(?:\n|\Z)")
 _TAB_LINE = re.compile(r"\A\s*%%tab\b[ \t]*([^\n]*)(?:\n|\Z)")
 
 _STYLE = {
@@ -81,6 +87,20 @@ def current_tab() -> str:
     return key
 
 
+def module_needed(source: str) -> str | None:
+    """Return the module of a cell that begins with `%%needs MODULE`, as written."""
+    match = _NEEDS_LINE.match(source)
+    return match.group(1).strip() if match else None
+
+
+def is_installed(module: str) -> bool:
+    """Tell whether a module can be found, without importing it."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # something without a spec stands in its place
+        return False
+
+
 def gpus_needed(tags: Iterable[str]) -> int:
     """Return N for a cell with the tag `gpu-N`, which needs N real GPUs; else 0."""
     return max((int(t[4:]) for t in tags if re.fullmatch(r"gpu-\d+", t)), default=0)
@@ -138,6 +158,33 @@ def _select_tab(lines: list[str]) -> list[str]:
     return [f"# tab {key}\n", *body.splitlines(keepends=True)]
 
 
+def _select_installed(lines: list[str]) -> list[str]:
+    """Turn a cell that needs a module into an ordinary one, or into one sentence."""
+    source = "".join(lines)
+    module = module_needed(source)
+    if module not in BESIDE:
+        return lines  # the magic below says so
+    if not is_installed(module):
+        return [f"print({missing(module)!r})\n"]
+    rest = _NEEDS_LINE.sub("", source)
+    return [f"# needs {module}\n", *rest.splitlines(keepends=True)]
+
+
+def missing(module: str) -> str:
+    """Say that a cell is skipped because a module is missing, and what to do."""
+    return (
+        f"skipped: this cell needs {module}, which is not installed here; on Python "
+        f"3.11 for Linux x86-64: pip install {BESIDE[module]}"
+    )
+
+
+def _unknown_needs(line: str, cell: str | None = None) -> None:
+    """%%needs MODULE runs the cell where that module is installed."""
+    raise InvalidInput(
+        f"expected one of {', '.join(BESIDE)} after %%needs, got {line.strip()!r}"
+    )
+
+
 def _unknown_tab(line: str, cell: str | None = None) -> None:
     """%%tab KEY runs the cell when D2LMULTI_BACKEND is KEY (torch, mxnet, paddle)."""
     raise InvalidInput(
@@ -163,24 +210,30 @@ def _set_figure_style(shell: Any) -> None:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Make the `%%tab` magic and the figure style part of this IPython shell."""
+    """Make the two magics and the figure style part of this IPython shell."""
     current_tab()  # a wrong choice should fail in the first cell
     transforms: list[Callable[[list[str]], list[str]]] = (
         shell.input_transformers_cleanup
     )
-    if _select_tab not in transforms:
-        names = [getattr(f, "__name__", "") for f in transforms]
-        # IPython's own step for %%magics is called cell_magic; come before it.
-        at = names.index("cell_magic") if "cell_magic" in names else len(transforms)
-        transforms.insert(at, _select_tab)
+    for select in (_select_tab, _select_installed):
+        if select not in transforms:
+            names = [getattr(f, "__name__", "") for f in transforms]
+            # IPython's own step for %%magics is called cell_magic; come before it.
+            at = names.index("cell_magic") if "cell_magic" in names else len(names)
+            transforms.insert(at, select)
     shell.register_magic_function(_unknown_tab, "cell", "tab")
+    shell.register_magic_function(_unknown_needs, "cell", "needs")
+    # TensorFlow reports the processor's features on stderr; 2: only errors.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     _set_figure_style(shell)
     # Paddle warns about a missing compiler cache with a path of the machine.
     warnings.filterwarnings("ignore", message="No ccache found")
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Take the `%%tab` magic out of this shell again."""
-    if _select_tab in shell.input_transformers_cleanup:
-        shell.input_transformers_cleanup.remove(_select_tab)
-    shell.magics_manager.magics["cell"].pop("tab", None)
+    """Take the magics out of this shell again."""
+    for select in (_select_tab, _select_installed):
+        if select in shell.input_transformers_cleanup:
+            shell.input_transformers_cleanup.remove(select)
+    for name in ("tab", "needs"):
+        shell.magics_manager.magics["cell"].pop(name, None)

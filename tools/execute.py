@@ -35,7 +35,14 @@ from notebook_rules import (
     tags_of,
 )
 
-from d2lmulti.notebook import TABS, count_gpus, gpus_needed, kernel_environment
+from d2lmulti.notebook import (
+    TABS,
+    count_gpus,
+    gpus_needed,
+    is_installed,
+    kernel_environment,
+    module_needed,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 SLOW = 10.0  # seconds a chapter may take under one backend
@@ -155,6 +162,9 @@ def execute(path: Path, backends: list[str], write: bool, timeout: float) -> lis
     nb = notebook_file.read(path)
     if problems := source_rules(nb):
         return problems
+    needed = {module_needed(cell.source) for cell in code_cells(nb)} - {None}
+    if absent := sorted(m for m in needed if not is_installed(m)):
+        return [f"needs {', '.join(absent)} for its outputs; install requirements.txt"]
     runs: dict[str, Run] = {}
     for backend in backends:
         begin = time.monotonic()

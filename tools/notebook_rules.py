@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from nbformat import NotebookNode
 
-from d2lmulti.notebook import TABS, gpus_needed, tab_of
+from d2lmulti.notebook import BESIDE, TABS, gpus_needed, module_needed, tab_of
 
 MOST_CELLS, MOST_LINES, MOST_COLUMNS = 20, 25, 79
 
@@ -91,6 +91,8 @@ def _cell_sources(nb: NotebookNode) -> Iterator[tuple[int, str]]:
                     f"this cell under every backend; begin it with: %%tab {key}"
                 ),
             )
+        if (module := module_needed(cell.source)) and module not in BESIDE:
+            yield n, f"needs {module!r}; expected one of {', '.join(BESIDE)}"
         if "nbval-skip" in tags_of(cell) or "NBVAL_SKIP" in cell.source:
             yield n, "nbval-skip hides the cell from the tests; use gpu-N if it needs N"
 

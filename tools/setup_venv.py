@@ -1,6 +1,6 @@
 """Make the virtual environment that every make target runs in, and do nothing twice.
 
-    python tools/setup_venv.py full    # .venv: PyTorch, MXNet and Paddle
+    python tools/setup_venv.py full    # .venv: PyTorch, MXNet, Paddle, TensorFlow
     python tools/setup_venv.py torch   # .venv-torch: PyTorch alone, NumPy 2
 
 Runs before anything is installed, and on any Python, if only to refuse it: hence the
@@ -40,8 +40,9 @@ SETUPS = {
         ".venv",
         "requirements.txt",
         "constraints.txt",
-        "torch, mxnet, paddle, jupyter_book, nbval",
-        "PyTorch, MXNet and Paddle; 3 GB on disk, 7 GB with CUDA",
+        # TensorFlow last: MXNet crashes when it is loaded after it.
+        "torch, mxnet, paddle, tensorflow, jupyter_book, nbval",
+        "PyTorch, MXNet, Paddle and TensorFlow; 4 GB on disk, 8 GB with CUDA",
     ),
     "torch": Setup(
         ".venv-torch",

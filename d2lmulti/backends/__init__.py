@@ -21,6 +21,8 @@ _BACKENDS = {
     "paddle": ("paddle", "paddle", "paddlepaddle"),
     "reference": ("reference", __name__ + ".tape", "numpy"),
 }
+# A framework that crashes the process when it is loaded after another.
+_NEVER_AFTER = {"mxnet": "tensorflow"}
 _ALIASES = {"pytorch": "torch", "paddlepaddle": "paddle", "numpy": "reference"}
 
 
@@ -34,7 +36,8 @@ def get_backend(name: str | None = None) -> Backend:
 
     Without a name: the environment variable D2LMULTI_BACKEND, else `torch`.
     Raises `InvalidInput` for an unknown name, `BackendNotInstalled` (with the install
-    command) for a framework that this Python does not have.
+    command) for a framework that this Python does not have, `InvalidInput` for one
+    that would crash the process because of what is loaded already.
     """
     asked = name if name is not None else os.environ.get("D2LMULTI_BACKEND") or "torch"
     key = _ALIASES.get(str(asked), str(asked))
@@ -42,6 +45,13 @@ def get_backend(name: str | None = None) -> Backend:
         raise InvalidInput(
             f"expected one of {', '.join(_BACKENDS)} as backend, got {asked!r}; set "
             "D2LMULTI_BACKEND or pass one of these names"
+        )
+    earlier = _NEVER_AFTER.get(key)
+    if earlier in sys.modules and key not in sys.modules:
+        raise InvalidInput(
+            f"expected {key} to be loaded before {earlier}, because it crashes when it "
+            f"is loaded after; restart Python and call get_backend({key!r}) before "
+            f"`import {earlier}`"
         )
     module, _, package = _BACKENDS[key]
     try:

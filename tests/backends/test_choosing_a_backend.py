@@ -1,6 +1,6 @@
 """get_backend and backend_of: the right module, or one sentence that helps."""
 
-import importlib
+import importlib.util
 import subprocess
 import sys
 
@@ -43,6 +43,32 @@ def test_a_backend_is_found_by_its_other_name(load, alias, name):
 def test_the_environment_variable_names_the_default(B, monkeypatch):
     monkeypatch.setenv("D2LMULTI_BACKEND", B.name)
     assert get_backend() is B
+
+
+def test_mxnet_after_tensorflow_is_refused_before_it_crashes():
+    code = (
+        "import sys, types; sys.modules['tensorflow'] = types.ModuleType('tensorflow')"
+        "\nimport d2lmulti; d2lmulti.get_backend('mxnet')"
+    )
+    done = run_python(code)
+    assert done.returncode == 1
+    assert "InvalidInput: expected mxnet to be loaded before tensorflow" in done.stderr
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow") is None, reason="tensorflow is not installed"
+)
+@pytest.mark.mxnet
+def test_tensorflow_computes_beside_the_frameworks(load):
+    for name in backend_names():
+        load(name)
+    code = (
+        "import d2lmulti, sys\nfor name in sys.argv[1:]: d2lmulti.get_backend(name)\n"
+        "import tensorflow as tf\n"
+        "print(int(tf.reduce_sum(tf.ones((3, 4)) @ tf.ones((4, 5)))))"
+    )
+    done = run_python(code, *backend_names())
+    assert (done.returncode, done.stdout) == (0, "60\n"), done.stderr
 
 
 @pytest.mark.parametrize("name", ["jax", "", "Torch", "torch ", 3, [], ("torch",)])

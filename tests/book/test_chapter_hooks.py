@@ -218,6 +218,30 @@ def test_in_the_torch_only_set_up_a_missing_backend_is_skipped(folder, without_m
 
 
 @pytest.mark.parametrize(
+    ("required", "kind", "words"),
+    [
+        ("torch", "skipped", "needs tensorflow"),
+        ("torch,tensorflow", "error", "D2LMULTI_REQUIRE names tensorflow"),
+    ],
+)
+def test_a_cell_is_skipped_without_the_module_it_needs(
+    folder, required, kind, words
+):
+    (folder / "hide_tf.py").write_text("import sys\nsys.modules['tensorflow'] = None\n")
+    save(folder / "chapters/needs.ipynb", LOAD, code("%%needs tensorflow\n1 / 0"))
+    _, results = run(
+        folder,
+        *("-p", "hide_tf", "-o", "pythonpath=."),
+        chapters="chapters/needs.ipynb",
+        D2LMULTI_BACKEND="torch",
+        D2LMULTI_REQUIRE=required,
+    )
+    ((found, message, text),) = results["needs", 1]
+    assert found == kind
+    assert words in message + text
+
+
+@pytest.mark.parametrize(
     ("options", "advice"),
     [
         (("-p", "xdist", "-n", "2"), "add --dist loadfile"),

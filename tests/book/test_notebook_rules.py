@@ -45,6 +45,7 @@ def test_a_good_notebook_has_nothing_against_it():
         ((TITLE, code("#" * 80)), "80 columns, at most 79"),
         ((TITLE, *[code("x")] * 21), "21 code cells run under one backend"),
         ((TITLE, LOAD, code("%%tab tf\nx")), "unknown tab 'tf'"),
+        ((TITLE, code("%%needs jax\nx")), "needs 'jax'; expected one of tensorflow"),
         ((TITLE, LOAD, code("x", tags=("tab-torch",))), "begin it with: %%tab torch"),
         (
             (TITLE, code("%%tab torch\nx")),

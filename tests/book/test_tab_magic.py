@@ -1,6 +1,9 @@
 """A `%%tab` cell is an ordinary cell under its backend, and nothing under others."""
 
+import sys
+
 import pytest
+from book.notebooks import ROOT
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from traitlets.config import Config
@@ -8,6 +11,7 @@ from traitlets.config import Config
 from d2lmulti.backends import backend_names
 from d2lmulti.errors import InvalidInput
 from d2lmulti.notebook import (
+    BESIDE,
     TABS,
     current_tab,
     gpus_needed,
@@ -59,6 +63,33 @@ def test_an_exception_names_the_line_that_the_reader_sees(shell):
     result, shown = run(shell, "%%tab mxnet\na = 1\na / 0")
     assert isinstance(result.error_in_exec, ZeroDivisionError)
     assert "----> 3 a / 0" in shown
+
+
+def test_a_cell_that_needs_a_module_runs_where_it_is_installed(shell, monkeypatch):
+    monkeypatch.setitem(BESIDE, "sys", "sys")
+    result, _ = run(shell, "%%needs sys\nn = 1\nn / 0")
+    assert isinstance(result.error_in_exec, ZeroDivisionError)
+    assert shell.user_ns["n"] == 1
+
+
+def test_where_the_module_is_missing_the_cell_says_what_to_install(shell, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    result, shown = run(shell, "%%needs tensorflow\nm = 1\nimport tensorflow as tf")
+    assert result.success
+    assert "needs tensorflow" in shown
+    assert "pip install 'tensorflow-cpu==2.17.1'" in shown
+    assert "m" not in shell.user_ns
+
+
+def test_a_cell_cannot_need_just_anything(shell):
+    result, _ = run(shell, "%%needs jax\nz = 1")
+    assert "expected one of tensorflow" in str(result.error_in_exec)
+    assert "z" not in shell.user_ns
+
+
+def test_what_to_install_is_the_pin_of_the_full_set_up():
+    pins = (ROOT / "requirements.txt").read_text().split()
+    assert {pin.strip("'") for pin in BESIDE.values()} <= set(pins)
 
 
 @pytest.mark.parametrize("line", ["%%tab", "%%tab tensorflow", "%%tab torch mxnet"])
