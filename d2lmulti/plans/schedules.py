@@ -1,0 +1,146 @@
+"""Pipeline schedules: when each device works on which micro-batch.
+
+A schedule is a pure function of the number of devices p, of micro-batches m and of
+chunks v (stages a device). It says in which order a device computes; `add_transfers`
+puts the messages in. It knows no framework, no sizes and no times, so that one
+schedule is proved, run, timed and drawn. Chapter: *model_parallel*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+
+from ..errors import InvalidInput
+from .instructions import (
+    Backward,
+    BackwardInput,
+    BackwardWeight,
+    Forward,
+    Instruction,
+    Lists,
+)
+from .transfers import add_transfers
+
+Order = list[list[Instruction]]  # what every device computes, in order
+Schedule = Callable[..., Lists]  # of (devices, micro_batches, chunks)
+
+
+def _schedule(order: Callable[..., Order]) -> Schedule:
+    """Make an order of computations a schedule: check, add messages and steps."""
+
+    @wraps(order)
+    def complete(devices: int, micro_batches: int, chunks: int = 1) -> Lists:
+        counts = (devices, micro_batches, chunks)
+        if any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in counts):
+            raise InvalidInput(
+                "expected at least 1 device, 1 micro-batch and 1 chunk a device, got "
+                f"{devices!r}, {micro_batches!r} and {chunks!r}"
+            )
+        if order is _interleaved:
+            return add_transfers(order(devices, micro_batches, chunks))
+        if chunks != 1:
+            raise InvalidInput(
+                f"expected 1 stage a device for this schedule, got {chunks}; cut as "
+                "many stages as devices, or use the schedule interleaved"
+            )
+        return add_transfers(order(devices, micro_batches))
+
+    return complete
+
+
+def _sequential(p: int, m: int) -> Order:
+    """Naive: a micro-batch goes all the way forward and back before the next."""
+    return [
+        [kind(d, k) for k in range(m) for kind in (Forward, Backward)] for d in range(p)
+    ]
+
+
+def _gpipe(p: int, m: int) -> Order:
+    """All micro-batches forward, then all of them back (Huang et al., 2019).
+
+    Every stage holds m activations when the way back begins.
+    """
+    return [
+        [Forward(d, k) for k in range(m)] + [Backward(d, k) for k in reversed(range(m))]
+        for d in range(p)
+    ]
+
+
+def _one_f_one_b(p: int, m: int) -> Order:
+    """One forward, one backward, as soon as the pipeline is full (Narayanan, 2019).
+
+    Device d first runs p-d-1 forwards ahead; so it holds at most min(m, p-d)
+    activations, however many micro-batches there are.
+    """
+    lists: Order = []
+    for d in range(p):
+        ahead = min(m, p - d - 1)
+        forwards = [Forward(d, k) for k in range(m)]
+        backwards = [Backward(d, k) for k in range(m)]
+        lists.append(_alternate(forwards, backwards, ahead))
+    return lists
+
+
+def _alternate(
+    forwards: Sequence[Instruction], backwards: Sequence[Instruction], ahead: int
+) -> list[Instruction]:
+    """`ahead` forwards, then forward and backward in turn, then the other backwards."""
+    turns = zip(forwards[ahead:], backwards, strict=False)
+    steady = [instruction for turn in turns for instruction in turn]
+    return [*forwards[:ahead], *steady, *backwards[len(forwards) - ahead :]]
+
+
+def _interleaved(p: int, m: int, v: int) -> Order:
+    """v stages a device, far apart: the batch passes every device v times.
+
+    Work goes in groups of p micro-batches: p of them through the device's first chunk,
+    the same p through its second, and so on (Narayanan et al., 2021). A group that is
+    not full is planned as if it were, and the micro-batches that are not there are left
+    out: no order among the others depends on them.
+    """
+    lists: Order = []
+    full = -(-m // p) * p
+    work = [(g, c, k) for g in range(0, full, p) for c in range(v) for k in range(p)]
+    for d in range(p):
+        forwards = [Forward(c * p + d, g + k) for g, c, k in work]
+        backwards = [Backward((v - 1 - c) * p + d, g + k) for g, c, k in work]
+        ahead = min(len(work), 2 * (p - d - 1) + (v - 1) * p)
+        order = _alternate(forwards, backwards, ahead)
+        lists.append([i for i in order if i.micro < m])
+    return lists
+
+
+def _zero_bubble(p: int, m: int) -> Order:
+    """1F1B with the backward pass in two halves (Qi et al., 2023: ZB-H1).
+
+    The stage before waits for the input's gradient only. Device d puts the weights'
+    gradients off by d micro-batches, and they fill what were its idle slots at the end.
+    """
+    lists: Order = []
+    for d in range(p):
+        order: list[Instruction] = []
+        ahead = min(m, p - d - 1)
+        order += [Forward(d, k) for k in range(ahead)]
+        for k in range(m):
+            order += [Forward(d, k + ahead)] if k + ahead < m else []
+            order += [BackwardInput(d, k)]
+            order += [BackwardWeight(d, k - d)] if k >= d else []
+        order += [BackwardWeight(d, k) for k in range(max(0, m - d), m)]
+        lists.append(order)
+    return lists
+
+
+sequential = _schedule(_sequential)
+gpipe = _schedule(_gpipe)
+one_f_one_b = _schedule(_one_f_one_b)
+interleaved = _schedule(_interleaved)
+zero_bubble = _schedule(_zero_bubble)
+
+SCHEDULES: dict[str, Schedule] = {
+    "sequential": sequential,
+    "gpipe": gpipe,
+    "1f1b": one_f_one_b,
+    "interleaved": interleaved,
+    "zero_bubble": zero_bubble,
+}

@@ -1,0 +1,277 @@
+"""Schedules alone: what they promise, and how a broken one is reported."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from d2lmulti.errors import InvalidInput, PlanError
+from d2lmulti.plans import instructions
+from d2lmulti.plans.instructions import (
+    Backward,
+    BackwardInput,
+    BackwardWeight,
+    Forward,
+    Instruction,
+    ReceiveActivation,
+    SendActivation,
+    SendGradient,
+    Step,
+    Transfer,
+)
+from d2lmulti.plans.schedules import SCHEDULES
+from d2lmulti.plans.transfers import add_transfers
+from d2lmulti.plans.turns import turns
+from d2lmulti.plans.verify_schedules import verify_schedule
+
+NAMES = sorted(SCHEDULES)
+
+
+def chunks_of(name):
+    return (1, 2, 3) if name == "interleaved" else (1,)
+
+
+@pytest.mark.parametrize("devices", range(1, 9))
+@pytest.mark.parametrize("name", NAMES)
+def test_every_schedule_is_right(name, devices):
+    """Stages 1 to 8, micro-batches 1 to 16, buffered and rendezvous sends."""
+    for micro_batches in range(1, 17):
+        for chunks in chunks_of(name):
+            lists = SCHEDULES[name](devices, micro_batches, chunks)
+            assert len(lists) == devices
+            verify_schedule(lists, devices * chunks, micro_batches)
+
+
+def test_a_message_crosses_every_border_once_each_way():
+    lists = SCHEDULES["interleaved"](3, 4, 2)
+    sends = [i for mine in lists for i in mine if isinstance(i, SendActivation)]
+    assert sorted((i.stage, i.micro) for i in sends) == [
+        (stage, micro) for stage in range(5) for micro in range(4)
+    ]
+    back = [i for mine in lists for i in mine if isinstance(i, SendGradient)]
+    assert sorted((i.stage, i.micro) for i in back) == [
+        (stage, micro) for stage in range(1, 6) for micro in range(4)
+    ]
+
+
+def test_stages_on_one_device_send_nothing():
+    for name in NAMES:
+        for mine in SCHEDULES[name](1, 3, chunks_of(name)[-1]):
+            assert not [i for i in mine if isinstance(i, Transfer)]
+
+
+def test_orders_as_published():
+    def first_letters(mine):
+        computed = [i for i in mine if type(i) in (Forward, Backward)]
+        return " ".join(f"{type(i).__name__[0]}{i.micro}" for i in computed)
+
+    one = SCHEDULES["1f1b"](4, 5)
+    assert first_letters(one[0]) == "F0 F1 F2 F3 B0 F4 B1 B2 B3 B4"
+    assert first_letters(one[3]) == "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4"
+    assert first_letters(SCHEDULES["gpipe"](2, 3)[1]) == "F0 F1 F2 B2 B1 B0"
+    assert first_letters(SCHEDULES["sequential"](2, 2)[0]) == "F0 B0 F1 B1"
+    passes = [
+        i.stage for i in SCHEDULES["interleaved"](2, 4, 2)[0] if type(i) is Forward
+    ]
+    assert passes == [0, 0, 2, 2, 0, 0, 2, 2]  # two micro-batches through each chunk
+
+
+def test_the_weights_gradients_wait_longer_on_later_devices():
+    for d, mine in enumerate(SCHEDULES["zero_bubble"](4, 8)):
+        order = [i for i in mine if isinstance(i, (BackwardInput, BackwardWeight))]
+        first = order.index(BackwardWeight(d, 0))
+        assert first == d + 1
+
+
+# -- broken schedules ------------------------------------------------------------------
+
+
+cases = st.tuples(st.sampled_from(NAMES), st.integers(2, 5), st.integers(1, 6))
+
+
+def pick(data, case):
+    name, devices, micro_batches = case
+    chunks = chunks_of(name)[-1]
+    lists = [list(mine) for mine in SCHEDULES[name](devices, micro_batches, chunks)]
+    device = data.draw(st.integers(0, devices - 1))
+    place = data.draw(st.integers(0, len(lists[device]) - 1))
+    return lists, devices * chunks, micro_batches, device, place
+
+
+@given(cases, st.data())
+def test_a_lost_instruction_is_found(case, data):
+    lists, stages, micro_batches, device, place = pick(data, case)
+    lost = lists[device].pop(place)
+    with pytest.raises(PlanError, match="device") as error:
+        verify_schedule(lists, stages, micro_batches)
+    if isinstance(lost, Transfer) or type(lost) in (Backward, BackwardWeight):
+        assert str(lost) in str(error.value) and f"device {device}" in str(error.value)
+
+
+@given(cases, st.data())
+def test_a_doubled_instruction_is_found(case, data):
+    lists, stages, micro_batches, device, place = pick(data, case)
+    lists[device].insert(place, lists[device][place])
+    with pytest.raises(PlanError, match=f"device {device}"):
+        verify_schedule(lists, stages, micro_batches)
+
+
+@given(cases, st.data())
+def test_an_instruction_at_the_wrong_end_is_found(case, data):
+    lists, stages, micro_batches, device, place = pick(data, case)
+    mine = lists[device]
+    wrong = mine.pop(place)
+    if isinstance(wrong, (Forward, ReceiveActivation)):
+        mine.insert(len(mine) - 1, wrong)  # after all else, before the step
+    else:
+        mine.insert(0, wrong)
+    with pytest.raises(PlanError, match=f"device {device}|deadlock"):
+        verify_schedule(lists, stages, micro_batches)
+
+
+@given(cases, st.data())
+def test_work_on_another_device_is_found(case, data):
+    lists, stages, micro_batches, device, place = pick(data, case)
+    lists[(device + 1) % len(lists)].insert(0, lists[device].pop(place))
+    with pytest.raises(PlanError):
+        verify_schedule(lists, stages, micro_batches)
+
+
+def eager(order):
+    """Each device receives just before it computes and sends right after."""
+    lists = []
+    for d, mine in enumerate(order):
+        out = []
+        for i in mine:
+            forward = isinstance(i, Forward)
+            source, target = (d - 1, d + 1) if forward else (d + 1, d - 1)
+            kind = "Activation" if forward else "Gradient"
+            for end, peer in (("Receive", source), ("Send", target)):
+                if end == "Send":
+                    out.append(i)
+                if 0 <= peer < len(order):
+                    name = f"{end}{kind}"
+                    out.append(getattr(instructions, name)(i.stage, i.micro, peer))
+        lists.append([*out, Step()])
+    return lists
+
+
+def test_what_a_buffer_hides_is_found():
+    """1F1B with a send after each computation: two devices send at each other."""
+    computed = [
+        [i for i in mine if isinstance(i, Instruction) and not isinstance(i, Transfer)]
+        for mine in SCHEDULES["1f1b"](2, 4)
+    ]
+    lists = eager(computed)
+    assert len(list(turns(lists, rendezvous=False))) == sum(map(len, lists))
+    message = (
+        r"deadlock.*device 0 at SendActivation\(stage 0, micro-batch 1, to device 1\); "
+        r"device 1 at SendGradient\(stage 1, micro-batch 0, to device 0\)"
+    )
+    with pytest.raises(PlanError, match=message):
+        verify_schedule(lists, 2, 4)
+
+
+def test_messages_keep_their_order():
+    lists = [list(mine) for mine in SCHEDULES["gpipe"](2, 2)]
+    sends = [n for n, i in enumerate(lists[0]) if isinstance(i, SendActivation)]
+    a, b = sends
+    forward = next(n for n, i in enumerate(lists[0]) if i == Forward(0, 1))
+    lists[0][a], lists[0][b] = lists[0][b], lists[0][a]
+    lists[0].insert(0, lists[0].pop(forward))  # both are computed by then
+    with pytest.raises(PlanError, match="device 1.*in the order in which"):
+        verify_schedule(lists, 2, 2)
+
+
+def test_a_computation_before_its_input_is_named():
+    lists = [list(mine) for mine in SCHEDULES["1f1b"](2, 2)]
+    mine = lists[1]
+    mine[0], mine[1] = mine[1], mine[0]
+    with pytest.raises(
+        PlanError, match=r"device 1, Forward\(stage 1, micro-batch 0\).*"
+    ):
+        verify_schedule(lists, 2, 2)
+
+
+def test_a_message_to_nobody_is_named():
+    for device in (0, 7):
+        lists = [[SendActivation(0, 0, device), Step()], [Step()]]
+        with pytest.raises(PlanError, match="message to nobody"):
+            list(turns(lists))
+
+
+def test_a_missing_stage_and_a_stage_too_many_are_named():
+    with pytest.raises(PlanError, match="no device computes stage 2"):
+        verify_schedule(SCHEDULES["gpipe"](2, 2), 3, 2)
+    with pytest.raises(PlanError, match="expected a stage from 0 to 0"):
+        verify_schedule(SCHEDULES["gpipe"](2, 2), 1, 2)
+
+
+def test_an_order_that_cannot_go_on_is_refused():
+    with pytest.raises(PlanError, match=r"device 0, Backward.*nobody can go on"):
+        add_transfers(
+            [[Backward(0, 0), Forward(0, 0)], [Forward(1, 0), Backward(1, 0)]]
+        )
+
+
+@pytest.mark.parametrize("counts", [(0, 1, 1), (1, 0, 1), (1, 1, 0), (True, 1, 1)])
+def test_counts_below_one_are_refused(counts):
+    for name in NAMES:
+        with pytest.raises(InvalidInput, match="at least 1 device, 1 micro-batch"):
+            SCHEDULES[name](*counts)
+
+
+def test_chunks_are_for_the_interleaved_schedule():
+    for name in set(NAMES) - {"interleaved"}:
+        with pytest.raises(InvalidInput, match="use the schedule interleaved"):
+            SCHEDULES[name](2, 2, 2)
+
+
+# -- slots: every computation takes one, the way back without halves two ------------
+
+
+def slots(lists):
+    """Play a schedule on a clock of its own: idle share, and peak live activations."""
+    now, peak, live, end = [0] * len(lists), [0] * len(lists), [0] * len(lists), {}
+    busy = 0
+    for d, i in turns(lists):
+        if isinstance(i, (Transfer, Step)):
+            continue
+        before = {
+            Forward: [("F", i.stage - 1, i.micro)],
+            Backward: [("B", i.stage + 1, i.micro)],
+            BackwardInput: [("B", i.stage + 1, i.micro)],
+            BackwardWeight: [],
+        }[type(i)]
+        length = 2 if isinstance(i, Backward) else 1
+        now[d] = max([now[d], *(end.get(name, 0) for name in before)]) + length
+        kind = {Forward: "F", BackwardWeight: "W"}.get(type(i), "B")
+        end[kind, i.stage, i.micro] = now[d]
+        busy += length
+        live[d] += isinstance(i, Forward)
+        peak[d] = max(peak[d], live[d])
+        live[d] -= isinstance(i, (Backward, BackwardWeight))
+    return 1 - Fraction(busy, len(lists) * max(now)), peak
+
+
+@pytest.mark.parametrize("p", range(1, 9))
+def test_idle_share_and_live_activations_of_the_schedules(p):
+    for m in range(1, 17):
+        bubble = Fraction(p - 1, m + p - 1)
+        assert slots(SCHEDULES["sequential"](p, m)) == (Fraction(p - 1, p), [1] * p)
+        assert slots(SCHEDULES["gpipe"](p, m)) == (bubble, [m] * p)
+        live = [min(m, p - s) for s in range(p)]
+        assert slots(SCHEDULES["1f1b"](p, m)) == (bubble, live)
+        idle, live = slots(SCHEDULES["zero_bubble"](p, m))
+        assert live == [min(m, p)] * p
+        if m >= p:
+            assert idle == Fraction(p - 1, 3 * m + p - 1)
+        elif p > 1:
+            assert idle < bubble
+        for v in (1, 2, 3):
+            idle, live = slots(SCHEDULES["interleaved"](p, m, v))
+            if m % p == 0:
+                assert idle == Fraction(p - 1, v * m + p - 1)
+                ahead = [2 * (p - s - 1) + (v - 1) * p for s in range(p)]
+                assert live == [min(v * m, a + 1) for a in ahead]
