@@ -27,16 +27,21 @@ class Timing(NamedTuple):
 
 
 def take_turns(
-    candidates: Mapping[str, Callable[[], None]], repeats: int, warm_up: int = 2
+    candidates: Mapping[str, Callable[[], None]], repeats: int, warm_up: int = 1
 ) -> dict[str, Timing]:
-    """Time the candidates in turn, `repeats` times each; ratios are to the first."""
+    """Time the candidates in turn, `repeats` times each; ratios are to the first.
+
+    Each runs `warm_up` times untimed before it is timed: a candidate whose tensors are
+    in the cache because its neighbour works on them too would win for nothing.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
-    for i in range(warm_up + repeats):
+    for _ in range(repeats):
         for name, run in candidates.items():
+            for _ in range(warm_up):
+                run()
             began = time.perf_counter()
             run()
-            if i >= warm_up:
-                seconds[name].append(time.perf_counter() - began)
+            seconds[name].append(time.perf_counter() - began)
     base = seconds[next(iter(candidates))]
     return {
         name: Timing(

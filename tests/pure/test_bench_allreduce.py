@@ -21,7 +21,6 @@ def test_the_table_has_the_limit_and_a_ratio_for_each_row():
     timings = bench_allreduce("reference", ranks=2, megabytes=1, repeats=1)
     assert list(timings) == [
         "NumPy",
-        "NumPy, huge pages",
         "allreduce, ring",
         "memory copies",
     ]
