@@ -18,7 +18,7 @@ from .comm.collectives import (
 from .comm.devices import Device, devices, try_all_gpus, try_gpu
 from .comm.split import split_batch
 from .models import get_model
-from .optimizers import SGD
+from .optimizers import SGD, Adam
 from .parallel.data import get_params, train_batch
 from .parallel.deployment import DeploymentConfig, train_clones
 from .parallel.parameter_server import ParameterServer
@@ -39,6 +39,7 @@ __all__ = [
     "allreduce",
     "split_batch",
     "SGD",
+    "Adam",
     "train_batch",
     "load",
     "Dataset",

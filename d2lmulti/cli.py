@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--backend", default=backend, help="torch, mxnet or paddle")
     run.add_argument("--devices", type=int, default=2, help="how many devices")
     run.add_argument("--model", default="lenet", choices=MODELS, help="network")
-    run.add_argument("--dataset", default="digits", choices=DATASETS, help="images")
+    run.add_argument("--dataset", default="digits", choices=DATASETS, help="data")
     run.add_argument("--batch-size", type=int, default=128, help="the whole batch")
     run.add_argument("--lr", type=float, default=0.05, help="learning rate")
     run.add_argument("--momentum", type=float, default=0.9, help="of SGD")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from .backends import backend_of
 from .backends.protocol import Tensor
@@ -49,11 +49,7 @@ class SGD:
         """Make the velocities (zeros like the parameters), none without momentum."""
         if self.momentum == 0:
             return []
-        velocities = []
-        for p in params:
-            B = backend_of(p)
-            velocities.append(B.zeros(p.shape, B.dtype_of(p), B.device_of(p)))
-        return velocities
+        return [_zeros(p.shape, p) for p in params]
 
     def step_(
         self, params: Sequence[Tensor], state: Sequence[Tensor], lr: float, n: int
@@ -72,6 +68,69 @@ class SGD:
                     v = state[i] * self.momentum + v
                     _assign_(state[i], v)
                 _assign_(p, B.detach(p) - v * lr)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam: steps of the size of lr, whatever the size of the gradients.
+
+    Moving averages m of the gradient g / n and v of its square start at zero; c1 and
+    c2, the same averages of ones, say by how much they are too small. p moves by
+    -lr * (m / c1) / (sqrt(v / c2) + eps). Source: Kingma, Ba (2015).
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        for name, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
+            if not 0 <= beta < 1:
+                raise InvalidInput(
+                    f"expected {name} of at least 0 and below 1, got {beta!r}"
+                )
+        if not self.eps > 0:
+            raise InvalidInput(f"expected eps above 0, got {self.eps!r}; try 1e-8")
+
+    def start(self, params: Sequence[Tensor]) -> list[Tensor]:
+        """Make m of every parameter, then v of every parameter, then c1 and c2."""
+        if not params:
+            return []
+        averages = [_zeros(p.shape, p) for _ in ("m", "v") for p in params]
+        return [*averages, _zeros((1,), params[0]), _zeros((1,), params[0])]
+
+    def step_(
+        self, params: Sequence[Tensor], state: Sequence[Tensor], lr: float, n: int
+    ) -> None:
+        """Update the parameters of one replica and its moving averages in place."""
+        k = len(params)
+        if len(state) != (2 * k + 2 if k else 0):
+            raise InvalidInput(
+                f"expected two averages for each of {k} parameters and two more, got "
+                f"{len(state)}; make them with optimizer.start(params) and keep them"
+            )
+        for c, beta in zip(state[2 * k :], (self.beta1, self.beta2), strict=False):
+            _average_(c, 1, beta)
+        for p, m, v in zip(params, state[:k], state[k : 2 * k], strict=True):
+            B = backend_of(p)
+            with B.pause():
+                g = B.grad(p) / n
+                _average_(m, g, self.beta1)
+                _average_(v, g * g, self.beta2)
+                c1, c2 = state[-2:]
+                size = B.sqrt(v / c2) + self.eps
+                _assign_(p, B.detach(p) - (m / c1) / size * lr)
+
+
+def _average_(average: Tensor, value: Any, beta: float) -> None:
+    # beta * average + (1 - beta) * value, with no number that MXNet would read wrongly.
+    with backend_of(average).pause():
+        _assign_(average, (average - value) * beta + value)
+
+
+def _zeros(shape: Sequence[int], like: Tensor) -> Tensor:
+    B = backend_of(like)
+    return B.zeros(shape, B.dtype_of(like), B.device_of(like))
 
 
 def _assign_(x: Tensor, y: Tensor) -> None:

@@ -92,6 +92,16 @@ def contiguous(is_contiguous: bool) -> None:
         )
 
 
+def ids(values: np.ndarray, count: int) -> None:
+    """Refuse ids that are not in 0..count-1: NumPy would take -1 for the last."""
+    lowest, highest = values.min(initial=0), values.max(initial=0)
+    if lowest < 0 or highest >= count:
+        raise InvalidInput(
+            f"expected ids from 0 to {count - 1}, got {lowest} to {highest}; use a "
+            "table with more rows, or logits of more classes"
+        )
+
+
 def leaf(is_leaf: bool) -> None:
     """Refuse to attach a gradient to the result of a recorded operation."""
     if not is_leaf:

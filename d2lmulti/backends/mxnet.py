@@ -189,6 +189,22 @@ def sum(x: Tensor, axis: int | tuple[int, ...], keepdims: bool = False) -> Tenso
     return x.sum(axis=axis, keepdims=keepdims)
 
 
+def max(x: Tensor, axis: int | tuple[int, ...], keepdims: bool = False) -> Tensor:
+    return x.detach().max(axis=axis, keepdims=keepdims)
+
+
+def exp(x: Tensor) -> Tensor:
+    return mx.np.exp(x)
+
+
+def log(x: Tensor) -> Tensor:
+    return mx.np.log(x)
+
+
+def sqrt(x: Tensor) -> Tensor:
+    return mx.np.sqrt(x.detach())
+
+
 def transpose(x: Tensor, axes: Sequence[int]) -> Tensor:
     return x.transpose(*axes)
 

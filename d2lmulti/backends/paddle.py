@@ -190,6 +190,24 @@ def sum(x: Tensor, axis: int | tuple[int, ...], keepdims: bool = False) -> Tenso
     return x.sum(axis=axis, keepdim=keepdims)
 
 
+def max(x: Tensor, axis: int | tuple[int, ...], keepdims: bool = False) -> Tensor:
+    return x.detach().max(axis=axis, keepdim=keepdims)
+
+
+def exp(x: Tensor) -> Tensor:
+    return paddle.exp(x)
+
+
+def log(x: Tensor) -> Tensor:
+    return paddle.log(x)
+
+
+def sqrt(x: Tensor) -> Tensor:
+    # In float32 Paddle is one bit off in two elements out of five; a root in float64,
+    # rounded to float32, is exact.
+    return paddle.sqrt(x.detach().astype("float64")).astype(x.dtype)
+
+
 def transpose(x: Tensor, axes: Sequence[int]) -> Tensor:
     return x.transpose(list(axes))
 

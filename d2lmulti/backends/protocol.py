@@ -157,6 +157,23 @@ class Backend(Protocol):
     ) -> Tensor:
         """Sum over one or several dimensions."""
 
+    def max(
+        self, x: Tensor, axis: int | tuple[int, ...], keepdims: bool = False
+    ) -> Tensor:
+        """Largest value over one or several dimensions; no gradient comes through."""
+
+    def exp(self, x: Tensor) -> Tensor:
+        """e to the power x, elementwise."""
+
+    def log(self, x: Tensor) -> Tensor:
+        """Natural logarithm, elementwise."""
+
+    def sqrt(self, x: Tensor) -> Tensor:
+        """Square root, elementwise and correctly rounded; no gradient comes through.
+
+        It serves optimizers. `x ** 0.5` has a gradient, and may be a bit or two off.
+        """
+
     def transpose(self, x: Tensor, axes: Sequence[int]) -> Tensor:
         """Permute the dimensions: dimension i of the result is `axes[i]` of `x`."""
 

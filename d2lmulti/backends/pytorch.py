@@ -164,6 +164,25 @@ def sum(x: Tensor, axis: int | tuple[int, ...], keepdims: bool = False) -> Tenso
     return x.sum(dim=axis, keepdim=keepdims)
 
 
+def max(x: Tensor, axis: int | tuple[int, ...], keepdims: bool = False) -> Tensor:
+    return x.detach().amax(dim=axis, keepdim=keepdims)
+
+
+def exp(x: Tensor) -> Tensor:
+    return torch.exp(x)
+
+
+def log(x: Tensor) -> Tensor:
+    return torch.log(x)
+
+
+def sqrt(x: Tensor) -> Tensor:
+    if x.is_cuda:
+        return torch.sqrt(x.detach())
+    # On the CPU PyTorch asks MKL, which is one bit off in one element out of 150.
+    return torch.from_numpy(np.asarray(np.sqrt(x.detach().numpy())))
+
+
 def transpose(x: Tensor, axes: Sequence[int]) -> Tensor:
     return x.permute(*axes)
 

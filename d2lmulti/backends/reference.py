@@ -14,13 +14,12 @@ from functools import partial
 
 import numpy as np
 
-from ..errors import InvalidInput
 from . import checks, tape
 from .device_names import place
 from .protocol import AnyDevice, Context
 from .reporting import Reporter
 from .tape import Tensor, result
-from .windows import correlate, cut_windows, join_windows, pad
+from .windows import correlate, correlate_back, cut_windows, join_windows, pad
 
 name = "reference"
 
@@ -152,6 +151,23 @@ def sum(x: Tensor, axis: int | tuple[int, ...], keepdims: bool = False) -> Tenso
     return result(x.value.sum(axis=axis, keepdims=keepdims), (x, spread))
 
 
+def max(x: Tensor, axis: int | tuple[int, ...], keepdims: bool = False) -> Tensor:
+    return Tensor(x.value.max(axis=axis, keepdims=keepdims))
+
+
+def exp(x: Tensor) -> Tensor:
+    e = np.exp(x.value)
+    return result(e, (x, lambda d: d * e))
+
+
+def log(x: Tensor) -> Tensor:
+    return result(np.log(x.value), (x, lambda d: d / x.value))
+
+
+def sqrt(x: Tensor) -> Tensor:
+    return Tensor(np.sqrt(x.value))
+
+
 def transpose(x: Tensor, axes: Sequence[int]) -> Tensor:
     back = np.argsort(axes)  # the permutation that undoes this one
     return result(x.value.transpose(axes), (x, lambda d: d.transpose(back)))
@@ -198,19 +214,7 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
 
 def conv2d(X: Tensor, W: Tensor, b: Tensor | None, padding: int = 0) -> Tensor:
     padded = pad(X.value, padding, padding)
-    height, width = X.shape[2:]
-    kh, kw = W.shape[2:]
-
-    # Both gradients are correlations too. An input meets the flipped kernel, ...
-    def into_X(d: np.ndarray) -> np.ndarray:
-        flipped = W.value[:, :, ::-1, ::-1].swapaxes(0, 1)  # (c_in, c_out, kh, kw)
-        whole = correlate(pad(d, kh - 1, kw - 1), flipped)
-        return whole[:, :, padding : padding + height, padding : padding + width]
-
-    # ... and a weight sums over the batch, which takes the place of the channels.
-    def into_W(d: np.ndarray) -> np.ndarray:
-        return correlate(padded.swapaxes(0, 1), d.swapaxes(0, 1)).swapaxes(0, 1)
-
+    into_X, into_W = correlate_back(padded, W.value, padding)
     out = correlate(padded, W.value)
     if b is None:
         return result(out, (X, into_X), (W, into_W))
@@ -242,17 +246,8 @@ def max_pool2d(X: Tensor, size: int) -> Tensor:
     return result(np.take_along_axis(windows, best, axis=-1)[..., 0], (X, to_best))
 
 
-def _check_ids(ids: Tensor, count: int) -> None:
-    lowest, highest = ids.value.min(initial=0), ids.value.max(initial=0)
-    if lowest < 0 or highest >= count:  # NumPy would take -1 for the last
-        raise InvalidInput(
-            f"expected ids from 0 to {count - 1}, got {lowest} to {highest}; use a "
-            "table with more rows, or logits of more classes"
-        )
-
-
 def embedding(ids: Tensor, W: Tensor) -> Tensor:
-    _check_ids(ids, len(W))
+    checks.ids(ids.value, len(W))
 
     def into_W(d: np.ndarray) -> np.ndarray:
         out = np.zeros_like(W.value)
@@ -283,7 +278,7 @@ def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Ten
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    _check_ids(y, logits.shape[-1])
+    checks.ids(y.value, logits.shape[-1])
     # -log softmax(z)[y] = log(sum(exp(z))) - z[y], with z shifted to at most 0 so
     # that no exponential overflows.
     rows = np.arange(len(logits))

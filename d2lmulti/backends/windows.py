@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
@@ -12,6 +14,28 @@ def correlate(X: np.ndarray, W: np.ndarray) -> np.ndarray:
     windows = sliding_window_view(X, (1, 1, *W.shape[2:]))[..., 0, 0, :, :]
     out = np.tensordot(windows, W, axes=((1, 4, 5), (1, 2, 3)))
     return np.ascontiguousarray(np.moveaxis(out, -1, 1))
+
+
+def correlate_back(
+    padded: np.ndarray, W: np.ndarray, padding: int
+) -> tuple[Callable[..., np.ndarray], Callable[..., np.ndarray]]:
+    """Make the two pullbacks of a correlation, which are correlations themselves.
+
+    They turn the gradient d (batch, c_out, h, w) of `correlate(padded, W)` into that of
+    the image inside its frame, and into that of W.
+    """
+    height, width = padded.shape[2] - 2 * padding, padded.shape[3] - 2 * padding
+    kh, kw = W.shape[2:]
+
+    def into_X(d: np.ndarray) -> np.ndarray:  # an input meets the flipped kernel
+        flipped = W[:, :, ::-1, ::-1].swapaxes(0, 1)  # (c_in, c_out, kh, kw)
+        whole = correlate(pad(d, kh - 1, kw - 1), flipped)
+        return whole[:, :, padding : padding + height, padding : padding + width]
+
+    def into_W(d: np.ndarray) -> np.ndarray:  # the batch takes the channels' place
+        return correlate(padded.swapaxes(0, 1), d.swapaxes(0, 1)).swapaxes(0, 1)
+
+    return into_X, into_W
 
 
 def pad(X: np.ndarray, rows: int, columns: int) -> np.ndarray:

@@ -7,9 +7,11 @@ from .batch_norm import LENET_BN, LENET_SYNC_BN
 from .lenet import LENET
 from .mlp import DEEP_MLP, MLP
 from .model import Model
+from .transformer import TRANSFORMER
 
 MODELS = {
-    model.name: model for model in (LENET, MLP, DEEP_MLP, LENET_BN, LENET_SYNC_BN)
+    model.name: model
+    for model in (LENET, MLP, DEEP_MLP, LENET_BN, LENET_SYNC_BN, TRANSFORMER)
 }
 
 

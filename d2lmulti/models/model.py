@@ -26,7 +26,8 @@ class Model(NamedTuple):
     wherever devices must talk (see `parallel.lockstep`). `predict` is the forward pass
     in evaluation. The last `buffers` parameters are statistics that no gradient trains.
     `layers` are the same network as a sequence that can be cut into stages; empty where
-    it cannot. There is one row of logits for each entry of the targets y.
+    it cannot. There is one row of logits for each entry of the targets y. X holds
+    numbers, or, where `vocabulary` is not 0, int64 ids below it.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Model(NamedTuple):
     predict: Callable[..., Any]
     buffers: int = 0
     layers: tuple[Layer, ...] = ()
+    vocabulary: int = 0
 
 
 def run_layers(

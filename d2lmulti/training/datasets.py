@@ -1,7 +1,8 @@
-"""The data sets of the book, as NumPy arrays: small digits, and Fashion-MNIST.
+"""The data sets of the book, as NumPy arrays: digits, Fashion-MNIST and a text.
 
-Both hold grey images of 28 x 28 in ten classes, so one LeNet fits both. The digits come
-with scikit-learn and need no network. Chapter: *data_parallel*.
+The first two hold grey images of 28 x 28 in ten classes, so one LeNet fits both; the
+text is for a transformer (see `text.py`). The digits come with scikit-learn and need no
+network, and so does the text. Chapter: *data_parallel*.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidInput
+from ..models.model import Model
 from .fashion_mnist import CLASSES, read_fashion_mnist
+from .text import ALPHABET, cut_pieces, read_story
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Images and labels, for training and for testing.
+    """Examples and their targets, for training and for testing.
 
-    train_X and test_X are (n, 1, 28, 28) of one float dtype; train_y and test_y are
-    (n,) of int64, each an index into `classes`, the names.
+    Images: train_X and test_X are (n, 1, 28, 28) of one float dtype; train_y and test_y
+    are (n,) of int64, each an index into `classes`, the names. Text: all four are
+    (n, length) of int64, and `classes` are the characters.
     """
 
     name: str
@@ -52,9 +56,9 @@ class Dataset:
 
 
 def load(name: str, dtype: Any = "float32") -> Dataset:
-    """Load the data set `digits` or `fashion_mnist`, with images of `dtype`.
+    """Load the data set `digits`, `fashion_mnist` or `text`, with images of `dtype`.
 
-    See `digits` and `fashion_mnist`. Raises `InvalidInput` for another name or for a
+    See the functions of these names. Raises `InvalidInput` for another name or for a
     dtype that is neither float32 nor float64.
     """
     if name not in tuple(DATASETS):
@@ -104,7 +108,44 @@ def fashion_mnist(dtype: Any = "float32") -> Dataset:
     return Dataset("fashion_mnist", train_X, train_y, test_X, test_y, CLASSES)
 
 
-DATASETS = {"digits": digits, "fashion_mnist": fashion_mnist}
+def text(dtype: Any = "float32", length: int = 32) -> Dataset:
+    """Load a short story in pieces of `length` characters, to foretell the next one.
+
+    X holds ids of the 36 characters and y the same ids one place on, so every character
+    but the first is a target; both are int64, whatever the `dtype` of the weights will
+    be. The last tenth of the pieces is for testing. Raises `InvalidInput` for a length
+    below 1 or above a tenth of the text, and for a dtype as above.
+    """
+    _check_dtype(dtype)
+    X, y = cut_pieces(read_story(), length)
+    train = len(X) - len(X) // 10
+    return Dataset("text", X[:train], y[:train], X[train:], y[train:], tuple(ALPHABET))
+
+
+DATASETS = {"digits": digits, "fashion_mnist": fashion_mnist, "text": text}
+
+
+def check_fits(data: Dataset, model: Model, dtype: str) -> None:
+    """Raise `InvalidInput` unless weights of `dtype` can be trained on the data."""
+    X, y = data.train_X, data.train_y
+    kind = "ids of characters" if X.dtype.kind == "i" else "images"
+    wanted = "ids of characters" if model.vocabulary else "images"
+    if kind != wanted:
+        cure = "model='transformer'" if X.dtype.kind == "i" else "dataset='text'"
+        raise InvalidInput(
+            f"expected {wanted} for {model.name}, got {kind} from {data.name}; use "
+            f"{cure}"
+        )
+    if model.vocabulary and max(X.max(), y.max()) >= model.vocabulary:
+        raise InvalidInput(
+            f"expected ids below {model.vocabulary}, the vocabulary of {model.name}, "
+            f"got {max(X.max(), y.max())}; make the model with a larger vocabulary"
+        )
+    if not model.vocabulary and str(X.dtype) != dtype:
+        raise InvalidInput(
+            f"expected a data set of dtype {dtype}, as the weights have, got "
+            f"{X.dtype}; make it with load({data.name!r}, {dtype!r})"
+        )
 
 
 def _check_dtype(dtype: Any) -> np.dtype:

@@ -23,7 +23,7 @@ from ..models.model import Model
 from ..optimizers import SGD
 from ..parallel.data import get_params, train_batch
 from .batches import batch_count, batches
-from .datasets import Dataset, load
+from .datasets import Dataset, check_fits, load
 from .evaluate import evaluate
 from .progress import progress
 
@@ -102,11 +102,7 @@ def train(
     data = load(dataset, dtype) if isinstance(dataset, str) else dataset
     n = len(data.train_X)
     _check_settings(lr, epochs, seed, dtype, batch_size, n, len(devices))
-    if str(data.train_X.dtype) != dtype:
-        raise InvalidInput(
-            f"expected a data set of dtype {dtype}, as the weights have, got "
-            f"{data.train_X.dtype}; make it with load({data.name!r}, {dtype!r})"
-        )
+    check_fits(data, model, dtype)
 
     optimizer = SGD(momentum)
     start = [p.astype(dtype) for p in model.initial(np.random.default_rng(seed))]

@@ -105,6 +105,15 @@ CASES = [
     Case("sum_last", lambda B, x: B.sum(x, -1, True), [normal(2, 3, 4)]),
     Case("sum_axes", lambda B, x: B.sum(x, (0, 2)), [normal(2, 3, 4)]),
     Case("sum_keep", lambda B, x: B.sum(x, (0, 2), keepdims=True), [normal(2, 3, 4)]),
+    Case("exp", lambda B, x: B.exp(x), [normal(3, 5)]),
+    Case("log", lambda B, x: B.log(x), [positive(3, 5)]),
+    Case(
+        "log_sum_exp",  # the maximum cancels, so it needs no gradient
+        lambda B, x: (
+            B.log(B.sum(B.exp(x - B.max(x, -1, True)), -1)) + B.max(x, axis=-1)
+        ),
+        [normal(3, 5)],
+    ),
     Case("transpose", lambda B, x: B.transpose(x, (2, 0, 1)), [normal(2, 3, 4)]),
     Case(
         "after_transpose",

@@ -30,6 +30,21 @@ def test_argmax_is_an_int64_index(B, device, dtype):
     assert_same_bits(B.numpy(B.argmax(t, axis=0)), np.array([1, 0, 1]))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("axis", [0, -1, (0, 2)])
+@pytest.mark.parametrize("keepdims", [True, False])
+def test_max_is_a_constant_for_the_gradient(B, device, dtype, axis, keepdims):
+    values = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(dtype)
+    x = B.array(values, device)
+    B.attach_grad(x)
+    with B.record():
+        largest = B.max(x, axis, keepdims)
+        y = x * 2 + B.max(x, (0, 1, 2), keepdims=True)
+    B.backward([y])
+    assert_same_bits(B.numpy(largest), values.max(axis, keepdims=keepdims))
+    assert_same_bits(B.numpy(B.grad(x)), np.full_like(values, 2))
+
+
 def test_relu_has_no_gradient_at_zero(B, device):
     x = B.array([-1.0, 0.0, 2.0], device)
     B.attach_grad(x)

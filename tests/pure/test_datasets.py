@@ -25,8 +25,8 @@ def check_arrays(data: Dataset, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", np.float64, np.dtype("f4")])
-@pytest.mark.parametrize("name", DATASETS)
-def test_every_data_set_has_the_same_form(
+@pytest.mark.parametrize("name", ["digits", "fashion_mnist"])
+def test_every_set_of_images_has_the_same_form(
     name: str, dtype: object, own_set: Path
 ) -> None:
     data = load(name, dtype)
@@ -65,7 +65,7 @@ def test_a_data_set_shows_its_sizes_and_not_its_pixels() -> None:
 
 @pytest.mark.parametrize("name", ["mnist", "", None, ["digits"], "Digits"])
 def test_an_unknown_name_is_answered_with_the_known_ones(name: object) -> None:
-    with pytest.raises(InvalidInput, match="digits, fashion_mnist as data set, got"):
+    with pytest.raises(InvalidInput, match="fashion_mnist, text as data set, got"):
         load(name)
 
 

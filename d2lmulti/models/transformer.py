@@ -1,0 +1,184 @@
+"""A small character-level transformer: attention, MLP and layer norm, from scratch.
+
+The stream between the layers is (examples, length, width). Every number that a split
+over devices changes (heads, hidden units) is read off the shapes of the parameters, so
+the same functions also run on one device's part. Chapter: *layer_parallel*.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from ..backends.protocol import Backend, Tensor
+from ..errors import InvalidInput
+from .model import Layer, Model, run_layers
+
+
+def embed(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
+    """Look up every token and add its position: X (n, t) give (n, t, width).
+
+    params: tokens (vocabulary, width), positions (context, width), of which t are used.
+    Raises `InvalidInput` for more tokens than positions.
+    """
+    tokens, positions = params
+    if X.shape[1] > positions.shape[0]:
+        raise InvalidInput(
+            f"expected at most {positions.shape[0]} tokens a piece, got {X.shape[1]}; "
+            "cut shorter pieces or make the model with a longer context"
+        )
+    return B.embedding(X, tokens) + positions[: X.shape[1]]
+
+
+def heads_of(
+    B: Backend, H: Tensor, W: Tensor, b: Tensor, head_size: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Project H (n, t, width) to the queries, keys, values (n * heads, t, head_size).
+
+    W (width, 3 * heads * head_size) holds all queries, then all keys, then all values.
+    """
+    n, t, width = H.shape
+    heads = W.shape[1] // (3 * head_size)
+    P = (H.reshape((n * t, width)) @ W + b).reshape((n, t, 3, heads, head_size))
+    P = B.transpose(P, (2, 0, 3, 1, 4)).reshape((3 * n * heads, t, head_size))
+    m = n * heads
+    return P[:m], P[m : 2 * m], P[2 * m :]
+
+
+def attend(B: Backend, Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
+    """Mix the values by softmax(Q K^T / sqrt(head_size)), looking only backward.
+
+    Q, K, V and the result are (n * heads, t, head_size). Source: Vaswani et al. (2017).
+    """
+    t, head_size = Q.shape[1:]
+    scores = Q @ B.transpose(K, (0, 2, 1)) / math.sqrt(head_size)  # (n * heads, t, t)
+    future = np.triu(np.full((t, t), -1e9, B.dtype_of(Q)), 1)  # exp(-1e9) is 0
+    return B.softmax(scores + B.array(future, B.device_of(Q))) @ V
+
+
+def attention(
+    B: Backend, params: Sequence[Tensor], H: Tensor, head_size: int
+) -> Tensor:
+    """Compute the block's attention of H (n, t, width), without bias and residual.
+
+    params: W_qkv (width, 3 * heads * head_size), b_qkv, W_out (heads * head_size,
+    width). A shard of whole heads gives a summand of the whole.
+    """
+    W_qkv, b_qkv, W_out = params
+    n, t, width = H.shape
+    mixed = attend(B, *heads_of(B, H, W_qkv, b_qkv, head_size))
+    heads = mixed.shape[0] // n
+    mixed = B.transpose(mixed.reshape((n, heads, t, head_size)), (0, 2, 1, 3))
+    return (mixed.reshape((n * t, heads * head_size)) @ W_out).reshape((n, t, width))
+
+
+def feed_forward(B: Backend, params: Sequence[Tensor], H: Tensor) -> Tensor:
+    """Compute the block's MLP of H (n, t, width), without bias and residual.
+
+    params: W1 (width, hidden), b1, W2 (hidden, width). A shard of hidden units gives a
+    summand of the whole.
+    """
+    W1, b1, W2 = params
+    n, t, width = H.shape
+    return (B.gelu(H.reshape((n * t, width)) @ W1 + b1) @ W2).reshape((n, t, width))
+
+
+def attention_layer(
+    B: Backend, params: Sequence[Tensor], X: Tensor, head_size: int
+) -> Tensor:
+    """Add attention to the stream: X + attention(layer_norm(X)) + b.
+
+    params: gamma, beta, W_qkv, b_qkv, W_out, b_out.
+    """
+    gamma, beta, *inner, b = params
+    return X + (attention(B, inner, B.layer_norm(X, gamma, beta), head_size) + b)
+
+
+def mlp_layer(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
+    """Add an MLP to the stream: X + feed_forward(layer_norm(X)) + b.
+
+    params: gamma, beta, W1, b1, W2, b2.
+    """
+    gamma, beta, *inner, b = params
+    return X + (feed_forward(B, inner, B.layer_norm(X, gamma, beta)) + b)
+
+
+def head(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
+    """Turn X (n, t, width) to logits (n * t, vocabulary).
+
+    params: gamma, beta, W (width, vocabulary), b.
+    """
+    gamma, beta, W, b = params
+    n, t, width = X.shape
+    return B.layer_norm(X, gamma, beta).reshape((n * t, width)) @ W + b
+
+
+def initial_transformer(
+    rng: np.random.Generator, vocabulary: int, context: int, width: int, blocks: int
+) -> list[np.ndarray]:
+    """Draw the parameters: weights of variance 1 / fan_in, norms 1, biases 0.
+
+    The projections that end in the stream are smaller by sqrt(2 * blocks), so that it
+    does not grow with depth (Radford et al., 2019).
+    """
+
+    def weight(inputs: int, outputs: int, shrink: float = 1.0) -> np.ndarray:
+        return rng.normal(0.0, shrink / math.sqrt(inputs), (inputs, outputs))
+
+    norm = [np.ones(width), np.zeros(width)]
+    shrink = 1 / math.sqrt(2 * blocks)
+    params = [rng.normal(0.0, 0.3, (rows, width)) for rows in (vocabulary, context)]
+    for _ in range(blocks):
+        params += [*norm, weight(width, 3 * width), np.zeros(3 * width)]
+        params += [weight(width, width, shrink), np.zeros(width)]
+        params += [*norm, weight(width, 4 * width), np.zeros(4 * width)]
+        params += [weight(4 * width, width, shrink), np.zeros(width)]
+    params += [*norm, weight(width, vocabulary), np.zeros(vocabulary)]
+    return [p.copy() for p in params]  # the norms stood for several layers
+
+
+def make_transformer(
+    name: str,
+    vocabulary: int = 36,
+    context: int = 32,
+    width: int = 48,
+    heads: int = 12,
+    blocks: int = 2,
+) -> Model:
+    """Make a transformer of `blocks` blocks: embedding, (attention, MLP)..., head.
+
+    Raises `InvalidInput` for heads that do not divide the width.
+    """
+    if heads < 1 or width % heads:
+        raise InvalidInput(
+            f"expected heads that divide the width of {width}, got {heads}; use "
+            f"{max(h for h in range(1, max(2, heads)) if width % h == 0)} heads"
+        )
+    attend_layer = partial(attention_layer, head_size=width // heads)
+    middle = [
+        layer
+        for i in range(1, blocks + 1)
+        for layer in (
+            Layer(f"attention {i}", 6, attend_layer),
+            Layer(f"MLP {i}", 6, mlp_layer),
+        )
+    ]
+    layers = (Layer("embedding", 2, embed), *middle, Layer("head", 4, head))
+
+    def forward(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
+        return run_layers(B, layers, params, X)
+
+    initial = partial(
+        initial_transformer,
+        vocabulary=vocabulary,
+        context=context,
+        width=width,
+        blocks=blocks,
+    )
+    return Model(name, initial, forward, forward, layers=layers, vocabulary=vocabulary)
+
+
+TRANSFORMER = make_transformer("transformer")

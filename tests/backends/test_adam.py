@@ -1,0 +1,88 @@
+"""Adam has NumPy's bits on every backend, and refuses what makes no sense."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from backends.test_scalar_arithmetic import assert_as_numpy
+
+from d2lmulti.errors import InvalidInput
+from d2lmulti.optimizers import Adam
+
+
+def average(a: np.ndarray, value: np.ndarray, beta: np.floating) -> np.ndarray:
+    return (a - value) * beta + value
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("steps", [1, 4])
+def test_steps_have_numpys_bits(B, device, dtype, steps, rng):
+    n = 7
+    number = np.dtype(dtype).type
+    b1, b2, eps, lr = map(number, (0.9, 0.999, 1e-8, 0.01))
+    shapes = [(3, 5), (97,)]
+    values = [rng.normal(size=s).astype(dtype) for s in shapes]
+    params = [B.array(v, device) for v in values]
+    for p in params:
+        B.attach_grad(p)
+    optimizer = Adam()
+    state = optimizer.start(params)
+    ms, vs = ([np.zeros_like(v) for v in values] for _ in "mv")
+    c1 = c2 = np.zeros(1, dtype)
+    for _ in range(steps):
+        c1, c2 = average(c1, number(1), b1), average(c2, number(1), b2)
+        for i, p in enumerate(params):
+            grad = (rng.normal(size=shapes[i]) * 2.0 ** rng.integers(-9, 9)).astype(
+                dtype
+            )
+            B.write_(B.grad(p), 0, grad.size, B.array(grad, device))
+            g = grad / number(n)
+            ms[i] = average(ms[i], g, b1)
+            vs[i] = average(vs[i], g * g, b2)
+            values[i] = values[i] - (ms[i] / c1) / (np.sqrt(vs[i] / c2) + eps) * lr
+        optimizer.step_(params, state, 0.01, n)
+    for got, want in zip([*params, *state], [*values, *ms, *vs, c1, c2], strict=True):
+        assert_as_numpy(B, device, B.numpy(got), want)
+
+
+def test_the_first_step_has_the_size_of_lr(B):
+    p = B.array(np.array([1.0, -2.0, 3.0]))
+    B.attach_grad(p)
+    B.write_(B.grad(p), 0, 3, B.array(np.array([1e-3, -40.0, 0.0])))
+    optimizer = Adam()
+    optimizer.step_([p], optimizer.start([p]), 0.1, 1)
+    assert B.numpy(p) == pytest.approx([0.9, -1.9, 3.0], rel=1e-5)
+
+
+def test_moving_averages_start_without_a_bias(B):
+    # Under a constant gradient m / c1 is the gradient after any number of steps.
+    p = B.array(np.ones(1))
+    B.attach_grad(p)
+    optimizer = Adam(0.9, 0.9)
+    state = optimizer.start([p])
+    for _ in range(5):
+        B.write_(B.grad(p), 0, 1, B.array(np.array([0.25])))
+        optimizer.step_([p], state, 0.1, 1)
+        m, v, c1, c2 = (float(B.numpy(s)[0]) for s in state)
+        assert m / c1 == pytest.approx(0.25)
+        assert v / c2 == pytest.approx(0.0625)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"beta1": 1.0}, "beta1 of at least 0 and below 1, got 1.0"),
+        ({"beta2": -0.1}, "beta2 of at least 0 and below 1, got -0.1"),
+        ({"eps": 0.0}, "eps above 0, got 0.0; try 1e-8"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, message):
+    with pytest.raises(InvalidInput, match=message):
+        Adam(**settings)
+
+
+def test_a_state_of_another_size_is_refused(B):
+    p = B.array(np.ones(2))
+    B.attach_grad(p)
+    with pytest.raises(InvalidInput, match="two averages for each of 1 .* got 2"):
+        Adam().step_([p], Adam().start([p])[:2], 0.1, 1)
