@@ -7,6 +7,7 @@ imports no framework.
 from .backends import backend_of, get_backend
 from .cluster.ledger import Ledger, ledger
 from .cluster.push_pull import Network, worker_seconds
+from .cluster.timeline import Timeline, timeline
 from .comm.collectives import (
     allgather,
     allreduce,
@@ -34,6 +35,8 @@ __all__ = [
     "devices",
     "try_gpu",
     "try_all_gpus",
+    "timeline",
+    "Timeline",
     "get_model",
     "get_params",
     "allreduce",

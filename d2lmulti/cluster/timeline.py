@@ -1,0 +1,186 @@
+"""The timeline: who did what from when to when, on a measured clock or a modelled one.
+
+    with timeline() as t:
+        train(2)
+    t.busy("device 0"), t.trace()
+
+What is recorded is a span: a track (a device or a worker), a name and two times. The
+same object is drawn by `plot_timeline` and opens in Perfetto. Chapter: *bottlenecks*.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+from ..errors import InvalidInput
+
+_open: ContextVar[tuple[Timeline, ...]] = ContextVar("open_timelines", default=())
+_NOTHING = nullcontext()
+
+
+class Span(NamedTuple):
+    """One piece of work: seconds are counted from the timeline's start."""
+
+    track: str  # the device, worker or process that worked
+    name: str  # what it did
+    begin: float
+    end: float
+
+
+class Timeline:
+    """Named spans on tracks, in the order in which they were recorded.
+
+    `clock` is what measured spans read, in seconds. Modelled spans come with times of
+    their own, by `add`. Tracks stand in the order of their first span.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.spans: list[Span] = []
+        self.clock = clock
+        self.start = clock()
+
+    def now(self) -> float:
+        """Seconds since the start."""
+        return self.clock() - self.start
+
+    def add(self, track: object, name: str, begin: float, end: float) -> None:
+        """Enter a span in seconds from the start; `track` becomes its text.
+
+        For times that another process read from the same clock, subtract `start`.
+        Raises `InvalidInput` unless both are finite and begin <= end.
+        """
+        if not -math.inf < begin <= end < math.inf:
+            raise InvalidInput(
+                f"expected a span that begins before it ends, got {name!r} on "
+                f"{track} from {begin!r} to {end!r} seconds"
+            )
+        self.spans.append(Span(str(track), name, begin, end))
+
+    @contextmanager
+    def span(self, track: object, name: str) -> Iterator[None]:
+        """Measure the `with` block, also when an error ends it."""
+        begin = self.now()
+        try:
+            yield
+        finally:
+            self.add(track, name, begin, self.now())
+
+    @property
+    def tracks(self) -> list[str]:
+        """Every track once."""
+        return list(dict.fromkeys(span.track for span in self.spans))
+
+    @property
+    def names(self) -> list[str]:
+        """Every kind of work once."""
+        return list(dict.fromkeys(span.name for span in self.spans))
+
+    @property
+    def end(self) -> float:
+        """When the last span ends, in seconds; 0 without spans."""
+        return max((span.end for span in self.spans), default=0.0)
+
+    def busy(self, track: object, name: str | None = None) -> float:
+        """Seconds in which a track did this (or anything); overlaps count once.
+
+        >>> t = Timeline()
+        >>> t.add("device 0", "forward", 0.0, 2.0)
+        >>> t.add("device 0", "copy", 1.0, 3.0)
+        >>> t.busy("device 0"), t.busy("device 0", "copy")
+        (3.0, 2.0)
+        """
+        total, reached = 0.0, -math.inf
+        for span in sorted(self.spans, key=lambda span: span.begin):
+            if span.track == str(track) and name in (None, span.name):
+                total += max(0.0, span.end - max(span.begin, reached))
+                reached = max(reached, span.end)
+        return total
+
+    def trace(self) -> dict[str, Any]:
+        """Give the Chrome trace-event form, which Perfetto and Chrome open.
+
+        Times are in microseconds. Spans of one track that overlap without one holding
+        the other go to a second lane, because a viewer would drop one of them.
+        Write it with `training.files.write_json(path, t.trace())`.
+        """
+        zero = min((span.begin for span in self.spans), default=0.0)
+        lanes: dict[tuple[str, int], list[Span]] = {}
+        for track in self.tracks:
+            mine = [span for span in self.spans if span.track == track]
+            for span in sorted(mine, key=lambda span: (span.begin, -span.end)):
+                lane = 0
+                while not _fits(lanes.setdefault((track, lane), []), span):
+                    lane += 1
+                lanes[track, lane].append(span)
+        header: list[dict[str, Any]] = [_name("process_name", 0, "d2lmulti")]
+        events: list[dict[str, Any]] = []
+        for tid, ((track, lane), spans) in enumerate(lanes.items(), 1):
+            label = track if lane == 0 else f"{track} ({lane + 1})"
+            header.append(_name("thread_name", tid, label))
+            order = {"name": "thread_sort_index", "args": {"sort_index": tid}}
+            header.append({"ph": "M", "pid": 0, "tid": tid, **order})
+            for span in spans:
+                # Rounded ends, not durations: a span stays inside the one around it.
+                begin, end = (round(1e9 * (t - zero)) for t in span[2:])
+                when = {"ts": begin / 1e3, "dur": (end - begin) / 1e3}
+                event = {"ph": "X", "pid": 0, "tid": tid, "name": span.name}
+                events.append({**event, "cat": "span", **when})
+        events.sort(key=lambda event: (event["ts"], -event["dur"]))
+        return {"traceEvents": header + events, "displayTimeUnit": "ms"}
+
+
+def _name(kind: str, tid: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "pid": 0, "tid": tid, "name": kind, "args": {"name": name}}
+
+
+def _fits(lane: list[Span], span: Span) -> bool:
+    """Tell whether a span lies after or within each earlier one of a lane."""
+    return all(span.begin >= other.end or span.end <= other.end for other in lane)
+
+
+@contextmanager
+def timeline(clock: Callable[[], float] = time.perf_counter) -> Iterator[Timeline]:
+    """Record what the library does inside the `with` block; timelines may nest."""
+    mine = Timeline(clock)
+    token = _open.set((*_open.get(), mine))
+    try:
+        yield mine
+    finally:
+        _open.reset(token)
+
+
+def span(
+    track: object, name: str, wait: Callable[[], object] | None = None
+) -> AbstractContextManager[None]:
+    """Measure a block for the timelines that are open; without one it costs nothing.
+
+    `wait` (a backend's `synchronize`) is called before the clock is read, so that work
+    which runs asynchronously is measured where it happens, and only if anyone measures.
+    """
+    if not _open.get():
+        return _NOTHING
+    return _measured(_open.get(), track, name, wait)
+
+
+@contextmanager
+def _measured(
+    timelines: tuple[Timeline, ...],
+    track: object,
+    name: str,
+    wait: Callable[[], object] | None,
+) -> Iterator[None]:
+    if wait:
+        wait()  # what ran before is not part of this span
+    begins = [t.now() for t in timelines]
+    try:
+        yield
+        if wait:
+            wait()
+    finally:
+        for t, begin in zip(timelines, begins, strict=True):
+            t.add(track, name, begin, t.now())

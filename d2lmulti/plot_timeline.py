@@ -1,0 +1,66 @@
+"""Pictures of timelines, measured or modelled: a row a track, a colour a kind of work.
+
+Chapter: *bottlenecks*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from .cluster.timeline import Timeline
+from .plot import INK, device_colour
+
+_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6}
+
+
+def timelines(
+    panels: Mapping[str, Timeline],
+    *,
+    unit: str = "ms",
+    begin: float = 0.0,
+    end: float | None = None,
+    measured: bool = True,
+) -> Figure:
+    """Draw one panel a timeline, with the same time axis and the same colours.
+
+    `begin` and `end` cut out a part, in seconds; `unit` is that of the axis: s, ms, us.
+    `measured=False` says on the axis that the clock was a model.
+    """
+    rows = [len(t.tracks) for t in panels.values()]
+    figure, axes = plt.subplots(
+        len(panels), 1, figsize=(9, 0.9 + sum(0.42 * n + 0.35 for n in rows)),
+        sharex=True, squeeze=False, layout="constrained",
+        gridspec_kw={"height_ratios": [n + 0.6 for n in rows]},
+    )  # fmt: skip
+    if end is None:
+        end = max(t.end for t in panels.values())
+    names = dict.fromkeys(name for t in panels.values() for name in t.names)
+    colours = {name: device_colour(i) for i, name in enumerate(names)}
+    scale = _UNITS[unit]
+    for ax, (label, t) in zip(axes[:, 0], panels.items(), strict=True):
+        for row, track in enumerate(t.tracks):
+            for name in t.names:
+                bars = [
+                    (scale * s.begin, scale * (s.end - s.begin))
+                    for s in t.spans
+                    if (s.track, s.name) == (track, name)
+                    and s.end > begin
+                    and s.begin < end
+                ]
+                ax.broken_barh(
+                    bars, (row - 0.38, 0.76), color=colours[name], ec="white", lw=0.5
+                )
+        ax.set_yticks(range(len(t.tracks)), t.tracks)
+        ax.set_ylim(len(t.tracks) - 0.5, -0.5)
+        ax.set_title(label, size=11, color=INK, loc="left")
+        ax.grid(visible=False)
+        ax.spines[["top", "right", "left"]].set_visible(False)
+    axes[-1, 0].set_xlim(scale * begin, scale * end)
+    axes[-1, 0].set_xlabel(unit if measured else f"modelled {unit}")
+    handles = [Patch(color=colour, label=name) for name, colour in colours.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False)
+    return figure

@@ -1,0 +1,165 @@
+"""The timeline: exact spans, next to no cost unopened, a trace that viewers take."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import matplotlib
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt
+
+from d2lmulti import plot_timeline
+from d2lmulti.cluster.timeline import Span, Timeline, span, timeline
+from d2lmulti.errors import InvalidInput
+from d2lmulti.training.files import write_json
+
+
+def ticks():
+    """Make a clock that goes on by one second each time it is read."""
+    return itertools.count().__next__
+
+
+def test_a_span_measures_from_the_start_of_its_timeline():
+    t = Timeline(ticks())
+    with t.span("device 0", "forward"):
+        pass
+    assert t.spans == [Span("device 0", "forward", 1, 2)]
+    assert t.end == 2
+
+
+def test_a_span_that_an_error_ends_is_recorded():
+    t = Timeline(ticks())
+    with pytest.raises(KeyError), t.span("device 0", "forward"):
+        raise KeyError
+    assert len(t.spans) == 1
+
+
+def test_spans_go_to_all_open_timelines_and_only_to_them():
+    with span("device 0", "lost"):
+        pass
+    with timeline(ticks()) as outer:
+        with span(0, "first"):
+            pass
+        with timeline(ticks()) as inner, span(0, "second"):
+            pass
+    with span(0, "lost"):
+        pass
+    assert [s.name for s in outer.spans] == ["first", "second"]
+    assert inner.spans == [Span("0", "second", 1, 2)]
+
+
+def test_unopened_a_span_neither_waits_nor_makes_an_object():
+    waited = []
+    with span(0, "x", wait=lambda: waited.append(1)):
+        pass
+    assert waited == []
+    assert span(0, "x") is span(1, "y")
+
+
+def test_a_span_waits_before_each_reading_of_the_clock():
+    seen = []
+
+    def clock():
+        seen.append("clock")
+        return len(seen)
+
+    with timeline(clock), span(0, "x", wait=lambda: seen.append("wait")):
+        seen.append("work")
+    assert seen == ["clock", "wait", "clock", "work", "wait", "clock"]
+
+
+def test_busy_counts_overlaps_once_and_tracks_apart():
+    t = Timeline()
+    for track, name, begin, end in [
+        ("a", "x", 4, 6), ("a", "x", 0, 3), ("a", "y", 2, 5), ("b", "x", 0, 9),
+        ("a", "x", 1, 2),
+    ]:  # fmt: skip
+        t.add(track, name, begin, end)
+    assert (t.busy("a"), t.busy("a", "x"), t.busy("b", "y")) == (6, 5, 0)
+    assert (t.tracks, t.names) == (["a", "b"], ["x", "y"])
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"), [(1, 0), (float("nan"), 1), (0, float("inf"))]
+)
+def test_an_impossible_span_is_refused(begin, end):
+    with pytest.raises(InvalidInput, match="begins before it ends, got 'x' on gpu:0"):
+        Timeline().add("gpu:0", "x", begin, end)
+
+
+def check_trace(trace):
+    """Hold a trace against the format: fields, order, names of tracks, nesting."""
+    events = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+    assert all(
+        set(e) == {"ph", "pid", "tid", "name", "cat", "ts", "dur"} for e in events
+    )
+    assert all(e["ts"] >= 0 and e["dur"] >= 0 for e in events)
+    assert [e["ts"] for e in events] == sorted(e["ts"] for e in events)
+    assert not events or events[0]["ts"] == 0
+    named = {
+        e["tid"]: e["args"]["name"]
+        for e in trace["traceEvents"]
+        if e["ph"] == "M" and e["name"] == "thread_name"
+    }
+    assert {e["tid"] for e in events} == set(named)
+    assert len(set(named.values())) == len(named)
+    for tid in named:
+        ends: list[float] = []
+        for e in (e for e in events if e["tid"] == tid):
+            begin, end = round(1e3 * e["ts"]), round(1e3 * (e["ts"] + e["dur"]))
+            while ends and ends[-1] <= begin:
+                ends.pop()
+            assert not ends or end <= ends[-1], "partly overlapping spans of a lane"
+            ends.append(end)
+    return events, named
+
+
+TIMES = st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), TIMES), max_size=12))
+def test_a_trace_holds_every_span_and_lanes_nest(spans):
+    t = Timeline()
+    for track, (begin, end) in spans:
+        t.add(track, "work", 1e-3 * begin / 7, 1e-3 * end / 7)
+    events, named = check_trace(t.trace())
+    assert len(events) == len(spans)
+    assert {name.split()[0] for name in named.values()} == {track for track, _ in spans}
+
+
+def test_a_trace_file_is_whole_json_in_microseconds(tmp_path):
+    t = Timeline()
+    t.add("gpu:1", "update", 2.0, 2.5)
+    t.add("gpu:0", "forward", 1.0, 1.000001)
+    write_json(tmp_path / "run.json", t.trace())
+    trace = json.loads((tmp_path / "run.json").read_text())
+    events, named = check_trace(trace)
+    assert [(e["name"], e["ts"], e["dur"]) for e in events] == [
+        ("forward", 0, 1), ("update", 1e6, 5e5),
+    ]  # fmt: skip
+    assert named == {1: "gpu:1", 2: "gpu:0"}  # in the order of their first spans
+
+
+def test_a_picture_has_a_bar_for_every_span_in_its_part():
+    one, two = Timeline(), Timeline()
+    one.add("device", "compute", 0.0, 0.1)
+    one.add("device", "wait", 0.1, 0.3)
+    one.add("worker", "load", 0.0, 0.2)
+    two.add("device", "compute", 0.5, 0.6)
+    figure = plot_timeline.timelines({"one": one, "two": two}, end=0.4)
+    bars = [
+        tuple(round(number) for number in path.get_extents().bounds[::2])
+        for ax in figure.axes
+        for collection in ax.collections
+        for path in collection.get_paths()
+    ]
+    assert sorted(bars) == [(0, 100), (0, 200), (100, 200)]
+    assert figure.axes[0].get_yticklabels()[1].get_text() == "worker"
+    assert figure.axes[1].get_xlabel() == "ms"
+    plt.close(figure)
