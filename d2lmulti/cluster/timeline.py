@@ -1,9 +1,7 @@
 """The timeline: who did what from when to when, on a measured clock or a modelled one.
 
-    with timeline() as t:
-        train(2)
-    t.busy("device 0"), t.trace()
-
+`with timeline() as t:` records what the library does in the block, as `ledger()` counts
+it; then `t.busy("sim:0")` gives seconds, and `t.trace()` a file for Perfetto.
 What is recorded is a span: a track (a device or a worker), a name and two times. The
 same object is drawn by `plot_timeline` and opens in Perfetto. Chapter: *bottlenecks*.
 """
