@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..errors import InvalidInput
+from .alexnet import ALEXNET
 from .batch_norm import LENET_BN, LENET_SYNC_BN
 from .lenet import LENET
 from .mlp import DEEP_MLP, MLP
@@ -11,7 +12,7 @@ from .transformer import TRANSFORMER
 
 MODELS = {
     model.name: model
-    for model in (LENET, MLP, DEEP_MLP, LENET_BN, LENET_SYNC_BN, TRANSFORMER)
+    for model in (LENET, MLP, DEEP_MLP, ALEXNET, TRANSFORMER, LENET_BN, LENET_SYNC_BN)
 }
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..backends.protocol import Backend, Tensor
+from .dense import dense, dense_relu
 from .initial import he_normal
 from .model import Layer, Model
 
@@ -41,14 +42,6 @@ def _convolution(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
     return B.avg_pool2d(B.relu(B.conv2d(X, *params)), 2)
 
 
-def _hidden(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
-    return B.relu(X.reshape((-1, 800)) @ params[0] + params[1])
-
-
-def _output(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
-    return X @ params[0] + params[1]
-
-
 LENET = Model(
     "lenet",
     initial_lenet,
@@ -57,7 +50,7 @@ LENET = Model(
     layers=(
         Layer("convolution 1", 2, _convolution),
         Layer("convolution 2", 2, _convolution),
-        Layer("dense 1", 2, _hidden),
-        Layer("dense 2", 2, _output),
+        Layer("dense 1", 2, dense_relu),
+        Layer("dense 2", 2, dense),
     ),
 )

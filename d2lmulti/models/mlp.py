@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from ..backends.protocol import Backend, Tensor
+from .dense import dense, dense_relu
 from .initial import he_normal
 from .model import Layer, Model
 
@@ -33,19 +34,10 @@ def initial_mlp(
     return params
 
 
-def _dense(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
-    W, b = params
-    return X.reshape((X.shape[0], -1)) @ W + b
-
-
-def _dense_relu(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
-    return B.relu(_dense(B, params, X))
-
-
 def make_mlp(name: str, widths: Sequence[int]) -> Model:
     """Make the perceptron with these layer widths, input first."""
-    hidden = [Layer(f"dense {i + 1}", 2, _dense_relu) for i in range(len(widths) - 2)]
-    output = Layer(f"dense {len(widths) - 1}", 2, _dense)
+    hidden = [Layer(f"dense {i + 1}", 2, dense_relu) for i in range(len(widths) - 2)]
+    output = Layer(f"dense {len(widths) - 1}", 2, dense)
     initial = partial(initial_mlp, widths=tuple(widths))
     return Model(name, initial, mlp, mlp, layers=(*hidden, output))
 
