@@ -141,6 +141,27 @@ def recorded(each: Sequence[bool]) -> None:
         raise not_recorded()
 
 
+def wanted(xs: Sequence[Tensor], attached: Sequence[bool]) -> None:
+    """Refuse to look for the gradients of nothing, or of what collects none."""
+    if not isinstance(xs, (list, tuple)) or not xs:
+        came = "an empty one" if isinstance(xs, (list, tuple)) else type(xs).__name__
+        raise InvalidInput(
+            f"expected a list of at least one tensor to differentiate by, got {came}; "
+            "pass [x]"
+        )
+    if not all(attached):
+        raise not_attached()
+
+
+def reached(each: Sequence[bool]) -> None:
+    """Refuse an x that no y depends on: zero is most often not what was meant."""
+    if not all(each):
+        raise InvalidInput(
+            f"expected tensors that ys depend on, got xs[{list(each).index(False)}] "
+            "which they do not; leave it out"
+        )
+
+
 def not_recorded() -> InvalidInput:
     """Make the error for a backward pass that has no graph to go through."""
     return InvalidInput(

@@ -156,6 +156,27 @@ def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
         raise
 
 
+def grad_of(
+    ys: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    dys: Sequence[Tensor] | None = None,
+    keep_graph: bool = False,
+) -> list[Tensor]:
+    checks.grads(ys, dys)
+    checks.wanted(xs, [x.grad is not None for x in xs])
+    try:
+        heads = list(dys) if dys is not None else None
+        found = autograd.grad(list(ys), list(xs), heads, retain_graph=keep_graph)
+    except mx.MXNetError as error:
+        if "computational graph" in str(error):
+            raise checks.not_recorded() from error
+        if "unreachable" in str(error):
+            unreached = int(str(error).split("to the ")[1].split("-th")[0])
+            checks.reached([i + 1 != unreached for i in range(len(xs))])
+        raise
+    return [dx.as_np_ndarray() for dx in found]  # grad() makes them of the old kind
+
+
 @contextmanager
 def on_grad_ready(
     params: Sequence[Tensor], ready: Callable[[int], None]

@@ -144,6 +144,26 @@ def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
     paddle.autograd.backward(list(ys), list(dys) if dys is not None else None)
 
 
+def grad_of(
+    ys: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    dys: Sequence[Tensor] | None = None,
+    keep_graph: bool = False,
+) -> list[Tensor]:
+    checks.grads(ys, dys)
+    checks.recorded([not y.stop_gradient for y in ys])
+    checks.wanted(xs, [x.is_leaf and not x.stop_gradient for x in xs])
+    found = paddle.grad(
+        list(ys),
+        list(xs),
+        list(dys) if dys is not None else None,
+        retain_graph=keep_graph,
+        allow_unused=True,
+    )
+    checks.reached([dx is not None for dx in found])
+    return list(found)
+
+
 @contextmanager
 def on_grad_ready(
     params: Sequence[Tensor], ready: Callable[[int], None]

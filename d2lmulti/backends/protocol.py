@@ -128,6 +128,21 @@ class Backend(Protocol):
         recorded operation made, and for `dys` of other shapes, dtypes or number.
         """
 
+    def grad_of(
+        self,
+        ys: Sequence[Tensor],
+        xs: Sequence[Tensor],
+        dys: Sequence[Tensor] | None = None,
+        keep_graph: bool = False,
+    ) -> list[Tensor]:
+        """Get d(sum of ys)/dx for these leaves xs alone, as new tensors.
+
+        As `backward`, but no leaf's own gradient changes, and with `keep_graph` the
+        graph can be gone through again: first for the inputs, later for the weights.
+        Raises `InvalidInput` as `backward`, and for an x without `attach_grad` or one
+        that no y depends on.
+        """
+
     def on_grad_ready(
         self, params: Sequence[Tensor], ready: Callable[[int], None]
     ) -> Context:

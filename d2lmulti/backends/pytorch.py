@@ -123,6 +123,26 @@ def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
     )
 
 
+def grad_of(
+    ys: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    dys: Sequence[Tensor] | None = None,
+    keep_graph: bool = False,
+) -> list[Tensor]:
+    checks.grads(ys, dys)
+    checks.recorded([y.requires_grad for y in ys])
+    checks.wanted(xs, [x.is_leaf and x.requires_grad for x in xs])
+    found = torch.autograd.grad(
+        list(ys),
+        list(xs),
+        list(dys) if dys is not None else [torch.ones_like(y) for y in ys],
+        retain_graph=keep_graph,
+        allow_unused=True,
+    )
+    checks.reached([dx is not None for dx in found])
+    return list(found)
+
+
 @contextmanager
 def on_grad_ready(
     params: Sequence[Tensor], ready: Callable[[int], None]

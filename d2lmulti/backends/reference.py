@@ -112,6 +112,15 @@ def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
     tape.backward(ys, dys)
 
 
+def grad_of(
+    ys: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    dys: Sequence[Tensor] | None = None,
+    keep_graph: bool = False,
+) -> list[Tensor]:
+    return tape.grad_of(ys, xs, dys, keep_graph)
+
+
 @contextmanager
 def on_grad_ready(
     params: Sequence[Tensor], ready: Callable[[int], None]

@@ -204,6 +204,40 @@ def _fit(d: np.ndarray, x: Tensor) -> np.ndarray:
 
 def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
     """Add d(sum of ys)/dx, each y weighted by its dy, to the gradient of every leaf."""
+
+    def add(x: Tensor, gradient: Tensor, d: np.ndarray) -> None:
+        gradient.value += d
+        if x.on_gradient is not None:
+            x.on_gradient()
+
+    _go_back(ys, dys, add, keep_graph=False)
+
+
+def grad_of(
+    ys: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    dys: Sequence[Tensor] | None = None,
+    keep_graph: bool = False,
+) -> list[Tensor]:
+    """Get the gradients of some leaves as new tensors; no leaf's own one changes."""
+    checks.wanted(xs, [x.gradient is not None for x in xs])
+    found: dict[int, Tensor] = {}
+
+    def take(x: Tensor, _: Tensor, d: np.ndarray) -> None:
+        found[id(x)] = Tensor(np.array(d))
+
+    _go_back(ys, dys, take, keep_graph)
+    checks.reached([id(x) in found for x in xs])
+    return [found[id(x)] for x in xs]
+
+
+def _go_back(
+    ys: Sequence[Tensor],
+    dys: Sequence[Tensor] | None,
+    meet: Callable[[Tensor, Tensor, np.ndarray], None],
+    keep_graph: bool,
+) -> None:
+    # meet(x, its gradient, d) at every tensor that collects one.
     checks.grads(ys, dys)
     checks.recorded([y.in_graph for y in ys])
     if dys is None:
@@ -229,12 +263,12 @@ def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
         *_, x = heapq.heappop(queue)
         d = total.pop(id(x))
         if x.gradient is not None:
-            x.gradient.value += d
-            if x.on_gradient is not None:
-                x.on_gradient()
+            meet(x, x.gradient, d)
         if x.notes is None:
             raise checks.not_recorded()
         for parent, pullback in x.notes:
             arrive(parent, pullback(d))
-        if x.notes:  # used up: a second pass would count everything twice
+        if (
+            x.notes and not keep_graph
+        ):  # used up: a second pass would count everything twice
             x.notes = None
