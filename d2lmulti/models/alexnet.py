@@ -26,7 +26,8 @@ _DENSE = [(24 * 3 * 3, 120), (120, 120), (120, 10)]
 def _convolution(
     B: Backend, params: Sequence[Tensor], X: Tensor, padding: int, pool: bool
 ) -> Tensor:
-    H = B.relu(B.conv2d(X, *params, padding=padding))
+    W, b = params
+    H = B.relu(B.conv2d(X, W, b, padding))
     return B.max_pool2d(H, 2) if pool else H
 
 
