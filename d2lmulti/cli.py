@@ -7,16 +7,20 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from .backends import backend_names, get_backend
+from .cluster.timeline import timeline
 from .comm.devices import devices
 from .errors import BackendNotInstalled, D2LMultiError, InvalidInput
 from .models import MODELS
+from .optimizers import OPTIMIZERS
 from .plans.allreduce import ALLREDUCE
 from .training.datasets import DATASETS
 from .training.files import write_json
-from .training.loop import train
+from .training.loop import History, train
+from .training.strategies import STRATEGIES
 
 BENCHMARKS = {
     "devices": "LeNet step, whole batch 256",
@@ -44,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser(
         "train",
-        help="train by data parallelism",
+        help="train, the work split over devices",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     run.set_defaults(run=_train)
@@ -55,17 +59,34 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--dataset", default="digits", choices=DATASETS, help="data")
     run.add_argument("--batch-size", type=int, default=128, help="the whole batch")
     run.add_argument("--lr", type=float, default=0.05, help="learning rate")
+    run.add_argument("--optimizer", default="sgd", choices=OPTIMIZERS)
     run.add_argument("--momentum", type=float, default=0.9, help="of SGD")
     run.add_argument("--epochs", type=int, default=10, help="passes over the data")
     run.add_argument("--seed", type=int, default=0, help="of weights and shuffling")
     dtypes = ("float32", "float64")
     run.add_argument("--dtype", default="float32", choices=dtypes, help="of weights")
-    run.add_argument("--algorithm", default="star", choices=[*ALLREDUCE, "auto"])
     run.add_argument(
-        "--bucket-mb", type=float, help="sum gradients in buckets of this size"
+        "--strategy",
+        default="data",
+        choices=STRATEGIES,
+        help="what is split: the data, the layers or the model, into stages",
+    )
+    run.add_argument(
+        "--algorithm",
+        choices=[*ALLREDUCE, "auto"],
+        help="of the all-reduce (data, layer; star if not given)",
+    )
+    run.add_argument(
+        "--bucket-mb", type=float, help="sum gradients in buckets of this size (data)"
     )
     run.add_argument("--json", type=Path, metavar="FILE", help="write the history")
     run.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the history")
+    run.add_argument(
+        "--timeline",
+        type=Path,
+        metavar="FILE.json",
+        help="write who did what when, to open in Perfetto",
+    )
 
     bench = commands.add_parser("bench", help="time ours beside the peer or the limit")
     bench.set_defaults(run=_bench)
@@ -102,7 +123,7 @@ def _doctor(_: argparse.Namespace) -> int:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    for path in (arguments.json, arguments.plot):
+    for path in (arguments.json, arguments.plot, arguments.timeline):
         if path is not None and not path.resolve().parent.is_dir():
             raise InvalidInput(
                 f"expected a file in a folder that exists, got {path}; make the folder "
@@ -113,22 +134,10 @@ def _train(arguments: argparse.Namespace) -> int:
                 f"expected an ordinary file, got {path}, which is a folder or device; "
                 "choose another name"
             )
-    history = train(
-        arguments.devices,
-        arguments.batch_size,
-        arguments.lr,
-        momentum=arguments.momentum,
-        epochs=arguments.epochs,
-        seed=arguments.seed,
-        dtype=arguments.dtype,
-        dataset=arguments.dataset,
-        model=arguments.model,
-        algorithm=arguments.algorithm,
-        bucket_bytes=(
-            None if arguments.bucket_mb is None else int(arguments.bucket_mb * 2**20)
-        ),
-        backend=arguments.backend,
-    )
+    with timeline() if arguments.timeline else nullcontext() as recorded:
+        history = _run(arguments)
+    if recorded:
+        write_json(arguments.timeline, recorded.trace())
     if arguments.json:
         write_json(arguments.json, history.as_json())
     if arguments.plot:
@@ -142,6 +151,27 @@ def _train(arguments: argparse.Namespace) -> int:
         f"{history.settings['backend']} on {', '.join(history.devices)}"
     )
     return 0
+
+
+def _run(arguments: argparse.Namespace) -> History:
+    return train(
+        arguments.devices,
+        arguments.batch_size,
+        arguments.lr,
+        momentum=arguments.momentum,
+        epochs=arguments.epochs,
+        seed=arguments.seed,
+        dtype=arguments.dtype,
+        dataset=arguments.dataset,
+        model=arguments.model,
+        optimizer=arguments.optimizer,
+        strategy=arguments.strategy,
+        algorithm=arguments.algorithm,
+        bucket_bytes=(
+            None if arguments.bucket_mb is None else int(arguments.bucket_mb * 2**20)
+        ),
+        backend=arguments.backend,
+    )
 
 
 def _bench(arguments: argparse.Namespace) -> int:

@@ -122,6 +122,23 @@ class Adam:
                 _assign_(p, B.detach(p) - (m / c1) / size * lr)
 
 
+def make_optimizer(optimizer: str | Optimizer, momentum: float = 0.0) -> Optimizer:
+    """Return the optimizer `sgd` (with this momentum) or `adam`, or the one given.
+
+    Raises `InvalidInput` for another name.
+    """
+    if not isinstance(optimizer, str):
+        return optimizer
+    if optimizer not in OPTIMIZERS:
+        raise InvalidInput(
+            f"expected one of {', '.join(OPTIMIZERS)} as optimizer, got {optimizer!r}"
+        )
+    return SGD(momentum) if optimizer == "sgd" else Adam()
+
+
+OPTIMIZERS = ("sgd", "adam")
+
+
 def _average_(average: Tensor, value: Any, beta: float) -> None:
     # beta * average + (1 - beta) * value, with no number that MXNet would read wrongly.
     with backend_of(average).pause():

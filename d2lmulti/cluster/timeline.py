@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -163,6 +163,18 @@ def span(
     if not _open.get():
         return _NOTHING
     return _measured(_open.get(), track, name, wait)
+
+
+def spans(
+    tracks: Iterable[object], name: str, wait: Callable[[], object] | None = None
+) -> AbstractContextManager[Any]:
+    """Measure a block in which several devices work at once: one span on each track."""
+    if not _open.get():
+        return _NOTHING
+    together = ExitStack()
+    for track in reversed(list(tracks)):  # the last to begin is the first entered
+        together.enter_context(span(track, name, wait))
+    return together
 
 
 @contextmanager

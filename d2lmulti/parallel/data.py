@@ -12,6 +12,7 @@ from ..backends import backend_of
 from ..backends.protocol import AnyDevice, Tensor
 from ..backends.sizes import element_count, nbytes
 from ..cluster.ledger import open_ledgers
+from ..cluster.timeline import span, spans
 from ..comm.collectives import allreduce
 from ..comm.group import Group, group_for
 from ..comm.split import split_batch
@@ -77,11 +78,12 @@ def train_batch(
     states = states if states is not None else [[]] * len(devices)
     trained = [params[: len(params) - model.buffers] for params in device_params]
 
-    X_shards, y_shards = split_batch(X, y, devices, group)
+    with spans(devices, "load", B.synchronize):
+        X_shards, y_shards = split_batch(X, y, devices, group)
     for params in trained:
         for p in params:
             B.clear_grad_(p)
-    with B.record():
+    with B.record(), spans(devices, "forward", B.synchronize):
         forwards = [
             model.forward(B, params, X_shard)
             for params, X_shard in zip(device_params, X_shards, strict=True)
@@ -92,12 +94,18 @@ def train_batch(
             for out, y_shard in zip(logits, y_shards, strict=True)
         ]
     if bucket_bytes is None:
-        segments.backward(losses)
-        for same_parameter in zip(*trained, strict=True):
-            allreduce([B.grad(p) for p in same_parameter], algorithm, group)
-    else:
-        with reduce_in_buckets(trained, bucket_bytes, algorithm, group):
+        with spans(devices, "backward", B.synchronize):
             segments.backward(losses)
-    for params, state in zip(trained, states, strict=True):
-        optimizer.step_(params, state, lr, n=element_count(y))
+        with spans(devices, "all-reduce", B.synchronize):
+            for same_parameter in zip(*trained, strict=True):
+                allreduce([B.grad(p) for p in same_parameter], algorithm, group)
+    else:
+        with (
+            spans(devices, "backward and all-reduce", B.synchronize),
+            reduce_in_buckets(trained, bucket_bytes, algorithm, group),
+        ):
+            segments.backward(losses)
+    for params, state, device in zip(trained, states, devices, strict=True):
+        with span(device, "update", B.synchronize):
+            optimizer.step_(params, state, lr, n=element_count(y))
     return losses

@@ -1,7 +1,7 @@
-"""Train a model by data parallelism: D2L's `train(num_gpus, batch_size, lr)`.
+"""Train a model, however it is split: D2L's `train(num_gpus, batch_size, lr)`.
 
 The same seed gives the same start and the same batches on every framework and for every
-number of devices. Chapter: *data_parallel*.
+number of devices and every strategy. Chapter: *data_parallel*.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ..comm.devices import devices as first_devices
 from ..errors import InvalidInput
 from ..models import get_model
 from ..models.model import Model
-from ..optimizers import SGD
-from ..parallel.data import get_params, train_batch
+from ..optimizers import Optimizer, make_optimizer
 from .batches import batch_count, batches
 from .datasets import Dataset, check_fits, load
 from .evaluate import evaluate
 from .progress import progress
+from .strategies import STRATEGIES, make_strategy
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,9 @@ def train(
     dtype: str = "float32",
     dataset: str | Dataset = "digits",
     model: str | Model = "lenet",
-    algorithm: str = "star",
+    optimizer: str | Optimizer = "sgd",
+    strategy: str = "data",
+    algorithm: str | None = None,
     bucket_bytes: int | None = None,
     backend: str | None = None,
     devices: Sequence[AnyDevice] | None = None,
@@ -92,23 +94,27 @@ def train(
     """Train on the first `num_gpus` devices (real or simulated); return the history.
 
     `batch_size` is the size of the whole batch, before it is split. `devices` names
-    them one by one instead. Raises `InvalidInput`, before any work is done, for
-    settings out of range and for a batch (also the short last one of an epoch) with
-    fewer examples than devices.
+    them one by one instead. `strategy` says how the work is split, and the options
+    after it belong to it (see `strategies.py`); `momentum` is that of SGD. Raises
+    `InvalidInput`, before any work is done, for settings out of range, for a batch
+    (also the short last one of an epoch) with fewer examples than it is cut into, and
+    for a model that cannot be split so.
     """
     B = get_backend(backend)
     model = get_model(model)
     devices = list(devices) if devices is not None else first_devices(num_gpus, backend)
     data = load(dataset, dtype) if isinstance(dataset, str) else dataset
     n = len(data.train_X)
-    _check_settings(lr, epochs, seed, dtype, batch_size, n, len(devices))
+    _check_settings(lr, epochs, seed, dtype, len(devices))
     check_fits(data, model, dtype)
 
-    optimizer = SGD(momentum)
+    stepper = make_optimizer(optimizer, momentum)
     start = [p.astype(dtype) for p in model.initial(np.random.default_rng(seed))]
-    params = [B.array(p) for p in start]
-    device_params = [get_params(params, device) for device in devices]
-    states = [optimizer.start(p[: len(p) - model.buffers]) for p in device_params]
+    options = {"algorithm": algorithm, "bucket_bytes": bucket_bytes}
+    split = make_strategy(
+        strategy, [B.array(p) for p in start], devices, model, stepper, options
+    )
+    _check_last_batch(n, batch_size, *split.shares)
     history = History(
         {
             "backend": B.name,
@@ -119,11 +125,11 @@ def train(
             "lr": lr,
             "momentum": momentum,
             "seed": seed,
-            "algorithm": algorithm,
-            "bucket_bytes": bucket_bytes,
+            "optimizer": optimizer if isinstance(optimizer, str) else repr(optimizer),
+            "strategy": strategy,
+            **{name: getattr(split, name) for name in STRATEGIES[strategy].options},
         },
         [str(device) for device in devices],
-        device_params=device_params,
     )
     with progress(epochs * n, " images", f"{model.name} on {len(devices)}") as bar:
         for epoch in range(epochs):
@@ -133,24 +139,14 @@ def train(
                 for X, y in batches(
                     data.train_X, data.train_y, batch_size, seed, epoch
                 ):
-                    losses += train_batch(
-                        B.array(X),
-                        B.array(y),
-                        device_params,
-                        devices,
-                        lr,
-                        model=model,
-                        optimizer=optimizer,
-                        states=states,
-                        algorithm=algorithm,
-                        bucket_bytes=bucket_bytes,
-                    )
+                    losses += split.step(B.array(X), B.array(y), lr)
                     bar.update(len(X))
                 loss = sum(float(B.numpy(part)) for part in losses) / data.train_y.size
                 B.synchronize()
             seconds = time.perf_counter() - began
+            history.device_params, places = split.replicas()
             accuracy = evaluate(
-                device_params, data.test_X, data.test_y, devices, model=model
+                history.device_params, data.test_X, data.test_y, places, model=model
             )
             history.epochs.append(Epoch(loss, accuracy, seconds, moved.bytes))
             bar.set_postfix(loss=f"{loss:.3f}", accuracy=f"{accuracy:.3f}")
@@ -158,7 +154,7 @@ def train(
 
 
 def _check_settings(
-    lr: float, epochs: int, seed: int, dtype: str, batch_size: int, n: int, devices: int
+    lr: float, epochs: int, seed: int, dtype: str, devices: int
 ) -> None:
     if dtype not in ("float32", "float64"):
         raise InvalidInput(f"expected dtype float32 or float64, got {dtype!r}")
@@ -170,9 +166,12 @@ def _check_settings(
         raise InvalidInput(f"expected a seed of at least 0, got {seed!r}")
     if devices < 1:
         raise InvalidInput("expected at least 1 device, got an empty list")
+
+
+def _check_last_batch(n: int, batch_size: int, shares: int, of: str) -> None:
     smallest = n - (batch_count(n, batch_size) - 1) * batch_size
-    if smallest < devices:
+    if smallest < shares:
         raise InvalidInput(
             f"the last batch of every epoch would hold {smallest} of {n} examples, "
-            f"fewer than {devices} devices; choose another batch size or fewer devices"
+            f"fewer than {shares} {of}; choose another batch size or fewer {of}"
         )

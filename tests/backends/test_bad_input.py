@@ -152,7 +152,7 @@ CAUSES: dict[str, tuple[Callable[[Backend], object], str, str, str]] = {
         lambda B: SGD(1.0), "at least 0", "got 1.0", "below 1",
     ),
     "an unknown model": (
-        lambda B: quick(B, model="alexnet"), "one of lenet", "'alexnet'", "as model",
+        lambda B: quick(B, model="vgg"), "one of lenet", "'vgg'", "as model",
     ),
     "an unknown data set": (
         lambda B: quick(B, dataset="imagenet"), "digits", "'imagenet'", "fashion_mnist",

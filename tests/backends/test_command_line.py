@@ -214,3 +214,19 @@ def test_a_command_is_needed():
     done = python("-m", "d2lmulti")
     assert done.returncode == 2
     assert "COMMAND" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_timeline_names_what_each_device_did(load, tmp_path):
+    load("torch")
+    file = tmp_path / "trace.json"
+    options = ["--model", "mlp", "--backend", "torch", "--epochs", "1", "--batch-size"]
+    assert cli.main(["train", *options, "512", "--timeline", str(file)]) == 0
+    events = json.loads(file.read_text())["traceEvents"]
+    tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    did: dict[str, list[str]] = {}
+    for event in events:
+        if event["ph"] == "X":
+            did.setdefault(tracks[event["tid"]], []).append(event["name"])
+    step = ["load", "forward", "backward", "all-reduce", "update"]
+    assert [tracks[tid] for tid in sorted(tracks)] == ["sim:0", "sim:1"]
+    assert all(names == 3 * step for names in did.values())
