@@ -80,6 +80,16 @@ class Ledger:
         self.marks.append(Mark(label, self.rounds, self.bytes))
 
     @property
+    def by_label(self) -> Counter[str]:
+        """Bytes that moved between each mark and the one before, added up by label."""
+        totals: Counter[str] = Counter()
+        before = 0
+        for mark in self.marks:
+            totals[mark.label] += mark.bytes - before
+            before = mark.bytes
+        return totals
+
+    @property
     def sent(self) -> Counter[int]:
         """Bytes that each rank sent."""
         return self._table.by_rank("source", "bytes")

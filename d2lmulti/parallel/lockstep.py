@@ -13,11 +13,12 @@ from typing import Any
 
 from ..backends import backend_of
 from ..backends.protocol import Backend, Tensor
+from ..cluster.ledger import open_ledgers
 from ..comm.agreement import check_same
-from ..comm.collectives import allreduce
+from ..comm.collectives import Op, allgather, allreduce, reduce_scatter
 from ..comm.group import Group
 from ..errors import InvalidInput
-from ..plans.calls import Sum
+from ..plans.calls import Call, Collective
 
 
 @dataclass
@@ -27,17 +28,19 @@ class Segments:
     B: Backend
     algorithm: str
     group: Group
-    cuts: list[tuple[list[Sum], list[list[Tensor]]]] = field(default_factory=list)
+    cuts: list[tuple[list[Call], list[list[Tensor]]]] = field(default_factory=list)
 
-    def cut(self, calls: list[Sum]) -> list[list[Tensor]]:
-        """Answer one call of every local rank; return [total, *kept] for each."""
-        B = self.B
+    def cut(self, calls: list[Call]) -> list[list[Tensor]]:
+        """Answer one call of every local rank; return [answer, *kept] for each."""
+        B, call = self.B, calls[0]
         with B.pause():
-            totals = [B.copy_to(c.tensor, B.device_of(c.tensor)) for c in calls]
-            allreduce(totals, self.algorithm, self.group)
+            tensors = [B.detach(c.tensor) for c in calls]
+            if call.forward in ("all-reduce", "max"):  # these work in place
+                tensors = [B.copy_to(x, B.device_of(x)) for x in tensors]
+            carried = self._carry(call.forward, tensors, call, "forward")
             answers = [
-                [total, *(B.detach(kept) for kept in call.keep)]
-                for total, call in zip(totals, calls, strict=True)
+                [answer, *(B.detach(kept) for kept in c.keep)]
+                for answer, c in zip(carried, calls, strict=True)
             ]
         for answer in answers:
             for x in answer:
@@ -50,13 +53,45 @@ class Segments:
         B = self.B
         B.backward(losses)
         for calls, answers in reversed(self.cuts):
-            grads = [[B.grad(x) for x in answer] for answer in answers]
-            # A total depends on every rank's input, so its gradient is summed too.
-            allreduce([g[0] for g in grads], self.algorithm, self.group)
-            B.backward(
-                [x for call in calls for x in (call.tensor, *call.keep)],
-                [dx for g in grads for dx in g],
-            )
+            call = calls[0]
+            ys = [kept for c in calls for kept in c.keep]
+            dys = [B.grad(x) for answer in answers for x in answer[1:]]
+            if call.backward != "none":
+                grads = [B.grad(answer[0]) for answer in answers]
+                ys += [c.tensor for c in calls]
+                dys += self._carry(call.backward, grads, call, "backward")
+            if ys:
+                B.backward(ys, dys)
+
+    def _carry(
+        self, what: Collective, xs: list[Tensor], call: Call, direction: str
+    ) -> Sequence[Tensor]:
+        """Carry out one collective, and mark it; an all-reduce works in place."""
+        if what == "identity":
+            return xs
+        if what == "all-gather":
+            xs = allgather(xs, self.group)
+        elif what == "reduce-scatter":
+            rows = _rows_of_each(xs[0], self.group.size, call)
+            shape = (rows, *xs[0].shape[1:])
+            parts = reduce_scatter(xs, self.group)
+            xs = [part.reshape(shape) for part in parts]
+        else:
+            op: Op = "max" if what == "max" else "sum"
+            allreduce(xs, self.algorithm, self.group, op)
+        for ledger in open_ledgers():
+            ledger.mark(f"{call.layer or type(call).__name__} {direction}")
+        return xs
+
+
+def _rows_of_each(x: Tensor, ranks: int, call: Call) -> int:
+    if len(x) % ranks:
+        raise InvalidInput(
+            f"cannot scatter the {len(x)} rows of {call.layer or 'a call'} over "
+            f"{ranks} devices, because {ranks} does not divide them; use a batch with "
+            f"a multiple of {ranks} tokens"
+        )
+    return len(x) // ranks
 
 
 def run_lockstep(
@@ -65,9 +100,9 @@ def run_lockstep(
     """Run one forward pass per local rank; return the outputs and the way back.
 
     Each of `forwards` is a finished output (of a model that needs no one else) or a
-    generator that yields `Sum` calls. Raises `InvalidInput`, naming ranks and calls,
-    when ranks make different calls or one of them has finished, and for a call that
-    is no `Sum`.
+    generator that yields calls (see `plans.calls`). Raises `InvalidInput`, naming ranks
+    and calls, when ranks make different calls or one of them has finished, and for what
+    is no call.
     """
     segments = Segments(B, algorithm, group)
     if not any(isinstance(f, Generator) for f in forwards):
@@ -75,7 +110,7 @@ def run_lockstep(
     answers: Sequence[Any] = [None] * len(forwards)
     while True:
         outputs: dict[int, Tensor] = {}
-        calls: dict[int, Sum] = {}
+        calls: dict[int, Call] = {}
         steps = zip(group.local_ranks, forwards, answers, strict=True)
         for rank, forward, answer in steps:
             if not isinstance(forward, Generator):
@@ -97,10 +132,12 @@ def run_lockstep(
 
 
 def _in_words(call: Any) -> str:
-    if not isinstance(call, Sum):
+    if not isinstance(call, Call):
         raise InvalidInput(
-            f"expected a model to yield Sum calls, got {type(call).__name__}; yield "
-            "Sum(tensor, keep=(...))"
+            f"expected a model to yield a call, got {type(call).__name__}; yield "
+            "Sum(tensor, keep=(...)) or another of plans.calls"
         )
     B = backend_of(call.tensor)
-    return f"Sum of {tuple(call.tensor.shape)} {B.dtype_of(call.tensor)}"
+    where = f" in {call.layer}" if call.layer else ""
+    shape, dtype = tuple(call.tensor.shape), B.dtype_of(call.tensor)
+    return f"{type(call).__name__} of {shape} {dtype}{where}"

@@ -1,20 +1,77 @@
 """What a model may ask of the other devices in the middle of its forward pass.
 
 A model that talks is a generator: it yields a call and gets back the answer. The driver
-(`parallel.lockstep`) advances all devices together and carries out the call.
+(`parallel.lockstep`) advances all devices together, carries out `forward`, and, on the
+way back, `backward` on the gradients of the answers. Chapter: *layer_parallel*.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+Collective = Literal[
+    "identity", "all-reduce", "all-gather", "reduce-scatter", "max", "none"
+]
 
 
-class Sum(NamedTuple):
-    """Sum `tensor` over all devices; backward, sum the gradients of the answer.
+@dataclass(frozen=True)
+class Call:
+    """Exchange `tensor` with all devices: `total, kept1 = yield Sum(x, keep=(y,))`.
 
-    Every other tensor that is used after the call must be in `keep`: the recorded graph
-    is cut here. `total, kept1, kept2 = yield Sum(x, keep=(y, z))`.
+    The recorded graph is cut here, so every other tensor that was computed since the
+    last call and is used after this one must be in `keep`. Parameters and the answers
+    of earlier calls need not: they are leaves. `layer` is a name for the ledger.
     """
 
     tensor: Any
     keep: tuple[Any, ...] = ()
+    layer: str = ""
+
+    forward: ClassVar[Collective]
+    backward: ClassVar[Collective]
+
+
+class Sum(Call):
+    """Sum over all devices, each of which goes on with *its own* work and loss."""
+
+    forward, backward = "all-reduce", "all-reduce"
+
+
+class Enter(Call):
+    """Let every device use the same tensor in its part of a layer: the operator f.
+
+    Each part sends back a share of the gradient. Source: Shoeybi et al. (2019).
+    """
+
+    forward, backward = "identity", "all-reduce"
+
+
+class Leave(Call):
+    """Add up the parts of a layer, and go on with the same on every device: g.
+
+    Every device then computes the whole loss, so its gradient is not summed again.
+    """
+
+    forward, backward = "all-reduce", "identity"
+
+
+class Gather(Call):
+    """Join the rows of all devices: f, where each holds a part of the rows."""
+
+    forward, backward = "all-gather", "reduce-scatter"
+
+
+class Scatter(Call):
+    """Add up the parts of a layer, and keep a part of the rows: g, to go with it.
+
+    Source: Korthikanti et al. (2022).
+    """
+
+    forward, backward = "reduce-scatter", "all-gather"
+
+
+class Max(Call):
+    """Take the maximum over all devices, as a constant without a gradient."""
+
+    forward, backward = "max", "none"

@@ -17,7 +17,10 @@ class Bug(NamedTuple):
     old: str
     new: str
     written_for: tuple[str, ...] = ()
+    suite: tuple[str, ...] = ("test_data_parallel.py", "test_training.py")
 
+
+LAYERS = ("test_layer_parallel.py",)
 
 BUGS = [
     Bug(
@@ -169,5 +172,26 @@ BUGS = [
         "model.initial(np.random.default_rng(seed))",
         "model.initial(np.random.default_rng())",
         ("test_the_same_seed_gives_the_same_bits",),
+    ),
+    Bug(
+        "f forgets to sum the gradients",
+        "plans/calls.py",
+        'forward, backward = "identity", "all-reduce"',
+        'forward, backward = "identity", "identity"',
+        suite=LAYERS,
+    ),
+    Bug(
+        "every device adds the bias of a layer split by inputs",
+        "models/split_layers.py",
+        "(H,) = yield Leave(linear(B, X, W))\n    H = _add_bias(H, b)",
+        "(H,) = yield Leave(_add_bias(linear(B, X, W), b))",
+        suite=LAYERS,
+    ),
+    Bug(
+        "each device keeps the gradient of its own tokens",
+        "parallel/tensor.py",
+        "if cut.summed:",
+        "if cut.summed and group.size == 1:",
+        suite=LAYERS,
     ),
 ]

@@ -22,7 +22,7 @@ from bugs.bugs import BUGS, Bug
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
 
 ROOT = Path(__file__).resolve().parents[2]
-SUITE = ["test_data_parallel.py", "test_training.py"]
+SUITES = sorted({bug.suite for bug in BUGS})
 QUICK = "not torch-lenet- and (not twenty_steps or mlp)"  # LeNet is slow, sees no more
 ENOUGH = 3  # red tests, then the run ends
 
@@ -53,8 +53,10 @@ def plant(bug: Bug, copy: Path) -> None:
     path.write_text(text.replace(bug.old, bug.new), encoding="utf-8")
 
 
-def run_suite(copy: Path, written_for: tuple[str, ...] = ()) -> tuple[int, str]:
-    """Run the tests of training in `copy`; return the exit status and the output."""
+def run_suite(
+    copy: Path, suite: tuple[str, ...], written_for: tuple[str, ...] = ()
+) -> tuple[int, str]:
+    """Run the tests of a suite in `copy`; return the exit status and the output."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     environment |= {
         "PYTHONPATH": str(copy),  # before the installed d2lmulti
@@ -66,29 +68,32 @@ def run_suite(copy: Path, written_for: tuple[str, ...] = ()) -> tuple[int, str]:
     command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-rf", "--no-header"]
     command += ["-p", "no:cacheprovider", "-p", "no:nbval", f"--maxfail={ENOUGH}"]
     command += ["-m", "torch and not slow", "-k", tests]
-    command += [f"tests/backends/{name}" for name in SUITE]
+    command += [f"tests/backends/{name}" for name in suite]
     done = subprocess.run(
         command, cwd=copy, env=environment, capture_output=True, text=True
     )
     return done.returncode, done.stdout + done.stderr
 
 
-def test_the_unpatched_copy_is_green(copy: Path) -> None:
-    status, output = run_suite(copy)
+@pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite[0])
+def test_the_unpatched_copy_is_green(copy: Path, suite: tuple[str, ...]) -> None:
+    status, output = run_suite(copy, suite)
     assert status == 0, output
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_the_suite_turns_red(bug: Bug, copy: Path, record_property) -> None:
     plant(bug, copy)
-    status, output = run_suite(copy, bug.written_for)
+    status, output = run_suite(copy, bug.suite, bug.written_for)
     red = re.findall(r"^FAILED \S*::(.*?)(?: - .*)?$", output, re.MULTILINE)
     assert status == 1 and red, f"no test noticed that {bug.name}:\n{output}"
     tests = Counter(test.partition("[")[0] for test in red)
     record_property("bug", (bug.name, [f"{test} x{n}" for test, n in tests.items()]))
 
 
-@pytest.mark.parametrize("name", sorted({n for bug in BUGS for n in bug.written_for}))
-def test_what_does_not_count_is_a_test(name: str) -> None:
-    suite = [(ROOT / "tests" / "backends" / file).read_text("utf-8") for file in SUITE]
-    assert sum(text.count(f"def {name}(") for text in suite) == 1
+@pytest.mark.parametrize(
+    ("suite", "name"), sorted({(bug.suite, n) for bug in BUGS for n in bug.written_for})
+)
+def test_what_does_not_count_is_a_test(suite: tuple[str, ...], name: str) -> None:
+    texts = [(ROOT / "tests" / "backends" / file).read_text("utf-8") for file in suite]
+    assert sum(text.count(f"def {name}(") for text in texts) == 1

@@ -44,7 +44,7 @@ def sum_of(*shape):
             [model(sum_of(2)), B.array([5.0])],
             r"Sum of \(2,\) float64 on rank 0 and the end of the model on rank 1;",
         ),
-        ([model("sum"), model("sum")], "to yield Sum calls, got str"),
+        ([model("sum"), model("sum")], "to yield a call, got str"),
     ],
 )
 def test_ranks_that_part_ways_are_named(models, message):

@@ -1,0 +1,109 @@
+"""How the networks of this book are split by layers, in one table.
+
+Layers come in pairs, one split by outputs and the next by inputs: only after the second
+must the devices meet. A last layer without a partner stays whole. Chapter:
+*layer_parallel*.
+"""
+
+from __future__ import annotations
+
+from ..backends.protocol import Backend, Tensor
+from ..errors import InvalidInput
+from .alexnet import ALEXNET
+from .dense import dense
+from .lenet import LENET
+from .mlp import DEEP_MLP, MLP
+from .model import Model
+from .split import SplitLayer, SplitModel
+from .split_layers import (
+    Step,
+    conv_by_inputs,
+    conv_by_outputs,
+    dense_by_inputs,
+    dense_by_outputs,
+    whole_layer,
+)
+from .split_transformer import split_transformer
+
+
+def _relu(B: Backend, H: Tensor) -> Tensor:
+    return B.relu(H)
+
+
+def _relu_avg_pool(B: Backend, H: Tensor) -> Tensor:
+    return B.avg_pool2d(B.relu(H), 2)
+
+
+def _relu_max_pool(B: Backend, H: Tensor) -> Tensor:
+    return B.max_pool2d(B.relu(H), 2)
+
+
+def split_mlp(model: Model) -> SplitModel:
+    """Split a perceptron of `make_mlp`: odd layers by outputs, even ones by inputs."""
+    layers: list[SplitLayer] = []
+    for i, layer in enumerate(model.layers):
+        last = i == len(model.layers) - 1
+        after: Step | None = None if last else _relu
+        if i % 2:
+            layers.append(dense_by_inputs(layer.name, after))
+        elif last:
+            layers.append(whole_layer(layer.name, dense, layer.params))
+        else:
+            layers.append(dense_by_outputs(layer.name, after, first=i == 0))
+    return SplitModel(model.name, model, tuple(layers))
+
+
+SPLIT_LENET = SplitModel(
+    "lenet",
+    LENET,
+    (
+        conv_by_outputs("convolution 1", _relu_avg_pool, first=True),
+        conv_by_inputs("convolution 2", _relu_avg_pool),
+        dense_by_outputs("dense 1", _relu),
+        dense_by_inputs("dense 2"),
+    ),
+)
+
+SPLIT_ALEXNET = SplitModel(
+    "alexnet",
+    ALEXNET,
+    (
+        conv_by_outputs("convolution 1", _relu_max_pool, padding=2, first=True),
+        conv_by_inputs("convolution 2", _relu_max_pool, padding=2),
+        conv_by_outputs("convolution 3", _relu, padding=1),
+        conv_by_inputs("convolution 4", _relu, padding=1),
+        conv_by_outputs("convolution 5", _relu_max_pool, padding=1),
+        dense_by_inputs("dense 1", _relu),  # its rows come channel by channel
+        dense_by_outputs("dense 2", _relu),
+        dense_by_inputs("dense 3"),
+    ),
+)
+
+SPLIT_MODELS = {
+    model.name: model
+    for model in (
+        SPLIT_LENET,
+        split_mlp(MLP),
+        split_mlp(DEEP_MLP),
+        SPLIT_ALEXNET,
+        split_transformer("transformer"),
+    )
+}
+
+
+def get_split(model: str | Model | SplitModel) -> SplitModel:
+    """Return the split version of a model; `InvalidInput` where there is none."""
+    if isinstance(model, SplitModel):
+        return model
+    name = model.name if isinstance(model, Model) else model
+    split = SPLIT_MODELS.get(name)
+    if (
+        split is None
+        or isinstance(model, Model)
+        and split.whole.initial is not model.initial
+    ):
+        raise InvalidInput(
+            f"expected one of {', '.join(SPLIT_MODELS)} as model to split by layers, "
+            f"got {name!r}; split a network of your own with models.split_layers"
+        )
+    return split

@@ -1,0 +1,236 @@
+"""Layer parallelism: every device holds a part of each layer, and sees every example.
+
+`split_params` cuts the parameters of the whole network, `train_layers` takes one step
+on the parts, and `gather_params` puts the whole together again, so that one device is
+always there to compare with. Also called tensor parallelism. Chapter: *layer_parallel*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..backends import backend_of
+from ..backends.protocol import AnyDevice, Backend, Tensor
+from ..backends.sizes import element_count, nbytes
+from ..cluster.ledger import open_ledgers
+from ..comm.collectives import allgather, allreduce
+from ..comm.group import Group, group_for
+from ..errors import InvalidInput
+from ..models.model import Model
+from ..models.split import Cut, Part, SplitModel, Talk, named, run_split
+from ..models.splits import get_split
+from ..optimizers import SGD, Optimizer
+from ..plans.calls import Enter
+from .lockstep import run_lockstep
+
+AnyModel = str | Model | SplitModel
+
+
+def split_params(
+    params: Sequence[Tensor],
+    devices: Sequence[AnyDevice],
+    model: AnyModel,
+    group: Group | None = None,
+) -> list[list[Tensor]]:
+    """Give every device its part of the whole parameters, with gradients attached.
+
+    All parts are copies. Raises `InvalidInput` for a number of parameters that is not
+    the model's, and, naming layer and dimension, for what does not divide.
+    """
+    cuts = get_split(model).cuts
+    _check_count(params, cuts, "parameters")
+    group = group_for(len(devices), group)
+    for i, (p, (layer, cut)) in enumerate(zip(params, cuts, strict=True)):
+        _check_divides(i, p, layer, cut, group.size)
+    device_shards = []
+    for rank, device in zip(group.local_ranks, devices, strict=True):
+        shards = []
+        for p, (_, cut) in zip(params, cuts, strict=True):
+            B = backend_of(p)
+            with B.pause():
+                shard = B.copy_to(_cut_out(B, p, cut, rank, group.size), device)
+            B.attach_grad(shard)
+            shards.append(shard)
+        device_shards.append(shards)
+        for ledger in open_ledgers():
+            ledger.loaded += sum(nbytes(shard) for shard in shards)
+    return device_shards
+
+
+def gather_params(
+    device_shards: Sequence[Sequence[Tensor]],
+    model: AnyModel,
+    group: Group | None = None,
+) -> list[list[Tensor]]:
+    """Put the whole parameters together on every device; also gradients, in their form.
+
+    What every device holds whole is copied from that device itself, so a copy that went
+    astray is seen.
+    """
+    cuts = get_split(model).cuts
+    for shards in device_shards:
+        _check_count(shards, cuts, "shards a device")
+    group = group_for(len(device_shards), group)
+    wholes: list[list[Tensor]] = [[] for _ in device_shards]
+    for i, (_, cut) in enumerate(cuts):
+        for whole, p in zip(
+            wholes, _join([s[i] for s in device_shards], cut, group), strict=True
+        ):
+            whole.append(p)
+    return wholes
+
+
+def backward_layers(
+    X: Tensor,
+    y: Tensor,
+    device_shards: Sequence[Sequence[Tensor]],
+    devices: Sequence[AnyDevice],
+    model: AnyModel,
+    *,
+    algorithm: str = "star",
+    group: Group | None = None,
+    input_grads: bool = False,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Go forward and backward on the parts; return each device's loss and copy of X.
+
+    Every device's loss is that of the whole batch, summed. With `input_grads`, the
+    copies have the gradient of X, which costs one all-reduce more. Gradients are those
+    of the sum of all losses, and are cleared first.
+    """
+    if len(device_shards) != len(devices):
+        raise InvalidInput(
+            f"expected one list of shards per device, got {len(device_shards)} for "
+            f"{len(devices)} devices; use split_params(params, devices, model)"
+        )
+    B, model = backend_of(X), get_split(model)
+    group = group_for(len(devices), group)
+    Xs, ys = ([B.copy_to(x, device) for device in devices] for x in (X, y))
+    for ledger in open_ledgers():
+        ledger.loaded += sum(nbytes(x) for x in (*Xs, *ys))
+    for shards in device_shards:
+        for p in shards:
+            B.clear_grad_(p)
+    if input_grads:
+        for x in Xs:
+            B.attach_grad(x)
+    parts = [Part(rank, group.size, tuple(X.shape)) for rank in group.local_ranks]
+    with B.record():
+        forwards = [
+            _loss(B, model, shards, x, y, part, input_grads)
+            for shards, x, y, part in zip(device_shards, Xs, ys, parts, strict=True)
+        ]
+        losses, segments = run_lockstep(B, forwards, group, algorithm)
+    segments.backward(losses)
+    for i, (_, cut) in enumerate(model.cuts):
+        if cut.summed:
+            allreduce([B.grad(s[i]) for s in device_shards], algorithm, group)
+            for ledger in open_ledgers():
+                ledger.mark("shared parameters")
+    return losses, Xs
+
+
+def train_layers(
+    X: Tensor,
+    y: Tensor,
+    device_shards: Sequence[Sequence[Tensor]],
+    devices: Sequence[AnyDevice],
+    lr: float,
+    *,
+    model: AnyModel = "lenet",
+    optimizer: Optimizer | None = None,
+    states: Sequence[Sequence[Tensor]] | None = None,
+    algorithm: str = "star",
+    group: Group | None = None,
+) -> list[Tensor]:
+    """Take one step on a batch that every device sees whole, each with its shards.
+
+    X (n, ...), y (n, ...): the whole batch. device_shards: from `split_params`; updated
+    in place, and what all devices hold stays equal bit for bit. `states` are the
+    optimizer's, one a device. Returns the summed loss, which all devices have, once:
+    from the process of rank 0, as a list of one, and an empty list from the others.
+    """
+    optimizer = optimizer or SGD()
+    states = states if states is not None else [[]] * len(devices)
+    group = group_for(len(devices), group)
+    losses, _ = backward_layers(
+        X, y, device_shards, devices, model, algorithm=algorithm, group=group
+    )
+    for shards, state in zip(device_shards, states, strict=True):
+        optimizer.step_(shards, state, lr, n=element_count(y))
+    return losses[:1] if group.local_ranks[0] == 0 else []
+
+
+def _loss(
+    B: Backend, model: SplitModel, shards: Sequence[Tensor],
+    X: Tensor, y: Tensor, part: Part, input_grads: bool,
+) -> Talk:  # fmt: skip
+    if input_grads:
+        (X,) = yield Enter(X * 1)  # every part gives a share of the gradient of X
+    logits = yield from run_split(B, model, shards, X, part)
+    losses = yield from named("loss", model.loss(B, logits, y, part))
+    return losses.sum()
+
+
+def _check_count(
+    params: Sequence[Tensor], cuts: Sequence[tuple[str, Cut]], what: str
+) -> None:
+    if len(params) != len(cuts):
+        raise InvalidInput(
+            f"expected {len(cuts)} {what}, as the model has, got {len(params)}; take "
+            "them from model.initial(rng) of the same model"
+        )
+
+
+def _check_divides(i: int, p: Tensor, layer: str, cut: Cut, ranks: int) -> None:
+    if cut.dim is None:
+        return
+    entries = cut.blocks * cut.unit
+    count = int(p.shape[cut.dim]) // entries
+    if count % ranks:
+        raise InvalidInput(
+            f"cannot split {layer} over {ranks} devices: {ranks} does not divide its "
+            f"{count} {cut.of}, dimension {cut.dim} of parameter {i} with shape "
+            f"{tuple(p.shape)}; use another number of devices, or a network with a "
+            f"multiple of {ranks} {cut.of}"
+        )
+
+
+def _cut_out(B: Backend, p: Tensor, cut: Cut, rank: int, ranks: int) -> Tensor:
+    if cut.dim is None:
+        return p
+    front = _swap(B, p, cut.dim)
+    block = front.shape[0] // cut.blocks
+    size = block // ranks
+    first = rank * size
+    pieces = [
+        front[b * block + first : b * block + first + size] for b in range(cut.blocks)
+    ]
+    return _swap(B, B.concat(pieces), cut.dim)
+
+
+def _join(shards: Sequence[Tensor], cut: Cut, group: Group) -> list[Any]:
+    B = backend_of(shards[0])
+    with B.pause():
+        if cut.dim is None:
+            return [B.copy_to(s, B.device_of(s)) for s in shards]
+        fronts = [B.copy_to(_swap(B, s, cut.dim), B.device_of(s)) for s in shards]
+        wholes = []
+        for front in allgather(fronts, group):  # rows: rank, block, size
+            size = front.shape[0] // group.size // cut.blocks
+            starts = [
+                (rank * cut.blocks + b) * size
+                for b in range(cut.blocks)
+                for rank in range(group.size)
+            ]
+            whole = B.concat([front[s : s + size] for s in starts])
+            whole = _swap(B, whole, cut.dim)
+            wholes.append(B.copy_to(whole, B.device_of(whole)))
+        return wholes
+
+
+def _swap(B: Backend, p: Tensor, dim: int) -> Tensor:
+    """Swap the dimension `dim` with the first, which can be sliced on every backend."""
+    axes = list(range(len(p.shape)))
+    axes[0], axes[dim] = dim, 0
+    return B.transpose(p, axes) if dim else p

@@ -1,0 +1,125 @@
+"""What each call gives, and what it makes of the gradients on the way back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from d2lmulti.backends.protocol import Backend
+from d2lmulti.comm.group import local_group
+from d2lmulti.errors import InvalidInput
+from d2lmulti.models.split import Part, named
+from d2lmulti.models.split_vocabulary import split_cross_entropy
+from d2lmulti.parallel.lockstep import run_lockstep
+from d2lmulti.plans.calls import Enter, Gather, Leave, Max, Scatter, Sum
+
+RANKS = 3
+
+
+def talk(B, call, x, weight, kept):
+    """Square x, exchange it, weigh the answer; and use what was kept beside it."""
+    answer, kept = yield call(x**2, keep=(kept * 2,))
+    return (answer * weight).sum() + (kept * kept).sum()
+
+
+def run(B: Backend, call, rows: int = RANKS):
+    """Return x, weights and, per rank, the gradients of x and of what was kept."""
+    rng = np.random.default_rng(0)
+    xs = rng.normal(size=(RANKS, rows, 2))
+    out_rows = {Gather: rows * RANKS, Scatter: rows // RANKS}.get(call, rows)
+    weights = rng.normal(size=(RANKS, out_rows, 2))
+    kept = rng.normal(size=(RANKS, 2))
+    leaves = [(B.array(x), B.array(k)) for x, k in zip(xs, kept, strict=True)]
+    for pair in leaves:
+        for x in pair:
+            B.attach_grad(x)
+    with B.record():
+        losses, segments = run_lockstep(
+            B,
+            [
+                talk(B, call, x, B.array(w), k)
+                for (x, k), w in zip(leaves, weights, strict=True)
+            ],
+            local_group(RANKS),
+        )
+    segments.backward(losses)
+    for (_, k), value in zip(leaves, kept, strict=True):
+        assert np.allclose(B.numpy(B.grad(k)), 8 * value)
+    found = [
+        float(B.numpy(loss)) - 4 * (value**2).sum()
+        for loss, value in zip(losses, kept, strict=True)
+    ]
+    return xs, weights, found, [B.numpy(B.grad(x)) for x, _ in leaves]
+
+
+@pytest.mark.parametrize("call", [Sum, Leave, Enter, Gather, Scatter, Max])
+def test_answers_and_gradients(B: Backend, call) -> None:
+    xs, weights, found, grads = run(B, call)
+    squares = xs**2
+    if call in (Sum, Leave):
+        answers = [squares.sum(0)] * RANKS
+    elif call is Enter:
+        answers = list(squares)
+    elif call is Max:
+        answers = [squares.max(0)] * RANKS
+    elif call is Gather:
+        answers = [squares.reshape(-1, 2)] * RANKS
+    else:
+        answers = np.split(squares.sum(0), RANKS)
+    wanted = [(a * w).sum() for a, w in zip(answers, weights, strict=True)]
+    assert found == pytest.approx(wanted)
+    total = weights.sum(0)  # the gradient of an answer is its weight
+    back = {
+        Sum: [total] * RANKS,
+        Enter: [total] * RANKS,
+        Leave: list(weights),
+        Max: [np.zeros_like(x) for x in xs],
+        Gather: np.array_split(total, RANKS),
+        Scatter: [weights.reshape(-1, 2)] * RANKS,
+    }[call]
+    for grad, x, dy in zip(grads, xs, back, strict=True):
+        assert np.allclose(grad, 2 * x * dy, rtol=1e-12, atol=1e-14)
+
+
+def test_rows_that_cannot_be_scattered_are_refused(B: Backend) -> None:
+    with pytest.raises(InvalidInput, match="the 4 rows of a call over 3 devices"):
+        run(B, Scatter, rows=4)
+
+
+def test_ranks_in_different_layers_are_named(reference: Backend) -> None:
+    x = reference.array(np.ones(2))
+
+    def model(layer):
+        return named(layer, (call for call in [Enter(x)]))
+
+    with pytest.raises(
+        InvalidInput, match=r"float64 in dense 1 on rank 0 and .*dense 2"
+    ):
+        run_lockstep(reference, [model("dense 1"), model("dense 2")], local_group(2))
+
+
+@pytest.mark.parametrize("shift", [0.0, 1000.0, -1000.0])
+def test_a_loss_of_split_logits_equals_the_whole(B: Backend, shift: float) -> None:
+    rng = np.random.default_rng(1)
+    logits = rng.normal(size=(5, 6)) * 3
+    logits[:, 4:] += shift  # the largest lie with the last rank, or far from it
+    y = np.array([0, 5, 2, 3, 4])
+    whole = B.array(logits)
+    B.attach_grad(whole)
+    with B.record():
+        wanted = B.cross_entropy(whole, B.array(y))
+    B.backward([wanted])
+    parts = [B.array(part) for part in np.split(logits, RANKS, axis=1)]
+    for part in parts:
+        B.attach_grad(part)
+    with B.record():
+        forwards = [
+            split_cross_entropy(B, part * 1, B.array(y), Part(r, RANKS, (5,)))
+            for r, part in enumerate(parts)
+        ]
+        losses, segments = run_lockstep(B, forwards, local_group(RANKS))
+    segments.backward(losses)
+    for loss in losses:
+        assert np.allclose(B.numpy(loss), B.numpy(wanted), rtol=1e-12, atol=1e-12)
+    grads = np.concatenate([B.numpy(B.grad(part)) for part in parts], axis=1)
+    assert np.allclose(grads, B.numpy(B.grad(whole)), rtol=1e-10, atol=1e-12)
