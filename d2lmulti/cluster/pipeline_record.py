@@ -1,0 +1,174 @@
+"""What a pipeline did: when each instruction ran, and what was held meanwhile.
+
+The executor enters every computation here while it carries it out. The clock is a
+model: each kind of computation has a duration, and it starts when its device is free
+and its input is there. What is held is counted from the tensors the executor has.
+Chapter: *model_parallel*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..plans.instructions import (
+    Backward,
+    BackwardInput,
+    BackwardWeight,
+    Forward,
+    Instruction,
+)
+from .timeline import Timeline
+
+Duration = float | Sequence[float]  # the same for all stages, or one for each
+
+
+@dataclass(frozen=True)
+class Durations:
+    """How long one stage works on one micro-batch, in slots of a modelled clock.
+
+    A number, or one for each stage. A backward pass does about twice the work of a
+    forward pass: one half for the input's gradient, one for the weights'.
+    """
+
+    forward: Duration = 1
+    backward: Duration = 2
+    backward_input: Duration = 1
+    backward_weight: Duration = 1
+    transfer: float = 0
+
+    def of(self, instruction: Instruction, recompute: bool = False) -> float:
+        """Give an instruction's duration; `recompute` adds a forward pass to it."""
+        kinds = {
+            Forward: self.forward,
+            Backward: self.backward,
+            BackwardInput: self.backward_input,
+            BackwardWeight: self.backward_weight,
+        }
+        found = _at(kinds[type(instruction)], instruction.stage)
+        if recompute and isinstance(instruction, (Backward, BackwardInput)):
+            found += _at(self.forward, instruction.stage)
+        return found
+
+
+def _at(duration: Duration, stage: int) -> float:
+    return duration[stage] if isinstance(duration, Sequence) else duration
+
+
+class Slot(NamedTuple):
+    """One computation on a device, on the modelled clock."""
+
+    device: int
+    instruction: Instruction
+    start: float
+    end: float
+
+
+class Held(NamedTuple):
+    """From this time on, a stage holds so many micro-batches for its way back."""
+
+    time: float
+    device: int
+    stage: int
+    micro_batches: int
+    bytes: int
+
+
+@dataclass
+class PipelineRecord:
+    """The slots of one step and what was held; the next step starts it anew."""
+
+    durations: Durations = field(default_factory=Durations)
+    devices: int = 0
+    stages: int = 0
+    slots: list[Slot] = field(default_factory=list, repr=False)
+    held: list[Held] = field(default_factory=list, repr=False)
+    _free: list[float] = field(default_factory=list, repr=False)
+
+    def restart(self, devices: int, stages: int) -> None:
+        """Forget the step before."""
+        self.devices, self.stages = devices, stages
+        self.slots, self.held = [], []
+        self._free = [0] * devices
+
+    def compute(
+        self, device: int, instruction: Instruction, ready: float, recompute: bool
+    ) -> Slot:
+        """Enter a computation whose inputs are there from `ready` on."""
+        start = max(self._free[device], ready)
+        end = start + self.durations.of(instruction, recompute)
+        self._free[device] = end
+        slot = Slot(device, instruction, start, end)
+        self.slots.append(slot)
+        return slot
+
+    def hold(
+        self, time: float, device: int, stage: int, micro_batches: int, nbytes: int
+    ) -> None:
+        """Enter what a stage holds from now on."""
+        self.held.append(Held(time, device, stage, micro_batches, nbytes))
+
+    @property
+    def makespan(self) -> float:
+        """When the last device has finished."""
+        return max((slot.end for slot in self.slots), default=0)
+
+    def busy(self, device: int) -> float:
+        """How long a device computed."""
+        return sum(
+            slot.end - slot.start for slot in self.slots if slot.device == device
+        )
+
+    @property
+    def idle(self) -> float:
+        """Device time without work, summed over the devices, from start to end."""
+        busy = sum(self.busy(device) for device in range(self.devices))
+        return self.devices * self.makespan - busy
+
+    @property
+    def idle_share(self) -> float:
+        """The bubble: the share of all device time in which nothing was done."""
+        whole = self.devices * self.makespan
+        return self.idle / whole if whole else 0.0
+
+    @property
+    def peak_live(self) -> list[int]:
+        """The most micro-batches that every stage held at once."""
+        return [
+            max((h.micro_batches for h in self.held if h.stage == stage), default=0)
+            for stage in range(self.stages)
+        ]
+
+    @property
+    def device_peak_live(self) -> list[int]:
+        """The most that every device held at once, its stages together."""
+        return [max(level for _, level, _ in self.levels(d)) for d in self._all]
+
+    @property
+    def device_peak_bytes(self) -> list[int]:
+        """The most bytes of activations that every device held at once."""
+        return [max(size for _, _, size in self.levels(d)) for d in self._all]
+
+    @property
+    def _all(self) -> range:
+        return range(self.devices)
+
+    def levels(self, device: int) -> list[tuple[float, int, int]]:
+        """Give (time, micro-batches, bytes) of a device at every change, from 0 on."""
+        now = {h.stage: (0, 0) for h in self.held if h.device == device}
+        found: list[tuple[float, int, int]] = [(0, 0, 0)]
+        for h in self.held:
+            if h.device == device:
+                now[h.stage] = (h.micro_batches, h.bytes)
+                live, size = (sum(column) for column in zip(*now.values(), strict=True))
+                found.append((h.time, live, size))
+        return found
+
+    def timeline(self) -> Timeline:
+        """The same slots as a timeline, for a trace: a slot becomes a second."""
+        found = Timeline()
+        for slot in self.slots:
+            name = str(slot.instruction)
+            found.add(f"device {slot.device}", name, slot.start, slot.end)
+        return found

@@ -1,0 +1,97 @@
+"""Cut a network into stages: by the number of layers, or so that no stage is slow.
+
+A pipeline runs at the pace of its slowest stage, so a good cut gives all stages the
+same work. Chapter: *model_parallel*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import accumulate
+from typing import NamedTuple
+
+from ...errors import InvalidInput
+from ...models.model import Layer, Model
+from ...plans.chunks import even_bounds
+
+
+class Stage(NamedTuple):
+    """Neighbouring layers, and which of the model's parameters are theirs."""
+
+    layers: tuple[Layer, ...]
+    first: int  # its parameters are params[first:last]
+    last: int
+
+
+def cut_stages(
+    model: Model,
+    stages: int,
+    by: str = "layers",
+    costs: Sequence[float] | None = None,
+) -> list[Stage]:
+    """Cut the model's layers into `stages` neighbouring groups, none of them empty.
+
+    by `layers`: as many layers in each as evenly as possible. by `cost`: so that the
+    dearest stage is as cheap as possible; `costs` has one number a layer, for example
+    from `layer_seconds`. Raises `InvalidInput` for a model that is no sequence of
+    layers, for more stages than layers and for a stage without parameters.
+    """
+    count = len(model.layers)
+    if not count:
+        raise InvalidInput(
+            f"cannot cut the model {model.name!r} into stages: it is not written as a "
+            "sequence of layers (batch normalisation that talks in mid-forward cannot "
+            "be); use a model with `layers`, such as lenet or deep_mlp"
+        )
+    if isinstance(stages, bool) or not isinstance(stages, int) or stages < 1:
+        raise InvalidInput(f"expected at least 1 stage, got {stages!r}")
+    if stages > count:
+        raise InvalidInput(
+            f"cannot cut the {count} layers of {model.name!r} into {stages} stages; "
+            f"use at most {count} stages or a deeper model"
+        )
+    if by == "layers":
+        bounds = even_bounds(count, stages)
+    elif by == "cost":
+        bounds = _balanced(_check_costs(costs, count), stages)
+    else:
+        raise InvalidInput(f"expected layers or cost to cut by, got {by!r}")
+    edges = [0, *accumulate(layer.params for layer in model.layers)]
+    cut = [Stage(model.layers[a:b], edges[a], edges[b]) for a, b in bounds]
+    for number, stage in enumerate(cut):
+        if stage.first == stage.last:
+            raise InvalidInput(
+                f"stage {number} of {model.name!r} would have no parameters "
+                f"({', '.join(layer.name for layer in stage.layers)}); use fewer stages"
+            )
+    return cut
+
+
+def _balanced(costs: Sequence[float], stages: int) -> list[tuple[int, int]]:
+    """Find neighbouring groups whose dearest one is as cheap as possible."""
+    sums = [0.0, *accumulate(costs)]
+
+    @cache
+    def best(last: int, groups: int) -> tuple[float, tuple[int, ...]]:
+        """The cheapest cut of layers 0 to last: its dearest group, and the edges."""
+        if groups == 1:
+            return sums[last], (0, last)
+        cuts = []
+        for edge in range(groups - 1, last):
+            worst, edges = best(edge, groups - 1)
+            cuts.append((max(worst, sums[last] - sums[edge]), (*edges, last)))
+        return min(cuts)
+
+    _, edges = best(len(costs), stages)
+    return list(zip(edges[:-1], edges[1:], strict=True))
+
+
+def _check_costs(costs: Sequence[float] | None, layers: int) -> Sequence[float]:
+    if costs is None or len(costs) != layers or not all(cost >= 0 for cost in costs):
+        came = "none" if costs is None else f"{list(costs)!r:.60}"
+        raise InvalidInput(
+            f"expected one cost of at least 0 for each of {layers} layers, got {came}; "
+            "measure them with layer_seconds(model, params, X)"
+        )
+    return costs

@@ -1,0 +1,238 @@
+"""Carry out a schedule on real tensors: one executor for every schedule.
+
+Each stage has a graph of its own. What goes to the next stage is cut from the graph and
+copied; on the way back the gradient that arrives starts `backward(ys, dys)`. A stage
+keeps what an instruction made until another instruction has used it, and no longer.
+Chapter: *model_parallel*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ...backends import backend_of
+from ...backends.protocol import AnyDevice, Tensor
+from ...backends.sizes import element_count, nbytes
+from ...cluster.ledger import open_ledgers
+from ...cluster.pipeline_record import PipelineRecord
+from ...comm.group import Group
+from ...comm.point_to_point import copy_between
+from ...errors import PlanError
+from ...plans.instructions import (
+    Backward,
+    BackwardInput,
+    BackwardWeight,
+    Forward,
+    Instruction,
+    Lists,
+    ReceiveActivation,
+    ReceiveGradient,
+    Step,
+)
+from ...plans.turns import turns
+from .cutting import Stage
+
+
+@dataclass
+class Batch:
+    """A batch and where it is cut: (first, last) example of every micro-batch."""
+
+    X: Tensor
+    y: Tensor
+    bounds: Sequence[tuple[int, int]]
+    input_grad: Tensor | None = None  # filled with the gradient of X, if there
+
+
+class _Value(NamedTuple):
+    """A tensor that another stage waits for: where it is, and since when."""
+
+    tensor: Tensor
+    device: int
+    ready: float
+
+
+@dataclass
+class _Kept:
+    """What a stage keeps of one micro-batch until its way back is done."""
+
+    x: Tensor
+    outputs: list[Tensor] = field(default_factory=list)  # of every layer
+    dys: list[Tensor] | None = None  # the gradient that arrived; None for a loss
+    target: Tensor | None = None  # on the last stage
+    loss: Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the activations and gradients that are kept."""
+        return sum(nbytes(t) for t in (self.x, *self.outputs, *(self.dys or [])))
+
+    @property
+    def ys(self) -> list[Tensor]:
+        """Where the way back through this stage begins."""
+        return [self.outputs[-1] if self.loss is None else self.loss]
+
+
+class Executor:
+    """The stages on their devices; `run` carries out one step's instructions."""
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        stage_params: Sequence[Sequence[Tensor]],
+        devices: Sequence[AnyDevice],
+        group: Group,
+        record: PipelineRecord,
+        recompute: bool = False,
+    ) -> None:
+        self.stages, self.stage_params, self.devices = stages, stage_params, devices
+        self.group, self.record, self.recompute = group, record, recompute
+        self.B = backend_of(stage_params[0][0])
+        self.kept: dict[tuple[int, int], _Kept] = {}  # by stage and micro-batch
+        self.values: dict[tuple[str, int, int], _Value] = {}  # made, not used yet
+
+    def run(
+        self, lists: Lists, batch: Batch, step: Callable[[int], None]
+    ) -> list[Tensor]:
+        """Carry out the lists of all devices; return each micro-batch's summed loss.
+
+        `step(device)` updates the weights of a device's stages.
+        """
+        self.batch = batch
+        self.losses: dict[int, Tensor] = {}
+        self.record.restart(len(self.devices), len(self.stages))
+        verbs = {
+            Forward: self._forward,
+            Backward: self._backward,
+            BackwardInput: self._backward,
+            BackwardWeight: self._backward_weight,
+            ReceiveActivation: self._receive,
+            ReceiveGradient: self._receive,
+        }
+        for device, instruction in turns(lists):
+            if isinstance(instruction, Step):
+                step(device)
+            elif type(instruction) in verbs:  # a send is done by its receiver
+                end = verbs[type(instruction)](device, instruction)
+                if isinstance(instruction, (Backward, BackwardWeight)):
+                    # Only here, when no variable of the verb holds a tensor any more.
+                    del self.kept[instruction.stage, instruction.micro]
+                    self._note(instruction.stage, device, end)
+        return [self.losses[k] for k in range(len(batch.bounds))]
+
+    # -- messages ----------------------------------------------------------------------
+
+    def _receive(self, device: int, i: Instruction) -> float:
+        activation = isinstance(i, ReceiveActivation)
+        kind = "activation" if activation else "gradient"
+        name = (kind, i.stage - 1 if activation else i.stage + 1, i.micro)
+        tensor, source, made = self.values[name]
+        copy = copy_between(tensor, source, device, self.devices[device], self.group)
+        ready = made + self.record.durations.transfer
+        self.values[name] = _Value(copy, device, ready)
+        return ready
+
+    def _take(self, kind: str, stage: int, micro: int, device: int) -> _Value:
+        """Take what was made for this device; from now on only the taker has it."""
+        value = self.values.pop((kind, stage, micro), None)
+        if value is None or value.device != device:
+            raise PlanError(
+                f"device {device}: expected the {kind} of stage {stage}, micro-batch "
+                f"{micro}, to be here; check the schedule with verify_schedule"
+            )
+        return value
+
+    def _load(self, whole: Tensor, micro: int, device: int) -> Tensor:
+        """Copy a micro-batch's examples from the host to a device."""
+        first, last = self.batch.bounds[micro]
+        part = self.B.copy_to(whole[first:last], self.devices[device])
+        for ledger in open_ledgers():
+            ledger.loaded += nbytes(part)
+        return part
+
+    # -- computations ------------------------------------------------------------------
+
+    def _forward(self, device: int, i: Instruction) -> float:
+        s, k, ready = i.stage, i.micro, 0.0
+        if s == 0:
+            kept = _Kept(self._load(self.batch.X, k, device))
+        else:
+            x, _, ready = self._take("activation", s - 1, k, device)
+            kept = _Kept(x)
+        if s == len(self.stages) - 1:
+            kept.target = self._load(self.batch.y, k, device)
+        slot = self.record.compute(device, i, ready, self.recompute)
+        self.kept[s, k] = kept
+        self._run_layers(s, kept, recorded=not self.recompute)
+        if kept.loss is not None:
+            self.losses[k] = self.B.detach(kept.loss)
+        else:
+            y = self.B.detach(kept.outputs[-1])
+            self.values["activation", s, k] = _Value(y, device, slot.end)
+        if self.recompute:  # the input is enough: the rest can be made again
+            kept.outputs, kept.loss = [], None
+        self._note(s, device, slot.start)
+        return slot.end
+
+    def _run_layers(self, s: int, kept: _Kept, recorded: bool) -> None:
+        B, params, first = self.B, self.stage_params[s], 0
+        if recorded and self._wants_dx(s):
+            B.attach_grad(kept.x)
+        with B.record() if recorded else B.pause():
+            H = kept.x
+            for layer in self.stages[s].layers:
+                H = layer.forward(B, params[first : first + layer.params], H)
+                kept.outputs.append(H)
+                first += layer.params
+            if kept.target is not None:
+                kept.loss = B.cross_entropy(H, kept.target.reshape((-1,))).sum()
+
+    def _backward(self, device: int, i: Instruction) -> float:
+        """Backward and BackwardInput: what comes from behind goes on to the front."""
+        B, s, k, ready = self.B, i.stage, i.micro, 0.0
+        kept = self.kept[s, k]
+        if s < len(self.stages) - 1:
+            dy, _, ready = self._take("gradient", s + 1, k, device)
+            kept.dys = [dy]
+        slot = self.record.compute(device, i, ready, self.recompute)
+        if self.recompute:
+            self._run_layers(s, kept, recorded=True)
+        self._note(s, device, slot.start)
+        dx = None
+        if isinstance(i, Backward):
+            B.backward(kept.ys, kept.dys)
+            dx = B.grad(kept.x) if self._wants_dx(s) else None
+        elif self._wants_dx(s):
+            (dx,) = B.grad_of(kept.ys, [kept.x], kept.dys, keep_graph=True)
+        if s > 0:
+            self.values["gradient", s, k] = _Value(dx, device, slot.end)
+        elif dx is not None:
+            whole: Tensor = self.batch.input_grad
+            first, last = self.batch.bounds[k]
+            row = element_count(whole) // len(whole)
+            B.write_(whole, first * row, last * row, dx)
+        return slot.end
+
+    def _backward_weight(self, device: int, i: Instruction) -> float:
+        B, kept, params = (
+            self.B,
+            self.kept[i.stage, i.micro],
+            self.stage_params[i.stage],
+        )
+        slot = self.record.compute(device, i, 0.0, self.recompute)
+        grads = B.grad_of(kept.ys, params, kept.dys)
+        for p, dp in zip(params, grads, strict=True):
+            B.write_(B.grad(p), 0, element_count(p), dp, add=True)
+        return slot.end
+
+    # -- what is held ------------------------------------------------------------------
+
+    def _wants_dx(self, s: int) -> bool:
+        return s > 0 or self.batch.input_grad is not None
+
+    def _note(self, s: int, device: int, time: float) -> None:
+        """Enter what the stage holds now, counted from the tensors that are here."""
+        mine = [kept for (stage, _), kept in self.kept.items() if stage == s]
+        size = sum(kept.nbytes for kept in mine)
+        self.record.hold(time, device, s, len(mine), size)

@@ -1,0 +1,122 @@
+"""A training step over stages: the micro-batches' gradients add up to the batch's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from ...backends import backend_of
+from ...backends.protocol import AnyDevice, Tensor
+from ...backends.sizes import element_count
+from ...cluster.pipeline_record import PipelineRecord
+from ...comm.group import Group, group_for
+from ...errors import InvalidInput
+from ...optimizers import SGD, Optimizer
+from ...plans.chunks import even_bounds
+from ...plans.instructions import Lists
+from ...plans.schedules import SCHEDULES, Schedule
+from .cutting import Stage
+from .executor import Batch, Executor
+from .placing import check_stages
+
+
+def train_stages(
+    X: Tensor,
+    y: Tensor,
+    stage_params: Sequence[Sequence[Tensor]],
+    devices: Sequence[AnyDevice],
+    lr: float,
+    *,
+    stages: Sequence[Stage],
+    schedule: str | Schedule = "1f1b",
+    micro_batches: int = 4,
+    optimizer: Optimizer | None = None,
+    states: Sequence[Sequence[Tensor]] | None = None,
+    recompute: bool = False,
+    input_grad: Tensor | None = None,
+    record: PipelineRecord | None = None,
+    group: Group | None = None,
+) -> list[Tensor]:
+    """Take one step on a batch with the network cut into stages.
+
+    X (n, ...), y (n, ...): the whole batch; the first stage gets X, the last one y, in
+    micro-batches as even as possible. stage_params: from `place_params`, updated in
+    place; `stages`: from `cut_stages`. The gradient is the sum over all targets in y,
+    divided once by their number. `states` are the optimizer's, one a *stage*. With
+    `recompute` a stage keeps its input only and runs forward again on the way back.
+    `input_grad`, shaped as X, is overwritten with the gradient of the summed loss. A
+    `record` holds afterwards what ran when, and what was kept. Returns each
+    micro-batch's summed loss, not yet waited for. Raises `InvalidInput` for fewer
+    examples than micro-batches, for lists of different lengths, for an unknown
+    schedule and for a group of several processes.
+    """
+    check_stages(stages, devices)
+    if [len(mine) for mine in stage_params] != [s.last - s.first for s in stages]:
+        raise InvalidInput(
+            f"expected the parameters of {len(stages)} stages, got lists of "
+            f"{[len(mine) for mine in stage_params]}; make them with "
+            "place_params(params, stages, devices)"
+        )
+    group = group_for(len(devices), group)
+    if group.size != len(devices):
+        raise InvalidInput(
+            f"expected all {group.size} ranks in this process, got {len(devices)}; a "
+            "pipeline runs over the devices of one process"
+        )
+    batch = Batch(X, y, _micro_bounds(X, y, micro_batches), input_grad)
+    if input_grad is not None and tuple(input_grad.shape) != tuple(X.shape):
+        raise InvalidInput(
+            f"expected an input_grad of X's shape {tuple(X.shape)}, got "
+            f"{tuple(input_grad.shape)}"
+        )
+    lists = _lists(schedule, len(devices), micro_batches, len(stages) // len(devices))
+    record = record if record is not None else PipelineRecord()
+    optimizer = optimizer or SGD()
+    states = states if states is not None else [[]] * len(stages)
+    if len(states) != len(stages):
+        raise InvalidInput(
+            f"expected one state for each of {len(stages)} stages, got {len(states)}; "
+            "use [optimizer.start(params) for params in stage_params]"
+        )
+
+    for params in stage_params:
+        for p in params:
+            backend_of(p).clear_grad_(p)
+
+    def step(device: int) -> None:
+        for s in range(device, len(stages), len(devices)):
+            optimizer.step_(stage_params[s], states[s], lr, n=element_count(y))
+
+    executor = Executor(stages, stage_params, devices, group, record, recompute)
+    return executor.run(lists, batch, step)
+
+
+def _micro_bounds(X: Tensor, y: Tensor, micro_batches: int) -> list[tuple[int, int]]:
+    if isinstance(micro_batches, bool) or not micro_batches >= 1:
+        raise InvalidInput(f"expected at least 1 micro-batch, got {micro_batches!r}")
+    if not tuple(X.shape) or not tuple(y.shape) or len(X) != len(y):
+        raise InvalidInput(
+            f"expected X and y with the same number of examples, got shapes "
+            f"{tuple(X.shape)} and {tuple(y.shape)}; cut both from the same batch"
+        )
+    if len(X) < micro_batches:
+        raise InvalidInput(
+            f"cannot split {len(X)} examples into {micro_batches} micro-batches; use "
+            f"at least {micro_batches} examples or fewer micro-batches"
+        )
+    return even_bounds(len(X), micro_batches)
+
+
+def _lists(schedule: str | Schedule, p: int, m: int, v: int) -> Lists:
+    if callable(schedule):
+        return schedule(p, m, v)
+    if schedule not in SCHEDULES:
+        raise InvalidInput(
+            f"expected one of {', '.join(SCHEDULES)} as schedule, got {schedule!r}"
+        )
+    return _remembered(schedule, p, m, v)
+
+
+@lru_cache(maxsize=64)  # every step of a run has the same lists
+def _remembered(schedule: str, p: int, m: int, v: int) -> Lists:
+    return SCHEDULES[schedule](p, m, v)

@@ -1,0 +1,78 @@
+"""On PyTorch, what a stage holds is seen from outside too, by weak references."""
+
+from __future__ import annotations
+
+import weakref
+
+import numpy as np
+import pytest
+
+from d2lmulti import devices, get_model
+from d2lmulti.cluster.pipeline_record import PipelineRecord
+from d2lmulti.models.model import Layer, Model
+from d2lmulti.parallel.pipeline import cut_stages, place_params, train_stages
+
+MLP = get_model("deep_mlp")
+
+
+def watched(outputs: list[list[weakref.ref]]) -> Model:
+    """deep_mlp, whose layers leave a weak reference to each output and its memory."""
+
+    def watch(number: int, layer: Layer) -> Layer:
+        def forward(B, params, X):
+            H = layer.forward(B, params, X)
+            outputs[number].append(weakref.ref(H.untyped_storage()))
+            return H
+
+        return layer._replace(forward=forward)
+
+    layers = tuple(watch(i, layer) for i, layer in enumerate(MLP.layers))
+    return MLP._replace(layers=layers)
+
+
+class Watch(PipelineRecord):
+    """Counts, whenever a stage's holdings change, the first outputs that still live."""
+
+    def hold(self, time, device, stage, micro_batches, nbytes):
+        super().hold(time, device, stage, micro_batches, nbytes)
+        first = self.outputs[stage * len(self.outputs) // self.stages]
+        alive = sum(ref() is not None for ref in first)
+        self.alive.append((stage, alive, micro_batches))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("schedule", ["sequential", "gpipe", "1f1b", "zero_bubble"])
+def test_live_tensors_are_those_that_are_counted(load, schedule) -> None:
+    B, p, m, rng = load("torch"), 4, 6, np.random.default_rng(0)
+    outputs: list[list[weakref.ref]] = [[] for _ in MLP.layers]
+    model, places, record = watched(outputs), devices(p, "torch"), Watch()
+    record.outputs, record.alive = outputs, []
+    stages = cut_stages(model, p)
+    params = place_params([B.array(a) for a in model.initial(rng)], stages, places)
+    X, y = B.array(rng.normal(size=(m, 1, 28, 28))), B.array(np.arange(m))
+    train_stages(
+        X, y, params, places, 0.1, stages=stages, schedule=schedule,
+        micro_batches=m, record=record,
+    )  # fmt: skip
+    peak = [max(alive for s, alive, _ in record.alive if s == i) for i in range(p)]
+    assert peak == record.peak_live
+    for _, alive, counted in record.alive:
+        assert alive == counted
+    assert not [ref for mine in outputs for ref in mine if ref() is not None]
+
+
+@pytest.mark.torch
+def test_recomputation_lets_go_of_all_but_the_inputs(load) -> None:
+    B, p, m, rng = load("torch"), 2, 6, np.random.default_rng(0)
+    outputs: list[list[weakref.ref]] = [[] for _ in MLP.layers]
+    model, places, record = watched(outputs), devices(p, "torch"), Watch()
+    record.outputs, record.alive = outputs, []
+    stages = cut_stages(model, p)
+    params = place_params([B.array(a) for a in model.initial(rng)], stages, places)
+    X, y = B.array(rng.normal(size=(m, 1, 28, 28))), B.array(np.arange(m))
+    train_stages(
+        X, y, params, places, 0.1, stages=stages, schedule="gpipe",
+        micro_batches=m, record=record, recompute=True,
+    )  # fmt: skip
+    assert record.peak_live == [m, m]
+    assert max(alive for _, alive, _ in record.alive) == 1

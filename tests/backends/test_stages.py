@@ -1,0 +1,174 @@
+"""Cutting a network into stages, placing them, and what training them refuses."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from d2lmulti import devices, get_model
+from d2lmulti.comm.group import Group, local_group
+from d2lmulti.comm.point_to_point import copy_between
+from d2lmulti.errors import InvalidInput, PlanError
+from d2lmulti.models.lenet import lenet
+from d2lmulti.models.model import Layer, Model
+from d2lmulti.parallel.pipeline import (
+    cut_stages,
+    gather_params,
+    layer_seconds,
+    place_params,
+    train_stages,
+)
+from d2lmulti.plans.schedules import gpipe
+
+LENET, DEEP = get_model("lenet"), get_model("deep_mlp")
+
+
+def names(stages):
+    return [[layer.name for layer in stage.layers] for stage in stages]
+
+
+def test_by_layers():
+    assert names(cut_stages(LENET, 3)) == [
+        ["convolution 1", "convolution 2"],
+        ["dense 1"],
+        ["dense 2"],
+    ]
+    assert [(s.first, s.last) for s in cut_stages(LENET, 2)] == [(0, 4), (4, 8)]
+    assert names(cut_stages(LENET, 1))[0] == names(cut_stages(LENET, 2))[0] + [
+        "dense 1",
+        "dense 2",
+    ]
+
+
+def layered(count):
+    layer = Layer("layer", 1, lambda B, params, X: X * params[0])
+    return Model("toy", lambda rng: [], lenet, lenet, layers=(layer,) * count)
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=8), st.data())
+def test_by_cost_no_cut_is_better(costs, data):
+    stages = data.draw(st.integers(1, len(costs)))
+    cut = cut_stages(layered(len(costs)), stages, by="cost", costs=costs)
+
+    def dearest(edges):
+        return max(sum(costs[a:b]) for a, b in itertools.pairwise(edges))
+
+    inner = itertools.combinations(range(1, len(costs)), stages - 1)
+    best = min(dearest([0, *some, len(costs)]) for some in inner)
+    edges = [0, *(stage.last for stage in cut)]
+    assert dearest(edges) == best
+    assert len(edges) == stages + 1 and edges[-1] == len(costs)
+    assert all(a < b for a, b in itertools.pairwise(edges))
+
+
+def test_costs_are_measured_and_change_nothing(B):
+    params = [B.array(p) for p in LENET.initial(np.random.default_rng(0))]
+    before = [B.numpy(p) for p in params]
+    X = B.array(np.random.default_rng(0).normal(size=(4, 1, 28, 28)))
+    seconds = layer_seconds(LENET, params, X, repeats=1)
+    assert len(seconds) == 4 and min(seconds) > 0
+    for p, was in zip(params, before, strict=True):
+        assert (B.numpy(p) == was).all()
+    assert len(cut_stages(LENET, 3, by="cost", costs=seconds)) == 3
+
+
+@pytest.mark.parametrize("name", ["lenet_bn", "lenet_sync_bn"])
+def test_a_model_without_layers_is_refused(name, reference):
+    with pytest.raises(InvalidInput, match=f"'{name}'.*mid-forward"):
+        cut_stages(get_model(name), 2)
+    with pytest.raises(InvalidInput, match="sequence of layers"):
+        layer_seconds(get_model(name), [], reference.array([1.0]))
+
+
+def test_cuts_that_are_refused():
+    with pytest.raises(InvalidInput, match="4 layers of 'lenet' into 5 stages"):
+        cut_stages(LENET, 5)
+    for stages in (0, True, 1.5):
+        with pytest.raises(InvalidInput, match="at least 1 stage"):
+            cut_stages(LENET, stages)
+    with pytest.raises(InvalidInput, match="layers or cost"):
+        cut_stages(LENET, 2, by="size")
+    for costs in (None, [1, 2], [1, 2, 3, -1]):
+        with pytest.raises(InvalidInput, match="for each of 4 layers"):
+            cut_stages(LENET, 2, by="cost", costs=costs)
+    empty = Layer("pooling", 0, lambda B, params, X: X)
+    model = LENET._replace(layers=(*LENET.layers, empty))
+    with pytest.raises(InvalidInput, match=r"no parameters \(pooling\)"):
+        cut_stages(model, 5)
+
+
+def test_placing_copies_and_gathering_brings_back(B):
+    start = [B.array(p) for p in DEEP.initial(np.random.default_rng(0))]
+    stages, places = cut_stages(DEEP, 4), devices(2, B.name)
+    placed = place_params(start, stages, places)
+    assert [len(mine) for mine in placed] == [4, 4, 4, 4]
+    gathered = gather_params(placed)
+    for p, q in zip(gathered, start, strict=True):
+        assert (B.numpy(p) == B.numpy(q)).all()
+    B.write_(placed[0][0], 0, 1, B.array([99.0]))
+    assert B.numpy(start[0]).flat[0] != 99 and B.numpy(gathered[0]).flat[0] != 99
+    with pytest.raises(InvalidInput, match="expected the 16 parameters.*got 3"):
+        place_params(start[:3], stages, places)
+    with pytest.raises(InvalidInput, match="4 stages for 3 devices"):
+        place_params(start, stages, devices(3, B.name))
+
+
+def ready(B, stages=2):
+    start = [B.array(p) for p in DEEP.initial(np.random.default_rng(0))]
+    cut, places = cut_stages(DEEP, stages), devices(2, B.name)
+    X, y = B.array(np.ones((5, 1, 28, 28))), B.array(np.zeros(5, "int64"))
+    return X, y, place_params(start, cut, places), places, cut
+
+
+def test_steps_that_are_refused(reference):
+    B = reference
+    X, y, params, places, cut = ready(B)
+
+    def refused(match, *others, **named):
+        with pytest.raises(InvalidInput, match=match):
+            given = others or (X, y, params, places)
+            train_stages(*given, 0.1, **{"stages": cut, **named})
+
+    refused("5 examples into 6 micro-batches", micro_batches=6)
+    refused("at least 1 micro-batch", micro_batches=0)
+    refused("same number of examples", X, y[:4], params, places)
+    refused("parameters of 2 stages", X, y, params[:1], places)
+    refused("as many stages as devices", X, y, params, places * 2)
+    refused("one of sequential, gpipe, 1f1b", schedule="fastest")
+    refused("shape", input_grad=B.zeros((4, 1, 28, 28), "float64"))
+    refused("each of 2 stages, got 1", states=[[]])
+    remote = Group(4, (0, 1), local_group(4).transport)
+    refused("devices of one process", group=remote)
+    _, _, four, _, stages = ready(B, 4)
+    refused("use the schedule interleaved", X, y, four, places, stages=stages)
+
+
+def test_a_schedule_of_ones_own(reference):
+    B = reference
+    X, y, params, places, cut = ready(B)
+
+    def broken(p, m, v):
+        lists = gpipe(p, m, v)
+        lists[1] = lists[1][1:] + lists[1][:1]
+        return lists
+
+    with pytest.raises(PlanError, match="device|deadlock"):
+        train_stages(X, y, params, places, 0.1, stages=cut, schedule=broken)
+    losses = train_stages(X, y, params, places, 0.1, stages=cut, schedule=gpipe)
+    assert len(losses) == 4
+
+
+def test_copies_between_ranks(B):
+    group = local_group(3)
+    x = B.array(np.arange(6.0).reshape(2, 3))
+    there = copy_between(x, 2, 0, "sim:0", group)
+    assert (B.numpy(there) == B.numpy(x)).all()
+    B.write_(there, 0, 1, B.array([5.0]))
+    assert B.numpy(x).flat[0] == 0
+    for ends in ((1, 1), (0, 3)):
+        with pytest.raises(InvalidInput, match="two different ranks"):
+            copy_between(x, *ends, "sim:0", group)
