@@ -19,10 +19,12 @@ from .comm.collectives import (
 from .comm.devices import Device, devices, try_all_gpus, try_gpu
 from .comm.split import split_batch
 from .models import get_model
+from .models.splits import get_split
 from .optimizers import SGD, Adam
 from .parallel.data import get_params, train_batch
 from .parallel.deployment import DeploymentConfig, train_clones
 from .parallel.parameter_server import ParameterServer
+from .parallel.tensor import gather_params, split_params, train_layers
 from .training.datasets import Dataset, load
 from .training.evaluate import evaluate
 from .training.loop import History, train
@@ -51,6 +53,10 @@ __all__ = [
     "History",
     "ledger",
     "Ledger",
+    "get_split",
+    "split_params",
+    "train_layers",
+    "gather_params",
     "reduce",
     "broadcast",
     "reduce_scatter",

@@ -14,11 +14,13 @@ from functools import partial
 import numpy as np
 
 from ..backends.protocol import Backend, Tensor
+from ..errors import InvalidInput
 from ..plans.calls import Call, Enter, Gather, Leave, Scatter
 from ..plans.chunks import even_bounds
+from .model import Model
 from .split import OF_SOME_TOKENS, WHOLE, Cut, Part, SplitLayer, SplitModel, Talk
 from .split_vocabulary import embed_some, split_cross_entropy
-from .transformer import attention, feed_forward, make_transformer
+from .transformer import attention, attention_layer, feed_forward
 
 
 def embedding_part(
@@ -68,24 +70,16 @@ def head_part(
     return H @ W + b
 
 
-def split_transformer(
-    name: str,
-    sequence: bool = False,
-    vocabulary: int = 36,
-    context: int = 32,
-    width: int = 48,
-    heads: int = 12,
-    blocks: int = 2,
-) -> SplitModel:
-    """Split what `make_transformer` makes of these sizes.
+def split_transformer(model: Model, sequence: bool = False) -> SplitModel:
+    """Split a model of `make_transformer` by heads, hidden units and characters.
 
     With `sequence`, the stream between the blocks is split by tokens; the number of
-    devices must divide n * t. Raises `InvalidInput` as `make_transformer` does.
+    devices must divide n * t. Raises `InvalidInput` for any other model.
     """
-    whole = make_transformer(name, vocabulary, context, width, heads, blocks)
+    size = _head_size(model)
+    blocks = (len(model.layers) - 2) // 2
     f, g = (Gather, Scatter) if sequence else (Enter, Leave)
     stream = OF_SOME_TOKENS if sequence else WHOLE
-    size = width // heads
     attention_cuts = (
         Cut(1, "heads", blocks=3, unit=size),  # queries, keys and values
         Cut(0, "heads", blocks=3, unit=size),
@@ -112,4 +106,15 @@ def split_transformer(
         *middle,
         SplitLayer("head", (stream, stream, *columns), partial(head_part, f=f)),
     )
-    return SplitModel(name, whole, layers, split_cross_entropy)
+    return SplitModel(model.name, model, layers, split_cross_entropy)
+
+
+def _head_size(model: Model) -> int:
+    """Read the one size that the shapes of the parameters do not show."""
+    forward = model.layers[1].forward if len(model.layers) > 2 else None
+    if not isinstance(forward, partial) or forward.func is not attention_layer:
+        raise InvalidInput(
+            "expected a model of make_transformer to split by heads, got "
+            f"{model.name}; split a network of your own with models.split_layers"
+        )
+    return int(forward.keywords["head_size"])

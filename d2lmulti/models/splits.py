@@ -1,4 +1,4 @@
-"""How the networks of this book are split by layers, in one table.
+"""How the networks of this book are split by layers.
 
 Layers come in pairs, one split by outputs and the next by inputs: only after the second
 must the devices meet. A last layer without a partner stays whole. Chapter:
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from ..backends.protocol import Backend, Tensor
 from ..errors import InvalidInput
+from . import get_model
 from .alexnet import ALEXNET
 from .dense import dense
 from .lenet import LENET
-from .mlp import DEEP_MLP, MLP
+from .mlp import mlp
 from .model import Model
 from .split import SplitLayer, SplitModel
 from .split_layers import (
@@ -79,31 +80,24 @@ SPLIT_ALEXNET = SplitModel(
     ),
 )
 
-SPLIT_MODELS = {
-    model.name: model
-    for model in (
-        SPLIT_LENET,
-        split_mlp(MLP),
-        split_mlp(DEEP_MLP),
-        SPLIT_ALEXNET,
-        split_transformer("transformer"),
-    )
-}
 
+def get_split(model: str | Model | SplitModel, sequence: bool = False) -> SplitModel:
+    """Return the split version of a model, with `sequence` of a transformer by tokens.
 
-def get_split(model: str | Model | SplitModel) -> SplitModel:
-    """Return the split version of a model; `InvalidInput` where there is none."""
+    Models of `make_mlp` and `make_transformer` have one, LeNet and AlexNet too. Raises
+    `InvalidInput` for the others, and for `sequence` where there are no tokens.
+    """
     if isinstance(model, SplitModel):
         return model
-    name = model.name if isinstance(model, Model) else model
-    split = SPLIT_MODELS.get(name)
-    if (
-        split is None
-        or isinstance(model, Model)
-        and split.whole.initial is not model.initial
-    ):
-        raise InvalidInput(
-            f"expected one of {', '.join(SPLIT_MODELS)} as model to split by layers, "
-            f"got {name!r}; split a network of your own with models.split_layers"
-        )
-    return split
+    model = get_model(model)
+    if model.vocabulary or sequence:
+        return split_transformer(model, sequence)
+    if model.forward is mlp:
+        return split_mlp(model)
+    for split in (SPLIT_LENET, SPLIT_ALEXNET):
+        if model is split.whole:
+            return split
+    raise InvalidInput(
+        "expected lenet, alexnet, a perceptron or a transformer to split by layers, "
+        f"got {model.name}; split a network of your own with models.split_layers"
+    )

@@ -12,8 +12,8 @@ from d2lmulti import SGD, Adam, devices, get_params, ledger, train_batch
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.models.mlp import make_mlp
 from d2lmulti.models.split import SplitModel
-from d2lmulti.models.split_transformer import split_transformer
-from d2lmulti.models.splits import get_split, split_mlp
+from d2lmulti.models.splits import get_split
+from d2lmulti.models.transformer import make_transformer
 from d2lmulti.parallel.tensor import (
     backward_layers,
     gather_params,
@@ -28,9 +28,9 @@ SPLITS: dict[str, SplitModel] = {
     "alexnet": get_split("alexnet"),
     "mlp": get_split("mlp"),
     "deep_mlp": get_split("deep_mlp"),
-    "mlp_of_three": split_mlp(make_mlp("mlp_of_three", (784, 24, 12, 10))),
-    "transformer": split_transformer("transformer", **SIZES),
-    "sequence": split_transformer("sequence", sequence=True, **SIZES),
+    "mlp_of_three": get_split(make_mlp("mlp_of_three", (784, 24, 12, 10))),
+    "transformer": get_split(make_transformer("transformer", **SIZES)),
+    "sequence": get_split(make_transformer("sequence", **SIZES), sequence=True),
 }
 BY_THREE = ("alexnet", "mlp_of_three", "transformer", "sequence")
 CASES = [(m, k) for m in SPLITS for k in (2, 3, 4) if k != 3 or m in BY_THREE]

@@ -9,8 +9,8 @@ from backends.test_layer_parallel import SPLITS, draw, start
 from d2lmulti import devices, get_model
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.errors import InvalidInput
-from d2lmulti.models.split_transformer import split_transformer
 from d2lmulti.models.splits import get_split
+from d2lmulti.models.transformer import make_transformer
 from d2lmulti.parallel.tensor import gather_params, split_params, train_layers
 
 
@@ -32,7 +32,7 @@ def test_what_does_not_divide_is_named(
 
 
 def test_heads_that_do_not_divide_are_named(B: Backend) -> None:
-    model = split_transformer("x", vocabulary=12, width=12, heads=6, blocks=1)
+    model = get_split(make_transformer("x", 12, width=12, heads=6, blocks=1))
     with pytest.raises(InvalidInput, match="attention 1 over 4 .* 6 heads, dimension"):
         split_params(start(B, model), devices(4, B.name), model)
 
@@ -60,6 +60,8 @@ def test_other_numbers_of_things_are_refused(B: Backend) -> None:
 
 
 def test_a_model_without_a_split_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="to split by layers, got 'lenet_bn'"):
+    with pytest.raises(InvalidInput, match="to split by layers, got lenet_bn"):
         get_split(get_model("lenet_bn"))
+    with pytest.raises(InvalidInput, match="to split by heads, got lenet"):
+        get_split("lenet", sequence=True)
     assert get_split(get_model("lenet")) is get_split("lenet")
