@@ -21,6 +21,7 @@ class Bug(NamedTuple):
 
 
 LAYERS = ("test_layer_parallel.py",)
+STAGES = ("test_pipeline.py",)
 
 BUGS = [
     Bug(
@@ -193,5 +194,19 @@ BUGS = [
         "if cut.summed:",
         "if cut.summed and group.size == 1:",
         suite=LAYERS,
+    ),
+    Bug(
+        "the last micro-batch's weight gradients are lost",
+        "parallel/pipeline/executor.py",
+        "        for p, dp in zip(params, grads, strict=True):",
+        "        for p, dp in zip(params, grads if i.micro < 2 else []):",
+        suite=STAGES,
+    ),
+    Bug(
+        "the gradient is divided by a micro-batch's length",
+        "parallel/pipeline/training.py",
+        "states[s], lr, n=element_count(y))",
+        "states[s], lr, n=element_count(y[slice(*batch.bounds[0])]))",
+        suite=STAGES,
     ),
 ]
