@@ -129,15 +129,15 @@ BUGS = [
     ),
     Bug(
         "all replicas share one velocity",
-        "training/loop.py",
-        "for p in device_params]\n    history",
-        "for p in device_params[:1]] * len(devices)\n    history",
+        "training/strategies.py",
+        "for p in self._replicas]",
+        "for p in self._replicas[:1]] * len(self.devices)",
     ),
     Bug(
         "the momentum is forgotten",
-        "training/loop.py",
-        "optimizer = SGD(momentum)",
-        "optimizer = SGD()",
+        "optimizers.py",
+        "return SGD(momentum) if",
+        "return SGD() if",
     ),
     Bug(
         "evaluation looks at replica 0 only",
