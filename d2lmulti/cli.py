@@ -17,6 +17,7 @@ from .errors import BackendNotInstalled, D2LMultiError, InvalidInput
 from .models import MODELS
 from .optimizers import OPTIMIZERS
 from .plans.allreduce import ALLREDUCE
+from .plans.schedules import SCHEDULES
 from .training.datasets import DATASETS
 from .training.files import write_json
 from .training.loop import History, train
@@ -78,6 +79,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--bucket-mb", type=float, help="sum gradients in buckets of this size (data)"
+    )
+    run.add_argument(
+        "--schedule", choices=SCHEDULES, help="of the stages (model; 1f1b if not given)"
+    )
+    run.add_argument(
+        "--micro-batches", type=int, help="a batch is cut into (model; 4 if not given)"
+    )
+    run.add_argument(
+        "--stages", type=int, help="a multiple of the devices (model; one a device)"
     )
     run.add_argument("--json", type=Path, metavar="FILE", help="write the history")
     run.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the history")
@@ -170,6 +180,9 @@ def _run(arguments: argparse.Namespace) -> History:
         bucket_bytes=(
             None if arguments.bucket_mb is None else int(arguments.bucket_mb * 2**20)
         ),
+        schedule=arguments.schedule,
+        micro_batches=arguments.micro_batches,
+        stages=arguments.stages,
         backend=arguments.backend,
     )
 

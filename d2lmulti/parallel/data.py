@@ -20,6 +20,7 @@ from ..errors import InvalidInput
 from ..models.lenet import LENET
 from ..models.model import Model
 from ..optimizers import SGD, Optimizer
+from ..plans.rounds import Plan
 from .buckets import reduce_in_buckets
 from .lockstep import run_lockstep
 
@@ -53,7 +54,7 @@ def train_batch(
     model: Model = LENET,
     optimizer: Optimizer | None = None,
     states: Sequence[Sequence[Tensor]] | None = None,
-    algorithm: str = "star",
+    algorithm: str | Plan = "star",
     bucket_bytes: int | None = None,
     group: Group | None = None,
 ) -> list[Tensor]:

@@ -19,6 +19,7 @@ from ..comm.collectives import Op, allgather, allreduce, reduce_scatter
 from ..comm.group import Group
 from ..errors import InvalidInput
 from ..plans.calls import Call, Collective
+from ..plans.rounds import Plan
 
 
 @dataclass
@@ -26,7 +27,7 @@ class Segments:
     """The cuts of one forward pass, in order, and the way back through them."""
 
     B: Backend
-    algorithm: str
+    algorithm: str | Plan
     group: Group
     cuts: list[tuple[list[Call], list[list[Tensor]]]] = field(default_factory=list)
 
@@ -95,7 +96,7 @@ def _rows_of_each(x: Tensor, ranks: int, call: Call) -> int:
 
 
 def run_lockstep(
-    B: Backend, forwards: Sequence[Any], group: Group, algorithm: str = "star"
+    B: Backend, forwards: Sequence[Any], group: Group, algorithm: str | Plan = "star"
 ) -> tuple[list[Tensor], Segments]:
     """Run one forward pass per local rank; return the outputs and the way back.
 

@@ -22,6 +22,7 @@ from ..models.split import Cut, Part, SplitModel, Talk, named, run_split
 from ..models.splits import get_split
 from ..optimizers import SGD, Optimizer
 from ..plans.calls import Enter
+from ..plans.rounds import Plan
 from .lockstep import run_lockstep
 
 AnyModel = str | Model | SplitModel
@@ -88,7 +89,7 @@ def backward_layers(
     devices: Sequence[AnyDevice],
     model: AnyModel,
     *,
-    algorithm: str = "star",
+    algorithm: str | Plan = "star",
     group: Group | None = None,
     input_grads: bool = False,
 ) -> tuple[list[Tensor], list[Tensor]]:
@@ -140,7 +141,7 @@ def train_layers(
     model: AnyModel = "lenet",
     optimizer: Optimizer | None = None,
     states: Sequence[Sequence[Tensor]] | None = None,
-    algorithm: str = "star",
+    algorithm: str | Plan = "star",
     group: Group | None = None,
 ) -> list[Tensor]:
     """Take one step on a batch that every device sees whole, each with its shards.

@@ -88,6 +88,9 @@ def train(
     strategy: str = "data",
     algorithm: str | None = None,
     bucket_bytes: int | None = None,
+    schedule: str | None = None,
+    micro_batches: int | None = None,
+    stages: int | None = None,
     backend: str | None = None,
     devices: Sequence[AnyDevice] | None = None,
 ) -> History:
@@ -110,7 +113,13 @@ def train(
 
     stepper = make_optimizer(optimizer, momentum)
     start = [p.astype(dtype) for p in model.initial(np.random.default_rng(seed))]
-    options = {"algorithm": algorithm, "bucket_bytes": bucket_bytes}
+    options = {
+        "algorithm": algorithm,
+        "bucket_bytes": bucket_bytes,
+        "schedule": schedule,
+        "micro_batches": micro_batches,
+        "stages": stages,
+    }
     split = make_strategy(
         strategy, [B.array(p) for p in start], devices, model, stepper, options
     )
@@ -127,7 +136,11 @@ def train(
             "seed": seed,
             "optimizer": optimizer if isinstance(optimizer, str) else repr(optimizer),
             "strategy": strategy,
-            **{name: getattr(split, name) for name in STRATEGIES[strategy].options},
+            **{
+                name: getattr(value, "__name__", value)  # a plan is a function
+                for name in STRATEGIES[strategy].options
+                for value in [getattr(split, name)]
+            },
         },
         [str(device) for device in devices],
     )

@@ -14,7 +14,9 @@ from ..backends.protocol import AnyDevice, Tensor
 from ..errors import InvalidInput
 from ..models.model import Model
 from ..optimizers import Optimizer
+from ..parallel import pipeline, tensor
 from ..parallel.data import get_params, train_batch
+from ..plans.rounds import Plan
 
 
 class Strategy(Protocol):
@@ -26,6 +28,9 @@ class Strategy(Protocol):
 
     def step(self, X: Tensor, y: Tensor, lr: float) -> list[Tensor]:
         """Take one step on a whole batch; the returned losses add up to the batch's."""
+
+    def held(self) -> list[list[Tensor]]:
+        """Give the parameters, or parts of them, that every device holds."""
 
     def replicas(self) -> tuple[list[list[Tensor]], list[AnyDevice]]:
         """Give whole parameters, one list for each of the devices named beside them."""
@@ -39,7 +44,7 @@ class DataParallel:
     devices: list[AnyDevice]
     model: Model
     optimizer: Optimizer
-    algorithm: str = "star"
+    algorithm: str | Plan = "star"
     bucket_bytes: int | None = None
     _replicas: list[list[Tensor]] = field(init=False)
 
@@ -68,9 +73,107 @@ class DataParallel:
             bucket_bytes=self.bucket_bytes,
         )
 
+    def held(self) -> list[list[Tensor]]:
+        """Give every device's replica."""
+        return self._replicas
+
     def replicas(self) -> tuple[list[list[Tensor]], list[AnyDevice]]:
         """Give every device's own replica."""
         return self._replicas, self.devices
+
+
+@dataclass
+class LayerParallel:
+    """Every device holds a part of each layer, and sees the whole batch."""
+
+    params: Sequence[Tensor]
+    devices: list[AnyDevice]
+    model: Model
+    optimizer: Optimizer
+    algorithm: str | Plan = "star"
+    _shards: list[list[Tensor]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._shards = tensor.split_params(self.params, self.devices, self.model)
+        self._states = [self.optimizer.start(shards) for shards in self._shards]
+
+    @property
+    def shares(self) -> tuple[int, str]:
+        """A batch is not cut."""
+        return 1, "devices"
+
+    def step(self, X: Tensor, y: Tensor, lr: float) -> list[Tensor]:
+        """Take one step; see `train_layers`."""
+        return tensor.train_layers(
+            X,
+            y,
+            self._shards,
+            self.devices,
+            lr,
+            model=self.model,
+            optimizer=self.optimizer,
+            states=self._states,
+            algorithm=self.algorithm,
+        )
+
+    def held(self) -> list[list[Tensor]]:
+        """Give every device's shards."""
+        return self._shards
+
+    def replicas(self) -> tuple[list[list[Tensor]], list[AnyDevice]]:
+        """Gather the whole parameters on every device."""
+        return tensor.gather_params(self._shards, self.model), self.devices
+
+
+@dataclass
+class ModelParallel:
+    """Every device holds some neighbouring layers; the batch comes in micro-batches."""
+
+    params: Sequence[Tensor]
+    devices: list[AnyDevice]
+    model: Model
+    optimizer: Optimizer
+    schedule: str = "1f1b"
+    micro_batches: int = 4
+    stages: int | None = None
+    _placed: list[list[Tensor]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.stages is None:
+            self.stages = len(self.devices)
+        self._stages = pipeline.cut_stages(self.model, self.stages)
+        self._placed = pipeline.place_params(self.params, self._stages, self.devices)
+        self._states = [self.optimizer.start(placed) for placed in self._placed]
+
+    @property
+    def shares(self) -> tuple[int, str]:
+        """An equal part for each micro-batch."""
+        return self.micro_batches, "micro-batches"
+
+    def step(self, X: Tensor, y: Tensor, lr: float) -> list[Tensor]:
+        """Take one step; see `train_stages`."""
+        return pipeline.train_stages(
+            X,
+            y,
+            self._placed,
+            self.devices,
+            lr,
+            stages=self._stages,
+            schedule=self.schedule,
+            micro_batches=self.micro_batches,
+            optimizer=self.optimizer,
+            states=self._states,
+        )
+
+    def held(self) -> list[list[Tensor]]:
+        """Give the parameters of every device's stages."""
+        k = len(self.devices)
+        return [[p for placed in self._placed[d::k] for p in placed] for d in range(k)]
+
+    def replicas(self) -> tuple[list[list[Tensor]], list[AnyDevice]]:
+        """Bring the stages' parameters together on the first device."""
+        first = self.devices[0]
+        return [pipeline.gather_params(self._placed, first)], [first]
 
 
 class Maker(NamedTuple):
@@ -82,6 +185,8 @@ class Maker(NamedTuple):
 
 STRATEGIES = {
     "data": Maker(DataParallel, ("algorithm", "bucket_bytes")),
+    "layer": Maker(LayerParallel, ("algorithm",)),
+    "model": Maker(ModelParallel, ("schedule", "micro_batches", "stages")),
 }
 
 

@@ -230,3 +230,22 @@ def test_a_timeline_names_what_each_device_did(load, tmp_path):
     step = ["load", "forward", "backward", "all-reduce", "update"]
     assert [tracks[tid] for tid in sorted(tracks)] == ["sim:0", "sim:1"]
     assert all(names == 3 * step for names in did.values())
+
+
+@pytest.mark.parametrize(
+    ("model", "split"),
+    [
+        ("mlp", "--strategy layer"),
+        ("mlp", "--strategy model --schedule gpipe --micro-batches 8"),
+        ("deep_mlp", "--strategy model --schedule interleaved --stages 4"),
+    ],
+)
+def test_the_work_can_be_split_in_three_ways(load, tmp_path, model, split):
+    load("torch")
+    file = tmp_path / "history.json"
+    common = ["--model", model, "--backend", "torch", "--dtype", "float64", "--json"]
+    losses = []
+    for options in (["--devices", "1"], ["--devices", "2", *split.split()]):
+        assert cli.main([*QUICK, *common, str(file), *options]) == 0
+        losses.append([e["loss"] for e in json.loads(file.read_text())["epochs"]])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-10)

@@ -1,0 +1,106 @@
+"""`train(strategy=...)`: however the work is split, it is the same training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from d2lmulti import load, train
+from d2lmulti.errors import InvalidInput
+from d2lmulti.optimizers import Adam
+from d2lmulti.plans.allreduce import ring
+
+SPLITS = [
+    {"strategy": "data", "num_gpus": 3},
+    {"strategy": "layer", "num_gpus": 2},
+    {"strategy": "model", "num_gpus": 2},
+    {"strategy": "model", "num_gpus": 3, "schedule": "gpipe", "micro_batches": 5},
+    {"strategy": "model", "num_gpus": 2, "schedule": "interleaved", "stages": 4},
+]
+
+
+@pytest.fixture(scope="module")
+def digits():
+    whole = load("digits", "float64").first(150)
+    return replace(whole, test_X=whole.test_X[:60], test_y=whole.test_y[:60])
+
+
+def run(B, data, model, optimizer="sgd", **settings):
+    settings = {"num_gpus": 1, "batch_size": 64, "lr": 0.01, "epochs": 2, **settings}
+    return train(
+        dataset=data, model=model, optimizer=optimizer, dtype="float64",
+        backend=B.name, **settings,
+    )  # fmt: skip
+
+
+def weights(B, history):
+    return [[B.numpy(p) for p in params] for params in history.device_params]
+
+
+def compare(B, history, alone):
+    (expected,) = weights(B, alone)
+    assert history.losses == pytest.approx(alone.losses, rel=1e-10)
+    assert history.accuracies == alone.accuracies
+    for whole in weights(B, history):
+        for got, want in zip(whole, expected, strict=True):
+            assert np.abs(got - want).max() < 1e-10 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("model", ["alexnet", "deep_mlp"])
+def test_every_strategy_trains_like_one_device(framework, digits, model):
+    alone = run(framework, digits, model)
+    for split in SPLITS:
+        compare(framework, run(framework, digits, model, **split), alone)
+
+
+def test_a_text_too_with_adam(framework):
+    text = load("text").first(24)
+    text = replace(text, test_X=text.test_X[:4], test_y=text.test_y[:4])
+    # The keys' bias has no gradient but rounding errors: a tiny eps would divide by it.
+    settings = {"optimizer": Adam(eps=1e-3), "batch_size": 10, "epochs": 1}
+    alone = run(framework, text, "transformer", **settings)
+    for split in SPLITS[:3]:
+        history = run(framework, text, "transformer", **settings, **split)
+        compare(framework, history, alone)
+
+
+def test_the_history_names_the_options_of_its_strategy(framework, digits):
+    told = run(framework, digits, "mlp", strategy="model", num_gpus=2).as_json()
+    assert told["strategy"] == "model"
+    options = {"schedule": "1f1b", "micro_batches": 4, "stages": 2}
+    assert options.items() <= told.items() and "algorithm" not in told
+    told = run(framework, digits, "mlp", num_gpus=2, algorithm=ring).as_json()
+    assert told["algorithm"] == "ring"
+
+
+REFUSED = {
+    "an unknown strategy": (
+        {"strategy": "both"}, "expected one of data, layer, model as strategy.*'both'",
+    ),
+    "another strategy's option": (
+        {"strategy": "layer", "micro_batches": 4}, "algorithm as options.*micro_b",
+    ),
+    "a batch below the micro-batches": (
+        {"strategy": "model", "num_gpus": 2, "micro_batches": 23},
+        "22 of 150 examples, fewer than 23 micro-batches",
+    ),
+    "stages that do not share out": (
+        {"strategy": "model", "num_gpus": 2, "stages": 1}, "1 stages for 2 devices",
+    ),
+    "no stages": (
+        {"strategy": "model", "num_gpus": 2, "stages": 0}, "at least 1 stage",
+    ),
+    "what does not divide": (
+        {"strategy": "layer", "num_gpus": 3}, "dense 1.*3 devices",
+    ),
+    "an unknown optimizer": ({"optimizer": "lion"}, "sgd, adam as optimizer.*'lion'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cause", REFUSED)
+def test_what_cannot_work_is_refused_before_it_starts(framework, digits, cause):
+    settings, message = REFUSED[cause]
+    with pytest.raises(InvalidInput, match=message):
+        run(framework, digits, "mlp", **settings)
