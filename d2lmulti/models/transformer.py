@@ -122,7 +122,8 @@ def initial_transformer(
     """Draw the parameters: weights of variance 1 / fan_in, norms 1, biases 0.
 
     The projections that end in the stream are smaller by sqrt(2 * blocks), so that it
-    does not grow with depth (Radford et al., 2019).
+    does not grow with depth (Radford et al., 2019); the head is smaller still, so that
+    training begins with a loss near log(vocabulary).
     """
 
     def weight(inputs: int, outputs: int, shrink: float = 1.0) -> np.ndarray:
@@ -130,13 +131,14 @@ def initial_transformer(
 
     norm = [np.ones(width), np.zeros(width)]
     shrink = 1 / math.sqrt(2 * blocks)
-    params = [rng.normal(0.0, 0.3, (rows, width)) for rows in (vocabulary, context)]
+    params = [rng.normal(0.0, 1.0, (vocabulary, width))]
+    params += [rng.normal(0.0, 0.3, (context, width))]
     for _ in range(blocks):
         params += [*norm, weight(width, 3 * width), np.zeros(3 * width)]
         params += [weight(width, width, shrink), np.zeros(width)]
         params += [*norm, weight(width, 4 * width), np.zeros(4 * width)]
         params += [weight(4 * width, width, shrink), np.zeros(width)]
-    params += [*norm, weight(width, vocabulary), np.zeros(vocabulary)]
+    params += [*norm, weight(width, vocabulary, 0.3), np.zeros(vocabulary)]
     return [p.copy() for p in params]  # the norms stood for several layers
 
 

@@ -1,0 +1,103 @@
+"""Pictures of layer parallelism: who holds what, and which layer moves how much.
+
+Chapter: *layer_parallel*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from .backends.protocol import Tensor
+from .models.split import Cut, SplitModel
+from .plot import INK, device_colour
+
+_ALL = "#DDDDDD"  # what every device holds
+
+
+def who_holds(
+    model: SplitModel, device_shards: Sequence[Sequence[Tensor]], columns: int = 5
+) -> Figure:
+    """Draw every weight of a split model, each part in the colour of its device.
+
+    Matrices have their inputs as rows; of a convolution the rows are the output
+    channels and the columns the input channels. Grey parts are on every device.
+    Vectors, which go with their matrix, are left out.
+    """
+    ranks = len(device_shards)
+    drawn = [
+        (layer, cut, tuple(shard.shape))
+        for (layer, cut), shard in zip(model.cuts, device_shards[0], strict=True)
+        if len(shard.shape) > 1
+    ]
+    rows = -(-len(drawn) // columns)
+    figure, grid = plt.subplots(
+        rows,
+        columns,
+        figsize=(8, 1.9 * rows + 0.4),
+        squeeze=False,
+        layout="constrained",
+    )
+    for ax in grid.flat:
+        ax.axis("off")
+    for ax, (layer, cut, shape) in zip(grid.flat, drawn, strict=False):
+        _weight(ax, cut, shape, ranks)
+        ax.set_title(layer, size=9)
+    handles = [Patch(color=device_colour(i), label=f"device {i}") for i in range(ranks)]
+    if any(cut.dim is None for _, cut, _ in drawn):
+        handles.append(Patch(color=_ALL, label="every device"))
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=len(handles), frameon=False
+    )
+    return figure
+
+
+def _weight(ax: Axes, cut: Cut, shard: Sequence[int], ranks: int) -> None:
+    whole = list(shard)
+    if cut.dim is not None:
+        whole[cut.dim] *= ranks
+    height, width = (n**0.5 for n in whole[:2])  # roots: 192 beside 36 stays readable
+    across = cut.dim == 1
+    stripes = cut.blocks * ranks if cut.dim is not None else 1
+    for i in range(stripes):
+        colour = _ALL if cut.dim is None else device_colour(i % ranks)
+        size = (width / stripes, height) if across else (width, height / stripes)
+        corner = (i * size[0], 0) if across else (0, i * size[1])
+        ax.add_patch(Rectangle(corner, *size, fc=colour, ec="white", lw=0.8))
+    ax.set_xlim(-0.5, width + 0.5)
+    ax.set_ylim(height + 0.5, -0.5)  # row 0 on top
+    ax.set_aspect("equal")
+    text = " x ".join(map(str, whole))
+    ax.text(width / 2, height + 0.7, text, ha="center", va="top", size=8, color=INK)
+
+
+def layer_bytes(by_label: Mapping[str, int], unit: int = 1000) -> Figure:
+    """Draw the bytes of every layer, forward and backward, from `ledger.by_label`.
+
+    `unit`: how many bytes count as one on the axis (1000 for kB).
+    """
+    names = list(dict.fromkeys(_without_direction(label) for label in by_label))
+    figure, ax = plt.subplots(
+        figsize=(8, 0.7 + 0.42 * len(names)), layout="constrained"
+    )
+    for shift, direction, colour in (
+        (-0.19, "forward", device_colour(0)),
+        (0.19, "backward", device_colour(1)),
+    ):
+        sizes = [by_label.get(f"{name} {direction}", 0) / unit for name in names]
+        places = [y + shift for y in range(len(names))]
+        ax.barh(places, sizes, height=0.36, color=colour, label=direction)
+    ax.set_yticks(range(len(names)), names)
+    ax.invert_yaxis()
+    ax.set_xlabel({1: "bytes", 1000: "kB"}.get(unit, f"{unit:,} bytes"))
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False, loc="lower right")
+    return figure
+
+
+def _without_direction(label: str) -> str:
+    return label.removesuffix(" forward").removesuffix(" backward")
