@@ -20,7 +20,7 @@ _ALL = "#DDDDDD"  # what every device holds
 
 
 def who_holds(
-    model: SplitModel, device_shards: Sequence[Sequence[Tensor]], columns: int = 5
+    model: SplitModel, device_shards: Sequence[Sequence[Tensor]], columns: int = 4
 ) -> Figure:
     """Draw every weight of a split model, each part in the colour of its device.
 
@@ -44,9 +44,14 @@ def who_holds(
     )
     for ax in grid.flat:
         ax.axis("off")
+    sides = [_sides(cut, shape, ranks) for _, cut, shape in drawn]
+    height, width = (max(each) for each in zip(*sides, strict=True))
     for ax, (layer, cut, shape) in zip(grid.flat, drawn, strict=False):
         _weight(ax, cut, shape, ranks)
         ax.set_title(layer, size=9)
+        ax.set_xlim(-0.5, width + 0.5)  # one scale for all
+        ax.set_ylim(height + 3, -0.5)  # row 0 on top, and room for the text
+        ax.set_aspect("equal")
     handles = [Patch(color=device_colour(i), label=f"device {i}") for i in range(ranks)]
     if any(cut.dim is None for _, cut, _ in drawn):
         handles.append(Patch(color=_ALL, label="every device"))
@@ -56,23 +61,26 @@ def who_holds(
     return figure
 
 
+def _whole(cut: Cut, shard: Sequence[int], ranks: int) -> list[int]:
+    return [n * ranks if dim == cut.dim else n for dim, n in enumerate(shard)]
+
+
+def _sides(cut: Cut, shard: Sequence[int], ranks: int) -> tuple[float, float]:
+    rows, columns, *_ = _whole(cut, shard, ranks)
+    return rows**0.5, columns**0.5  # so that 192 beside 36 stays readable
+
+
 def _weight(ax: Axes, cut: Cut, shard: Sequence[int], ranks: int) -> None:
-    whole = list(shard)
-    if cut.dim is not None:
-        whole[cut.dim] *= ranks
-    height, width = (n**0.5 for n in whole[:2])  # roots: 192 beside 36 stays readable
-    across = cut.dim == 1
+    height, width = _sides(cut, shard, ranks)
     stripes = cut.blocks * ranks if cut.dim is not None else 1
     for i in range(stripes):
         colour = _ALL if cut.dim is None else device_colour(i % ranks)
+        across = cut.dim == 1
         size = (width / stripes, height) if across else (width, height / stripes)
         corner = (i * size[0], 0) if across else (0, i * size[1])
         ax.add_patch(Rectangle(corner, *size, fc=colour, ec="white", lw=0.8))
-    ax.set_xlim(-0.5, width + 0.5)
-    ax.set_ylim(height + 0.5, -0.5)  # row 0 on top
-    ax.set_aspect("equal")
-    text = " x ".join(map(str, whole))
-    ax.text(width / 2, height + 0.7, text, ha="center", va="top", size=8, color=INK)
+    text = " x ".join(map(str, _whole(cut, shard, ranks)))
+    ax.text(width / 2, height + 0.5, text, ha="center", va="top", size=8, color=INK)
 
 
 def layer_bytes(by_label: Mapping[str, int], unit: int = 1000) -> Figure:
@@ -95,7 +103,8 @@ def layer_bytes(by_label: Mapping[str, int], unit: int = 1000) -> Figure:
     ax.invert_yaxis()
     ax.set_xlabel({1: "bytes", 1000: "kB"}.get(unit, f"{unit:,} bytes"))
     ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(frameon=False, loc="lower right")
+    ax.grid(axis="y", visible=False)
+    figure.legend(frameon=False, loc="outside upper center", ncols=2)
     return figure
 
 
