@@ -85,6 +85,7 @@ def _panel(ax: Axes, record: PipelineRecord, end: float) -> None:
     ax.set_ylim(record.devices - 0.5, -0.5)
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.tick_params(left=False)
+    ax.grid(visible=False)
 
 
 def live_activations(records: Mapping[str, PipelineRecord]) -> Figure:

@@ -69,21 +69,25 @@ def cut_stages(
 
 
 def _balanced(costs: Sequence[float], stages: int) -> list[tuple[int, int]]:
-    """Find neighbouring groups whose dearest one is as cheap as possible."""
+    """Find neighbouring groups whose dearest one is as cheap as possible.
+
+    Of several such cuts, take the one whose groups are most alike.
+    """
     sums = [0.0, *accumulate(costs)]
 
     @cache
-    def best(last: int, groups: int) -> tuple[float, tuple[int, ...]]:
-        """The cheapest cut of layers 0 to last: its dearest group, and the edges."""
+    def best(last: int, groups: int) -> tuple[float, float, tuple[int, ...]]:
+        """Cut layers 0 to last: the dearest group, the sum of squares, the edges."""
         if groups == 1:
-            return sums[last], (0, last)
+            return sums[last], sums[last] ** 2, (0, last)
         cuts = []
         for edge in range(groups - 1, last):
-            worst, edges = best(edge, groups - 1)
-            cuts.append((max(worst, sums[last] - sums[edge]), (*edges, last)))
+            worst, squares, edges = best(edge, groups - 1)
+            cost = sums[last] - sums[edge]
+            cuts.append((max(worst, cost), squares + cost**2, (*edges, last)))
         return min(cuts)
 
-    _, edges = best(len(costs), stages)
+    *_, edges = best(len(costs), stages)
     return list(zip(edges[:-1], edges[1:], strict=True))
 
 
