@@ -19,39 +19,36 @@ from .plot import INK, device_colour
 _ALL = "#DDDDDD"  # what every device holds
 
 
-def who_holds(
-    model: SplitModel, device_shards: Sequence[Sequence[Tensor]], columns: int = 4
-) -> Figure:
+def who_holds(model: SplitModel, device_shards: Sequence[Sequence[Tensor]]) -> Figure:
     """Draw every weight of a split model, each part in the colour of its device.
 
     Matrices have their inputs as rows; of a convolution the rows are the output
     channels and the columns the input channels. Grey parts are on every device.
-    Vectors, which go with their matrix, are left out.
+    Vectors, which go with their matrix, are left out. Sides are drawn as square roots
+    of the sizes, so that 192 beside 36 stays readable.
     """
     ranks = len(device_shards)
     drawn = [
-        (layer, cut, tuple(shard.shape))
+        (layer, cut, _whole(cut, shard.shape, ranks))
         for (layer, cut), shard in zip(model.cuts, device_shards[0], strict=True)
         if len(shard.shape) > 1
     ]
-    rows = -(-len(drawn) // columns)
-    figure, grid = plt.subplots(
-        rows,
-        columns,
-        figsize=(8, 1.9 * rows + 0.4),
-        squeeze=False,
-        layout="constrained",
-    )
-    for ax in grid.flat:
-        ax.axis("off")
-    sides = [_sides(cut, shape, ranks) for _, cut, shape in drawn]
-    height, width = (max(each) for each in zip(*sides, strict=True))
-    for ax, (layer, cut, shape) in zip(grid.flat, drawn, strict=False):
-        _weight(ax, cut, shape, ranks)
-        ax.set_title(layer, size=9)
-        ax.set_xlim(-0.5, width + 0.5)  # one scale for all
-        ax.set_ylim(height + 3, -0.5)  # row 0 on top, and room for the text
-        ax.set_aspect("equal")
+    sides = [(rows**0.5, columns**0.5) for _, _, (rows, columns, *_) in drawn]
+    tallest = max(height for height, _ in sides)
+    figure, ax = plt.subplots(figsize=(8, 2.2), layout="constrained")
+    x = 0.0
+    for (layer, cut, whole), (height, width) in zip(drawn, sides, strict=True):
+        y = (tallest - height) / 2
+        _weight(ax, cut, (x, y), (height, width), ranks)
+        middle = x + width / 2
+        ax.text(middle, y - 0.5, layer, ha="center", va="bottom", size=8, color=INK)
+        size = " x ".join(map(str, whole))
+        ax.text(middle, y + height + 0.5, size, ha="center", va="top", size=8)
+        x += max(width, 7) + 2  # room for the name
+    ax.set_xlim(-1, x)
+    ax.set_ylim(tallest + 2, -2)  # row 0 on top
+    ax.set_aspect("equal")
+    ax.axis("off")
     handles = [Patch(color=device_colour(i), label=f"device {i}") for i in range(ranks)]
     if any(cut.dim is None for _, cut, _ in drawn):
         handles.append(Patch(color=_ALL, label="every device"))
@@ -65,22 +62,20 @@ def _whole(cut: Cut, shard: Sequence[int], ranks: int) -> list[int]:
     return [n * ranks if dim == cut.dim else n for dim, n in enumerate(shard)]
 
 
-def _sides(cut: Cut, shard: Sequence[int], ranks: int) -> tuple[float, float]:
-    rows, columns, *_ = _whole(cut, shard, ranks)
-    return rows**0.5, columns**0.5  # so that 192 beside 36 stays readable
-
-
-def _weight(ax: Axes, cut: Cut, shard: Sequence[int], ranks: int) -> None:
-    height, width = _sides(cut, shard, ranks)
+def _weight(
+    ax: Axes,
+    cut: Cut,
+    corner: tuple[float, float],
+    sides: tuple[float, float],
+    ranks: int,
+) -> None:
+    (x, y), (height, width) = corner, sides
     stripes = cut.blocks * ranks if cut.dim is not None else 1
     for i in range(stripes):
         colour = _ALL if cut.dim is None else device_colour(i % ranks)
-        across = cut.dim == 1
-        size = (width / stripes, height) if across else (width, height / stripes)
-        corner = (i * size[0], 0) if across else (0, i * size[1])
-        ax.add_patch(Rectangle(corner, *size, fc=colour, ec="white", lw=0.8))
-    text = " x ".join(map(str, _whole(cut, shard, ranks)))
-    ax.text(width / 2, height + 0.5, text, ha="center", va="top", size=8, color=INK)
+        w, h = (width / stripes, height) if cut.dim == 1 else (width, height / stripes)
+        place = (x + i * w, y) if cut.dim == 1 else (x, y + i * h)
+        ax.add_patch(Rectangle(place, w, h, fc=colour, ec="white", lw=0.8))
 
 
 def layer_bytes(by_label: Mapping[str, int], unit: int = 1000) -> Figure:
