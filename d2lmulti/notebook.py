@@ -228,6 +228,7 @@ def load_ipython_extension(shell: Any) -> None:
     _set_figure_style(shell)
     # Paddle warns about a missing compiler cache with a path of the machine.
     warnings.filterwarnings("ignore", message="No ccache found")
+    os.environ.setdefault("PYTHONWARNINGS", "ignore:No ccache found")  # in its workers
 
 
 def unload_ipython_extension(shell: Any) -> None:

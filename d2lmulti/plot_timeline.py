@@ -14,6 +14,7 @@ from matplotlib.patches import Patch
 from .cluster.timeline import Timeline
 from .plot import INK, device_colour
 
+_IDLE = ("wait", "idle")  # drawn pale, whatever else there is
 _UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6}
 
 
@@ -39,7 +40,9 @@ def timelines(
     if end is None:
         end = max(t.end for t in panels.values())
     names = dict.fromkeys(name for t in panels.values() for name in t.names)
-    colours = {name: device_colour(i) for i, name in enumerate(names)}
+    work = [name for name in names if name not in _IDLE]
+    colours = {name: device_colour(i) for i, name in enumerate(work)}
+    colours |= {name: "#DDDDDD" for name in names if name in _IDLE}
     scale = _UNITS[unit]
     for ax, (label, t) in zip(axes[:, 0], panels.items(), strict=True):
         for row, track in enumerate(t.tracks):

@@ -162,4 +162,9 @@ def test_a_picture_has_a_bar_for_every_span_in_its_part():
     assert sorted(bars) == [(0, 100), (0, 200), (100, 200)]
     assert figure.axes[0].get_yticklabels()[1].get_text() == "worker"
     assert figure.axes[1].get_xlabel() == "ms"
+    (legend,) = figure.legends
+    shown = zip(legend.get_texts(), legend.get_patches(), strict=True)
+    colours = {text.get_text(): patch.get_facecolor() for text, patch in shown}
+    assert len(set(colours.values())) == len(colours) == 3
+    assert min(colours["wait"][:3]) > 0.8  # pale: nothing happens there
     plt.close(figure)

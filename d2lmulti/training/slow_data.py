@@ -1,0 +1,50 @@
+"""A data set whose examples take a known amount of work to prepare.
+
+It stands for what real pipelines do to each example: decode a photograph, crop it, turn
+it. A worker process must be able to import it, so it is here and not in the notebook.
+Chapter: *bottlenecks*.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+
+from ..errors import InvalidInput
+
+_LENGTH = 20_000  # numbers of a pass: they fit into a core's own cache
+
+
+class SlowData:
+    """`examples` vectors of 784 numbers and labels; `passes` says how slow they are.
+
+    `data[i]` gives X (784,) float32, y int64 and a stamp (3,) float64: the process that
+    prepared the example, and when it began and ended on `time.perf_counter`.
+    The work is that of one thread, the same for every example: random numbers, drawn
+    into the same memory again, so that processes do not queue for memory.
+    """
+
+    def __init__(self, examples: int, passes: int = 2) -> None:
+        if examples < 1 or passes < 0:
+            raise InvalidInput(
+                "expected at least 1 example and 0 or more passes, got "
+                f"{examples!r} and {passes!r}"
+            )
+        self.examples, self.passes = examples, passes
+
+    def __len__(self) -> int:
+        return self.examples
+
+    def __getitem__(self, i: int) -> tuple[np.ndarray, np.int64, np.ndarray]:
+        begin = time.perf_counter()
+        if not 0 <= i < self.examples:
+            raise IndexError(i)  # so that `for example in data` ends
+        rng = np.random.default_rng(int(i))
+        x = rng.standard_normal(784, "float32")
+        work = np.empty(_LENGTH)
+        for _ in range(self.passes):
+            rng.standard_normal(out=work)  # NumPy lets other threads run meanwhile
+        stamp = np.array([os.getpid(), begin, time.perf_counter()])
+        return x, np.int64(i % 10), stamp
