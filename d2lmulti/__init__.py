@@ -27,7 +27,8 @@ from .parallel.parameter_server import ParameterServer
 from .parallel.tensor import gather_params, split_params, train_layers
 from .training.datasets import Dataset, load
 from .training.evaluate import evaluate
-from .training.loop import History, train
+from .training.history import History
+from .training.loop import train
 from .training.on_servers import ServerHistory, train_on_servers
 
 __all__ = [

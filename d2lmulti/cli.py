@@ -20,7 +20,8 @@ from .plans.allreduce import ALLREDUCE
 from .plans.schedules import SCHEDULES
 from .training.datasets import DATASETS
 from .training.files import write_json
-from .training.loop import History, train
+from .training.history import History
+from .training.loop import train
 from .training.strategies import STRATEGIES
 
 BENCHMARKS = {
@@ -89,6 +90,15 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--stages", type=int, help="a multiple of the devices (model; one a device)"
     )
+    run.add_argument(
+        "--checkpoint", type=Path, metavar="FILE.npz", help="save the run after epochs"
+    )
+    run.add_argument(
+        "--save-every", type=int, metavar="STEPS", help="and within them, this often"
+    )
+    run.add_argument(
+        "--resume", action="store_true", help="go on from the checkpoint if it is there"
+    )
     run.add_argument("--json", type=Path, metavar="FILE", help="write the history")
     run.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the history")
     run.add_argument(
@@ -133,7 +143,12 @@ def _doctor(_: argparse.Namespace) -> int:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    for path in (arguments.json, arguments.plot, arguments.timeline):
+    for path in (
+        arguments.json,
+        arguments.plot,
+        arguments.timeline,
+        arguments.checkpoint,
+    ):
         if path is not None and not path.resolve().parent.is_dir():
             raise InvalidInput(
                 f"expected a file in a folder that exists, got {path}; make the folder "
@@ -183,6 +198,9 @@ def _run(arguments: argparse.Namespace) -> History:
         schedule=arguments.schedule,
         micro_batches=arguments.micro_batches,
         stages=arguments.stages,
+        checkpoint=arguments.checkpoint,
+        save_every=arguments.save_every,
+        resume=arguments.resume,
         backend=arguments.backend,
     )
 

@@ -18,7 +18,14 @@ from .errors import InvalidInput
 
 
 class Optimizer(Protocol):
-    """What a training step needs: a state for each replica, and a step."""
+    """What a training step needs: a state for each replica, and a step.
+
+    The state begins with `slots` lists of one tensor a parameter, in its shape.
+    """
+
+    @property
+    def slots(self) -> int:
+        """How many numbers the state keeps for each number of the parameters."""
 
     def start(self, params: Sequence[Tensor]) -> list[Tensor]:
         """Make the optimizer's state for one replica, on the replica's device."""
@@ -44,6 +51,11 @@ class SGD:
             raise InvalidInput(
                 f"expected a momentum of at least 0 and below 1, got {self.momentum!r}"
             )
+
+    @property
+    def slots(self) -> int:
+        """One velocity for each parameter, none without momentum."""
+        return int(self.momentum > 0)
 
     def start(self, params: Sequence[Tensor]) -> list[Tensor]:
         """Make the velocities (zeros like the parameters), none without momentum."""
@@ -91,6 +103,11 @@ class Adam:
                 )
         if not self.eps > 0:
             raise InvalidInput(f"expected eps above 0, got {self.eps!r}; try 1e-8")
+
+    @property
+    def slots(self) -> int:
+        """m and v."""
+        return 2
 
     def start(self, params: Sequence[Tensor]) -> list[Tensor]:
         """Make m of every parameter, then v of every parameter, then c1 and c2."""

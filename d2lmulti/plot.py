@@ -20,7 +20,7 @@ from .plans.chunks import even_bounds
 from .plans.rounds import Round
 
 if TYPE_CHECKING:
-    from .training.loop import History
+    from .training.history import History
 
 COLOURS = (
     "#0072B2",

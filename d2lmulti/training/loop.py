@@ -6,71 +6,31 @@ number of devices and every strategy. Chapter: *data_parallel*.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from ..backends import get_backend
+from ..backends import backend_of, get_backend
 from ..backends.protocol import AnyDevice, Tensor
-from ..cluster.ledger import ledger
+from ..cluster.ledger import Ledger, ledger
 from ..comm.devices import devices as first_devices
 from ..errors import InvalidInput
 from ..models import get_model
 from ..models.model import Model
 from ..optimizers import Optimizer, make_optimizer
 from .batches import batch_count, batches
+from .checkpoint import Checkpoint, Saver
 from .datasets import Dataset, check_fits, load
 from .evaluate import evaluate
+from .history import Epoch, History
 from .progress import progress
-from .strategies import STRATEGIES, make_strategy
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """What one epoch gave."""
-
-    loss: float  # mean over the training examples, during the epoch
-    accuracy: float  # on the test set, after the epoch
-    seconds: float  # training only, evaluation left out
-    bytes_moved: int  # between devices
-
-
-@dataclass
-class History:
-    """A finished training run: its settings, its epochs, its parameters."""
-
-    settings: dict[str, Any]
-    devices: list[str]
-    epochs: list[Epoch] = field(default_factory=list)
-    device_params: list[list[Tensor]] = field(default_factory=list, repr=False)
-
-    @property
-    def losses(self) -> list[float]:
-        """Training loss of every epoch."""
-        return [epoch.loss for epoch in self.epochs]
-
-    @property
-    def accuracies(self) -> list[float]:
-        """Test accuracy after every epoch."""
-        return [epoch.accuracy for epoch in self.epochs]
-
-    @property
-    def bytes_moved(self) -> int:
-        """Bytes between devices over the whole run."""
-        return sum(epoch.bytes_moved for epoch in self.epochs)
-
-    def as_json(self) -> dict[str, Any]:
-        """Everything but the parameters, as plain JSON values."""
-        epochs = [asdict(epoch) for epoch in self.epochs]
-        return {
-            **self.settings,
-            "devices": self.devices,
-            "bytes_moved": self.bytes_moved,
-            "epochs": epochs,
-        }
+from .strategies import make_strategy
+from .strategy import Strategy
 
 
 def train(
@@ -91,6 +51,9 @@ def train(
     schedule: str | None = None,
     micro_batches: int | None = None,
     stages: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    save_every: int | None = None,
+    resume: bool = False,
     backend: str | None = None,
     devices: Sequence[AnyDevice] | None = None,
 ) -> History:
@@ -102,6 +65,10 @@ def train(
     `InvalidInput`, before any work is done, for settings out of range, for a batch
     (also the short last one of an epoch) with fewer examples than it is cut into, and
     for a model that cannot be split so.
+
+    With `checkpoint`, a file, everything is saved after each epoch, or each
+    `save_every` steps. With `resume` the run goes on from that file, if it is there:
+    on as many devices bit for bit as if it had never stopped, on others up to rounding.
     """
     B = get_backend(backend)
     model = get_model(model)
@@ -111,8 +78,22 @@ def train(
     _check_settings(lr, epochs, seed, dtype, len(devices))
     check_fits(data, model, dtype)
 
-    stepper = make_optimizer(optimizer, momentum)
+    settings = {
+        "backend": B.name,
+        "model": model.name,
+        "dataset": data.name,
+        "dtype": dtype,
+        "batch_size": batch_size,
+        "lr": lr,
+        "momentum": momentum,
+        "seed": seed,
+        "optimizer": optimizer if isinstance(optimizer, str) else repr(optimizer),
+        "strategy": strategy,
+    }
     start = [p.astype(dtype) for p in model.initial(np.random.default_rng(seed))]
+    at = Checkpoint(settings, params=start)
+    if saver := Saver.of(checkpoint, save_every, resume):
+        at = saver.start_from(at)
     options = {
         "algorithm": algorithm,
         "bucket_bytes": bucket_bytes,
@@ -121,49 +102,70 @@ def train(
         "stages": stages,
     }
     split = make_strategy(
-        strategy, [B.array(p) for p in start], devices, model, stepper, options
+        strategy,
+        [B.array(p) for p in at.params],
+        devices,
+        model,
+        make_optimizer(optimizer, momentum),
+        options,
     )
     _check_last_batch(n, batch_size, *split.shares)
+    if at.began:
+        split.restore(at.state, at.buffers)
+    for name in split.options:
+        value = getattr(split, name)
+        settings[name] = getattr(value, "__name__", value)  # a plan is a function
     history = History(
-        {
-            "backend": B.name,
-            "model": model.name,
-            "dataset": data.name,
-            "dtype": dtype,
-            "batch_size": batch_size,
-            "lr": lr,
-            "momentum": momentum,
-            "seed": seed,
-            "optimizer": optimizer if isinstance(optimizer, str) else repr(optimizer),
-            "strategy": strategy,
-            **{
-                name: getattr(value, "__name__", value)  # a plan is a function
-                for name in STRATEGIES[strategy].options
-                for value in [getattr(split, name)]
-            },
-        },
+        settings,
         [str(device) for device in devices],
+        [Epoch(**epoch) for epoch in at.epochs],
     )
     with progress(epochs * n, " images", f"{model.name} on {len(devices)}") as bar:
-        for epoch in range(epochs):
-            losses: list[Tensor] = []
-            began = time.perf_counter()
-            with ledger() as moved:
-                for X, y in batches(
-                    data.train_X, data.train_y, batch_size, seed, epoch
-                ):
-                    losses += split.step(B.array(X), B.array(y), lr)
-                    bar.update(len(X))
-                loss = sum(float(B.numpy(part)) for part in losses) / data.train_y.size
-                B.synchronize()
-            seconds = time.perf_counter() - began
+        bar.update(min(n, at.step * batch_size) + n * min(at.epoch, epochs))
+        while at.epoch < epochs:
+            _run_epoch(at, split, data, lr, batch_size, seed, saver, bar)
             history.device_params, places = split.replicas()
             accuracy = evaluate(
                 history.device_params, data.test_X, data.test_y, places, model=model
             )
-            history.epochs.append(Epoch(loss, accuracy, seconds, moved.bytes))
+            loss = at.loss / data.train_y.size
+            epoch = Epoch(loss, accuracy, at.seconds, at.bytes_moved)
+            history.epochs.append(epoch)
+            at.next_epoch(asdict(epoch))
+            if saver:
+                saver.save(at, split)
             bar.set_postfix(loss=f"{loss:.3f}", accuracy=f"{accuracy:.3f}")
+    history.device_params, _ = split.replicas()
     return history
+
+
+def _run_epoch(
+    at: Checkpoint, split: Strategy, data: Dataset, lr: float, batch_size: int,
+    seed: int, saver: Saver | None, bar: Any,
+) -> None:  # fmt: skip
+    """Train on what is left of the epoch, and keep the position `at` up to date."""
+    B = backend_of(split.owned[0][0])
+    losses: list[Tensor] = []
+    before = at.seconds, at.bytes_moved
+    began = time.perf_counter()
+
+    def settle(moved: Ledger) -> None:
+        at.loss = sum((float(B.numpy(part)) for part in losses), at.loss)
+        losses.clear()
+        B.synchronize()
+        at.seconds = before[0] + time.perf_counter() - began
+        at.bytes_moved = before[1] + moved.bytes
+
+    order = batches(data.train_X, data.train_y, batch_size, seed, at.epoch)
+    with ledger() as moved:
+        for X, y in islice(order, at.step, None):
+            losses += split.step(B.array(X), B.array(y), lr)
+            at.step += 1
+            if saver and saver.is_due(at.step):
+                settle(moved)
+                saver.save(at, split)
+            bar.update(len(X))
+    settle(moved)
 
 
 def _check_settings(

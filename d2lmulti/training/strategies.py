@@ -1,192 +1,190 @@
-"""The ways to split the work, behind one face: `train` does not know which one it runs.
+"""The three ways to split the work as strategies, and the table of their names.
 
-A strategy places the parameters, takes a step on a whole batch, and can show the whole
-parameters again. Chapters: *splitting*, and one for each way.
+Chapters: *splitting*, *data_parallel*, *layer_parallel*, *model_parallel*.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
+
+from ..backends import backend_of
 from ..backends.protocol import AnyDevice, Tensor
+from ..backends.sizes import element_count
 from ..errors import InvalidInput
 from ..models.model import Model
 from ..optimizers import Optimizer
 from ..parallel import pipeline, tensor
 from ..parallel.data import get_params, train_batch
 from ..plans.rounds import Plan
+from .strategy import Snapshot, Strategy
 
 
-class Strategy(Protocol):
-    """What the training loop needs of a way to split the work."""
-
-    @property
-    def shares(self) -> tuple[int, str]:
-        """Into how many parts of what kind a batch is cut."""
-
-    def step(self, X: Tensor, y: Tensor, lr: float) -> list[Tensor]:
-        """Take one step on a whole batch; the returned losses add up to the batch's."""
-
-    def held(self) -> list[list[Tensor]]:
-        """Give the parameters, or parts of them, that every device holds."""
-
-    def replicas(self) -> tuple[list[list[Tensor]], list[AnyDevice]]:
-        """Give whole parameters, one list for each of the devices named beside them."""
-
-
-@dataclass
-class DataParallel:
+class DataParallel(Strategy):
     """Every device holds the whole network and a part of each batch."""
 
-    params: Sequence[Tensor]
-    devices: list[AnyDevice]
-    model: Model
-    optimizer: Optimizer
-    algorithm: str | Plan = "star"
-    bucket_bytes: int | None = None
-    _replicas: list[list[Tensor]] = field(init=False)
+    options = ("algorithm", "bucket_bytes")
 
-    def __post_init__(self) -> None:
-        self._replicas = [get_params(self.params, device) for device in self.devices]
-        trained = len(self.params) - self.model.buffers
-        self._states = [self.optimizer.start(p[:trained]) for p in self._replicas]
+    def __init__(
+        self,
+        *common: Any,
+        algorithm: str | Plan = "star",
+        bucket_bytes: int | None = None,
+    ) -> None:
+        super().__init__(*common)
+        self.algorithm, self.bucket_bytes = algorithm, bucket_bytes
 
-    @property
-    def shares(self) -> tuple[int, str]:
-        """A shard for each device."""
-        return len(self.devices), "devices"
+    def spread(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
+        """Copy everything to every device."""
+        return [get_params(whole, device) for device in self.devices] if whole else []
+
+    def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """Take the first replica: all are equal, but for statistics."""
+        return list(owned[0])
 
     def step(self, X: Tensor, y: Tensor, lr: float) -> list[Tensor]:
         """Take one step; see `train_batch`."""
         return train_batch(
             X,
             y,
-            self._replicas,
+            self.owned,
             self.devices,
             lr,
             model=self.model,
             optimizer=self.optimizer,
-            states=self._states,
+            states=self.states,
             algorithm=self.algorithm,
             bucket_bytes=self.bucket_bytes,
         )
 
-    def held(self) -> list[list[Tensor]]:
-        """Give every device's replica."""
-        return self._replicas
+    @property
+    def shares(self) -> tuple[int, str]:
+        """A shard for each device."""
+        return len(self.devices), "devices"
 
     def replicas(self) -> tuple[list[list[Tensor]], list[AnyDevice]]:
         """Give every device's own replica."""
-        return self._replicas, self.devices
+        return self.owned, self.devices
+
+    def snapshot(self) -> Snapshot:
+        """Add the statistics, which each replica has gathered for itself."""
+        B = backend_of(self.owned[0][0])
+        each = [[B.numpy(p) for p in mine[self._count :]] for mine in self.owned]
+        return super().snapshot()._replace(buffers=each)
+
+    def restore(self, state: Sequence[np.ndarray], buffers: Sequence[Any]) -> None:
+        """Set the state and the statistics; with more replicas, in turn."""
+        super().restore(state, buffers)
+        if not self.model.buffers:
+            return
+        B = backend_of(self.owned[0][0])
+        for rank, mine in enumerate(self.owned):
+            for x, saved in zip(mine[self._count :], buffers[rank % len(buffers)],
+                                strict=True):  # fmt: skip
+                B.write_(x, 0, element_count(x), B.array(saved))
 
 
-@dataclass
-class LayerParallel:
+class LayerParallel(Strategy):
     """Every device holds a part of each layer, and sees the whole batch."""
 
-    params: Sequence[Tensor]
-    devices: list[AnyDevice]
-    model: Model
-    optimizer: Optimizer
-    algorithm: str | Plan = "star"
-    _shards: list[list[Tensor]] = field(init=False)
+    options = ("algorithm",)
 
-    def __post_init__(self) -> None:
-        self._shards = tensor.split_params(self.params, self.devices, self.model)
-        self._states = [self.optimizer.start(shards) for shards in self._shards]
+    def __init__(self, *common: Any, algorithm: str | Plan = "star") -> None:
+        super().__init__(*common)
+        self.algorithm = algorithm
 
-    @property
-    def shares(self) -> tuple[int, str]:
-        """A batch is not cut."""
-        return 1, "devices"
+    def spread(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
+        """Cut every parameter into shards."""
+        return tensor.split_params(whole, self.devices, self.model)
+
+    def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """Join the shards, on the first device."""
+        return tensor.gather_params(owned, self.model)[0]
 
     def step(self, X: Tensor, y: Tensor, lr: float) -> list[Tensor]:
         """Take one step; see `train_layers`."""
         return tensor.train_layers(
             X,
             y,
-            self._shards,
+            self.owned,
             self.devices,
             lr,
             model=self.model,
             optimizer=self.optimizer,
-            states=self._states,
+            states=self.states,
             algorithm=self.algorithm,
         )
 
-    def held(self) -> list[list[Tensor]]:
-        """Give every device's shards."""
-        return self._shards
+    @property
+    def shares(self) -> tuple[int, str]:
+        """A batch is not cut."""
+        return 1, "devices"
 
     def replicas(self) -> tuple[list[list[Tensor]], list[AnyDevice]]:
         """Gather the whole parameters on every device."""
-        return tensor.gather_params(self._shards, self.model), self.devices
+        return tensor.gather_params(self.owned, self.model), self.devices
 
 
-@dataclass
-class ModelParallel:
+class ModelParallel(Strategy):
     """Every device holds some neighbouring layers; the batch comes in micro-batches."""
 
-    params: Sequence[Tensor]
-    devices: list[AnyDevice]
-    model: Model
-    optimizer: Optimizer
-    schedule: str = "1f1b"
-    micro_batches: int = 4
-    stages: int | None = None
-    _placed: list[list[Tensor]] = field(init=False)
+    options = ("schedule", "micro_batches", "stages")
 
-    def __post_init__(self) -> None:
-        if self.stages is None:
-            self.stages = len(self.devices)
-        self._stages = pipeline.cut_stages(self.model, self.stages)
-        self._placed = pipeline.place_params(self.params, self._stages, self.devices)
-        self._states = [self.optimizer.start(placed) for placed in self._placed]
+    def __init__(
+        self,
+        params: Sequence[Tensor],
+        devices: Sequence[AnyDevice],
+        model: Model,
+        optimizer: Optimizer,
+        schedule: str = "1f1b",
+        micro_batches: int = 4,
+        stages: int | None = None,
+    ) -> None:
+        self.schedule, self.micro_batches = schedule, micro_batches
+        self.stages = len(devices) if stages is None else stages
+        self.cut = pipeline.cut_stages(model, self.stages)
+        super().__init__(params, devices, model, optimizer)
 
-    @property
-    def shares(self) -> tuple[int, str]:
-        """An equal part for each micro-batch."""
-        return self.micro_batches, "micro-batches"
+    def spread(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
+        """Put every stage's parameters on its device."""
+        return pipeline.place_params(whole, self.cut, self.devices)
+
+    def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """Bring the stages together on the first device."""
+        return pipeline.gather_params(owned, self.devices[0])
 
     def step(self, X: Tensor, y: Tensor, lr: float) -> list[Tensor]:
         """Take one step; see `train_stages`."""
         return pipeline.train_stages(
             X,
             y,
-            self._placed,
+            self.owned,
             self.devices,
             lr,
-            stages=self._stages,
+            stages=self.cut,
             schedule=self.schedule,
             micro_batches=self.micro_batches,
             optimizer=self.optimizer,
-            states=self._states,
+            states=self.states,
         )
+
+    @property
+    def shares(self) -> tuple[int, str]:
+        """An equal part for each micro-batch."""
+        return self.micro_batches, "micro-batches"
 
     def held(self) -> list[list[Tensor]]:
         """Give the parameters of every device's stages."""
         k = len(self.devices)
-        return [[p for placed in self._placed[d::k] for p in placed] for d in range(k)]
-
-    def replicas(self) -> tuple[list[list[Tensor]], list[AnyDevice]]:
-        """Bring the stages' parameters together on the first device."""
-        first = self.devices[0]
-        return [pipeline.gather_params(self._placed, first)], [first]
+        return [[p for stage in self.owned[d::k] for p in stage] for d in range(k)]
 
 
-class Maker(NamedTuple):
-    """What makes a strategy, and the options of `train` that it takes."""
-
-    make: Callable[..., Strategy]
-    options: tuple[str, ...]
-
-
-STRATEGIES = {
-    "data": Maker(DataParallel, ("algorithm", "bucket_bytes")),
-    "layer": Maker(LayerParallel, ("algorithm",)),
-    "model": Maker(ModelParallel, ("schedule", "micro_batches", "stages")),
+STRATEGIES: dict[str, type[Strategy]] = {
+    "data": DataParallel,
+    "layer": LayerParallel,
+    "model": ModelParallel,
 }
 
 
@@ -198,7 +196,7 @@ def make_strategy(
     optimizer: Optimizer,
     options: dict[str, Any],
 ) -> Strategy:
-    """Place `params` on the devices as the strategy of that name does.
+    """Spread `params` over the devices as the strategy of that name does.
 
     Options that are None are left to the strategy. Raises `InvalidInput` for an unknown
     name and for an option that the strategy does not have.
@@ -207,11 +205,11 @@ def make_strategy(
         raise InvalidInput(
             f"expected one of {', '.join(STRATEGIES)} as strategy, got {name!r}"
         )
-    make, known = STRATEGIES[name]
+    known = STRATEGIES[name].options
     given = {key: value for key, value in options.items() if value is not None}
     if unknown := sorted(set(given) - set(known)):
         raise InvalidInput(
             f"expected only {', '.join(known)} as options of the strategy {name}, got "
             f"{', '.join(unknown)}; leave them out or choose another strategy"
         )
-    return make(params, list(devices), model, optimizer, **given)
+    return STRATEGIES[name](params, devices, model, optimizer, **given)

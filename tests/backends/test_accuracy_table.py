@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from d2lmulti import History
-from d2lmulti.training.loop import Epoch
+from d2lmulti.training.history import Epoch
 
 
 @pytest.fixture

@@ -1,0 +1,107 @@
+"""One face for all ways to split the work: `train` does not know which one it runs.
+
+A strategy spreads the parameters, takes a step on a whole batch, and can put the whole
+together again, the optimizer's state too. Chapter: *splitting*.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ..backends import backend_of
+from ..backends.protocol import AnyDevice, Tensor
+from ..backends.sizes import element_count
+from ..errors import InvalidInput
+from ..models.model import Model
+from ..optimizers import Optimizer
+
+
+class Snapshot(NamedTuple):
+    """Whole parameters and optimizer state as NumPy; the statistics of each replica."""
+
+    params: list[np.ndarray]
+    state: list[np.ndarray]
+    buffers: list[list[np.ndarray]]
+
+
+class Strategy(ABC):
+    """A way to split the work; an *owner* of parameters is a device or a stage."""
+
+    options: ClassVar[tuple[str, ...]]  # of `train`, which belong to it
+
+    def __init__(
+        self,
+        params: Sequence[Tensor],
+        devices: Sequence[AnyDevice],
+        model: Model,
+        optimizer: Optimizer,
+    ) -> None:
+        self.devices, self.model, self.optimizer = list(devices), model, optimizer
+        self._count = len(params) - model.buffers  # of what is trained
+        self.owned = self.spread(params)
+        self.states = [optimizer.start(self._trained(mine)) for mine in self.owned]
+
+    @abstractmethod
+    def spread(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
+        """Give every owner its copy of, or its part of, the whole parameters."""
+
+    @abstractmethod
+    def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """Put the whole together again, or tensors of the parameters' form."""
+
+    @abstractmethod
+    def step(self, X: Tensor, y: Tensor, lr: float) -> list[Tensor]:
+        """Take one step on a whole batch; the returned losses add up to the batch's."""
+
+    @property
+    @abstractmethod
+    def shares(self) -> tuple[int, str]:
+        """Into how many parts of what kind a batch is cut."""
+
+    def held(self) -> list[list[Tensor]]:
+        """Give the parameters, or parts of them, that every device holds."""
+        return self.owned
+
+    def replicas(self) -> tuple[list[list[Tensor]], list[AnyDevice]]:
+        """Give whole parameters, one list for each of the devices named beside them."""
+        return [self.gather(self.owned)], self.devices[:1]
+
+    def snapshot(self) -> Snapshot:
+        """Copy everything that a run needs to go on, in the form of one device."""
+        B, whole = backend_of(self.owned[0][0]), self.gather(self.owned)
+        state: list[Tensor] = []
+        for slot in range(self.optimizer.slots):
+            sizes = [len(self._trained(mine)) for mine in self.owned]
+            state += self.gather(
+                [s[slot * n :][:n] for s, n in zip(self.states, sizes, strict=True)]
+            )
+        beside = self.optimizer.slots * len(self._trained(self.owned[0]))
+        state += self.states[0][beside:]  # the same for every owner
+        return Snapshot([*map(B.numpy, whole)], [*map(B.numpy, state)], [])
+
+    def restore(self, state: Sequence[np.ndarray], buffers: Sequence[Any]) -> None:
+        """Set the optimizer's state, and every replica's statistics, to saved ones.
+
+        Raises `InvalidInput` for the state of another optimizer or model.
+        """
+        expected = [np.shape(s) for s in self.snapshot().state]
+        if [np.shape(s) for s in state] != expected:
+            raise InvalidInput(
+                f"expected an optimizer state of {len(expected)} arrays as this run "
+                f"has, got {len(state)}, or of other shapes; was it saved with "
+                "another momentum?"
+            )
+        B, n, slots = backend_of(self.owned[0][0]), self._count, self.optimizer.slots
+        whole = [B.array(s) for s in state]
+        parts = [self.spread(whole[slot * n :][:n]) for slot in range(slots)]
+        for owner, mine in enumerate(self.states):
+            saved = [x for part in parts for x in part[owner]] + whole[slots * n :]
+            for x, y in zip(mine, saved, strict=True):
+                B.write_(x, 0, element_count(x), B.detach(y))
+
+    def _trained(self, mine: list[Tensor]) -> list[Tensor]:
+        return mine[: len(mine) - self.model.buffers]
