@@ -19,7 +19,7 @@ from d2lmulti.parallel.pipeline import (
     train_stages,
 )
 
-BATCH, MICRO = 7, 3  # micro-batches of 3, 2 and 2 examples
+BATCH, MICRO = 5, 3  # micro-batches of 2, 2 and 1 examples
 TINY = make_transformer("tiny", vocabulary=11, context=5, width=6, heads=2, blocks=2)
 MODELS = {"lenet": get_model("lenet"), "deep_mlp": get_model("deep_mlp"), "tiny": TINY}
 SCHEDULES = ("sequential", "gpipe", "1f1b", "interleaved", "zero_bubble")
@@ -144,7 +144,7 @@ def test_the_reference_agrees(reference, schedule) -> None:
             assert relative(a, b) < 1e-12
 
 
-@pytest.mark.parametrize("micro_batches", [1, 2, 5, 7])
+@pytest.mark.parametrize("micro_batches", [1, 2, 5])
 def test_any_number_of_micro_batches(framework, alone, micro_batches) -> None:
     expected = alone("deep_mlp", 2, "float64")
     for schedule in SCHEDULES:
@@ -189,14 +189,14 @@ def test_bytes_between_stages_equal_the_formula(B, schedule, k) -> None:
 # -- measured: idle slots and live activations -----------------------------------
 
 
-def measure(B, schedule, p, m, chunks=1, model="deep_mlp", **named) -> PipelineRecord:
-    net, rng = MODELS[model], np.random.default_rng(0)
+def measure(B, schedule, p, m, chunks=1, steps=1, **named) -> PipelineRecord:
+    net, rng = MODELS["deep_mlp"], np.random.default_rng(0)
     places, stages = devices(p, B.name), cut_stages(net, p * chunks)
     stage_params = place_params([B.array(a) for a in net.initial(rng)], stages, places)
-    X = B.array(rng.normal(size=(max(m, BATCH), 1, 28, 28)))
-    y = B.array(rng.integers(0, 10, max(m, BATCH)))
+    X = B.array(rng.normal(size=(max(m, 7), 1, 28, 28)))
+    y = B.array(rng.integers(0, 10, max(m, 7)))
     record = PipelineRecord(named.pop("durations", Durations()))
-    for _ in range(2):  # the second step starts the record anew
+    for _ in range(steps):
         train_stages(
             X, y, stage_params, places, 0.1, stages=stages, schedule=schedule,
             micro_batches=m, record=record, **named,
@@ -205,7 +205,15 @@ def measure(B, schedule, p, m, chunks=1, model="deep_mlp", **named) -> PipelineR
 
 
 @pytest.mark.parametrize(("p", "m"), [(1, 2), (2, 2), (2, 6), (3, 6), (4, 4), (4, 8)])
-def test_measured_idle_share_equals_the_formula(B, p, m) -> None:
+def test_measured_idle_share_equals_the_formula(reference, p, m) -> None:
+    check_idle_shares(reference, p, m)
+
+
+def test_measured_idle_share_on_each_backend(framework) -> None:
+    check_idle_shares(framework, 3, 3)
+
+
+def check_idle_shares(B: Backend, p: int, m: int) -> None:
     def idle(schedule: str, chunks: int = 1) -> tuple[float, float]:
         record = measure(B, schedule, p, m, chunks)
         return record.idle, p * record.makespan
@@ -222,7 +230,7 @@ def test_measured_idle_share_equals_the_formula(B, p, m) -> None:
     assert none * (3 * m + p - 1) == whole * (p - 1)
 
 
-@pytest.mark.parametrize(("p", "m"), [(1, 2), (2, 1), (2, 6), (4, 3), (4, 6)])
+@pytest.mark.parametrize(("p", "m"), [(1, 2), (2, 6), (4, 3)])
 def test_measured_live_activations_equal_the_formula(B, p, m) -> None:
     live = {s: measure(B, s, p, m).peak_live for s in SCHEDULES if s != "interleaved"}
     assert live["sequential"] == [1] * p
@@ -240,7 +248,7 @@ def test_measured_live_activations_interleaved(B, p, m, v) -> None:
 
 
 def test_bytes_held_are_those_of_inputs_and_layers(B) -> None:
-    """GPipe, 2 stages of 4 layers, 7 examples: all of them are held at once."""
+    """GPipe, 2 stages of 4 layers, 7 examples in 2, 2, 2 and 1, all held at once."""
     kept = measure(B, "gpipe", 2, 4).device_peak_bytes
     # The first stage's input and 4 outputs; one gradient arrives for 1 or 2 examples,
     # and the micro-batch that is first on its way back has one.
@@ -264,7 +272,7 @@ def test_durations_for_each_stage_and_for_messages(reference) -> None:
 
 
 def test_slots_of_a_device_do_not_overlap_and_inputs_come_first(reference) -> None:
-    record = measure(reference, "interleaved", 4, 4, 2)
+    record = measure(reference, "interleaved", 4, 4, 2, steps=2)  # the second's
     assert len(record.slots) == 8 * 4 * 2
     for d in range(4):
         mine = [slot for slot in record.slots if slot.device == d]
