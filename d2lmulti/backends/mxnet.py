@@ -15,6 +15,7 @@ from mxnet.base import _LIB, NDArrayHandle, check_call
 from mxnet.numpy import ndarray as Tensor
 
 from . import checks
+from .addresses import view_at
 from .device_names import place
 from .protocol import AnyDevice, Context
 
@@ -86,13 +87,13 @@ def read(x: Tensor, first: int, last: int) -> Tensor:
 
 
 def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> None:
-    if x.ctx.device_type != "gpu" and y.ctx.device_type != "gpu":
-        memory, values = _memory(x), _memory(y)
-        checks.write(memory, first, last, values)
-        if add:
-            memory[first:last] += values
+    into, values = memory(x), memory(y)
+    if into is not None and values is not None:
+        checks.write(into, first, last, values)
+        if add:  # MXNet adds one number at a time, at a quarter of NumPy's speed
+            into[first:last] += values
         else:
-            memory[first:last] = values
+            into[first:last] = values
         return
     checks.write(x, first, last, y)
     if first == last:
@@ -106,21 +107,6 @@ def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> No
             y.copyto(part)  # a fifth of the cost of part[:] = y
 
 
-def _memory(x: Tensor) -> np.ndarray:
-    """View the memory of a CPU tensor, flat, once MXNet has finished with it.
-
-    MXNet's own kernels add one number at a time, at a quarter of NumPy's speed.
-    """
-    size, dtype = x.size, np.dtype(x.dtype)
-    if not size:
-        return np.zeros(0, dtype)
-    npx.waitall()
-    address = ctypes.c_void_p()
-    check_call(_LIB.MXNDArrayGetData(x.handle, ctypes.byref(address)))
-    raw = (ctypes.c_char * (size * dtype.itemsize)).from_address(address.value)
-    return np.frombuffer(raw, dtype)
-
-
 def maximum_(x: Tensor, first: int, last: int, y: Tensor) -> None:
     checks.write(x, first, last, y)
     if first == last:
@@ -129,6 +115,16 @@ def maximum_(x: Tensor, first: int, last: int, y: Tensor) -> None:
         part = x.detach().reshape_view(-1)[first:last]
         y = y.detach().reshape_view(-1)
         mx.np.maximum(part, y.as_in_ctx(x.ctx), out=part)
+
+
+def memory(x: Tensor) -> np.ndarray | None:
+    if x.ctx.device_type == "gpu":
+        return None
+    npx.waitall()
+    address = ctypes.c_void_p()
+    if x.size:  # an empty array has no storage to ask for
+        check_call(_LIB.MXNDArrayGetData(x.handle, ctypes.byref(address)))
+    return view_at(address.value, x.size, x.dtype)
 
 
 # -- autograd --------------------------------------------------------------------

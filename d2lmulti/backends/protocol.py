@@ -99,6 +99,13 @@ class Backend(Protocol):
         In all else as `write_`: the operation of an all-reduce that takes maxima.
         """
 
+    def memory(self, x: Tensor) -> np.ndarray | None:
+        """View the memory of `x`, flat, or give None if NumPy cannot reach it.
+
+        That is the case on a GPU and for a strided view. Waits until all pending work
+        is done; use the view before the next operation, and while `x` is there.
+        """
+
     # -- autograd, in D2L's words -------------------------------------------------
 
     def attach_grad(self, x: Tensor) -> None:

@@ -92,6 +92,10 @@ def maximum_(x: Tensor, first: int, last: int, y: Tensor) -> None:
     np.maximum(part, y.value.reshape(-1), out=part)
 
 
+def memory(x: Tensor) -> np.ndarray | None:
+    return x.value.reshape(-1) if x.value.flags.c_contiguous else None
+
+
 # -- autograd --------------------------------------------------------------------
 
 

@@ -272,3 +272,20 @@ def test_maximum_takes_the_larger_and_leaves_the_rest(B, device, dtype):
     B.maximum_(x, 2, 2, B.array(new[:0]))
     with pytest.raises(InvalidInput, match="expected 2 values"):
         B.maximum_(x, 0, 2, y)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("op", ["sum", "max"])
+def test_out_of_numpys_reach_the_backend_does_the_same(B, name, op, monkeypatch):
+    """Where memory lies on a GPU, every transfer is a read and a write of the backend."""
+    rng = np.random.default_rng(0)
+    for ranks, length in [(2, 5), (3, 1), (5, 13), (8, 0)]:
+        start = vectors(rng, ranks, (length,), "float32")
+        reached = [B.array(x) for x in start]
+        allreduce(reached, ALGORITHMS[name], op=op)
+        with monkeypatch.context() as patch:
+            patch.setattr(B, "memory", lambda x: None)
+            beyond = [B.array(x) for x in start]
+            allreduce(beyond, ALGORITHMS[name], op=op)
+        for a, b in zip(reached, beyond, strict=True):
+            assert_same_bits(B.numpy(a), B.numpy(b))

@@ -239,3 +239,33 @@ def test_what_is_read_is_no_part_of_the_graph(B, device):
         y = p * B.read(p, 0, 2)
     B.backward([y])
     assert B.numpy(B.grad(p)).tolist() == [1, 2]
+
+
+@given(shape=SHAPES, dtype=st.sampled_from(DTYPES), seed=st.integers(0, 99))
+def test_memory_is_that_of_the_tensor(B, shape, dtype, seed):
+    values = numbers(np.random.default_rng(seed), shape, dtype)
+    x = B.array(values, "cpu")
+    memory = B.memory(x)
+    assert_same_bits(memory, values.reshape(-1))
+    memory += 1  # the tensor's own, not a copy's
+    assert_same_bits(B.numpy(x), values + np.asarray(1, dtype))
+
+
+def test_memory_of_a_gradient_is_the_gradient(B):
+    x = B.array(np.ones((2, 3)), "cpu")
+    B.attach_grad(x)
+    B.memory(B.grad(x))[4] = 5.0
+    assert B.numpy(B.grad(x)).tolist() == [[0, 0, 0], [0, 5, 0]]
+
+
+def test_memory_waits_for_pending_work(B):
+    x = B.array(np.ones((300, 300)), "cpu")
+    for _ in range(20):
+        x = x @ x / 300.0
+    assert (B.memory(x) == 1).all()
+
+
+def test_numpy_does_not_reach_a_strided_view(B):
+    x = B.transpose(B.array(np.arange(6.0).reshape(2, 3), "cpu"), (1, 0))
+    memory = B.memory(x)  # MXNet transposes into new memory
+    assert memory is None or memory.tolist() == [0, 3, 1, 4, 2, 5]

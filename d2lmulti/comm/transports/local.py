@@ -1,9 +1,15 @@
-"""All ranks in one process: a transfer is a copy from one device to another."""
+"""All ranks in one process: a transfer is a copy from one device to another.
+
+Where NumPy reaches the memory of all devices, it does the work itself: on one thread,
+frameworks take up to a third longer to add or copy the same bytes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from ...backends import backend_of
 from ...plans.rounds import Round
@@ -20,6 +26,10 @@ class LocalTransport:
     ) -> None:
         """Carry out one round in place; `data[i]` is the tensor of rank i."""
         B = backend_of(data[0])
+        memories = [B.memory(x) for x in data]
+        if all(memory is not None for memory in memories):
+            _exchange_memory(memories, round, combine)
+            return
         # Read everything first: a view costs less while its code is still in the cache.
         parts = [
             B.read(data[t.source], t.source_first, t.source_first + t.length)
@@ -33,3 +43,19 @@ class LocalTransport:
                 B.maximum_(data[t.target], first, last, part)
             else:
                 B.write_(data[t.target], first, last, part, add=t.add)
+
+
+def _exchange_memory(memories: Sequence[Any], round: Round, combine: Combine) -> None:
+    merge = np.maximum if combine == "max" else np.add
+    kept = {
+        i: memories[t.source][t.source_first : t.source_first + t.length].copy()
+        for i, t in enumerate(round.transfers)
+        if i in round.overtaken
+    }
+    for i, t in enumerate(round.transfers):
+        part = memories[t.target][t.target_first : t.target_first + t.length]
+        source = memories[t.source][t.source_first : t.source_first + t.length]
+        if t.add:
+            merge(part, kept.get(i, source), out=part)
+        else:
+            np.copyto(part, kept.get(i, source))
