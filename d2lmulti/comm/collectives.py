@@ -57,7 +57,8 @@ def allreduce(
     if algorithm == "auto":
         algorithm = choose_allreduce(group.size, nbytes(data[0]))
     plan = algorithm if callable(algorithm) else partial(_rounds, algorithm)
-    run_plan(data, plan(group.size, element_count(data[0])), group, op)
+    rounds = plan(group.size, element_count(data[0]))
+    run_plan(data, rounds, group, op, "all-reduce")
     if op == "mean":
         for x in data:
             _divide_(x, group.size)
@@ -86,7 +87,8 @@ def reduce(
     check_op(op, data[0])
     group = group_for(len(data), group)
     _check_root(root, group)
-    run_plan(data, plans.reduce(group.size, element_count(data[0]), root), group, op)
+    rounds = plans.reduce(group.size, element_count(data[0]), root)
+    run_plan(data, rounds, group, op, f"reduce to rank {root}")
     if op == "mean" and root in group.local_ranks:
         _divide_(data[group.local_ranks.index(root)], group.size)
 
@@ -101,7 +103,8 @@ def broadcast(
     check_data(data)
     group = group_for(len(data), group)
     _check_root(root, group)
-    run_plan(data, plans.broadcast(group.size, element_count(data[0]), root), group)
+    rounds = plans.broadcast(group.size, element_count(data[0]), root)
+    run_plan(data, rounds, group, call=f"broadcast from rank {root}")
 
 
 def reduce_scatter(
@@ -118,7 +121,8 @@ def reduce_scatter(
     B = backend_of(data[0])
     work = [B.copy_to(x, B.device_of(x)) for x in data]
     length = element_count(data[0])
-    run_plan(work, plans.reduce_scatter(group.size, length), group, op)
+    rounds = plans.reduce_scatter(group.size, length)
+    run_plan(work, rounds, group, op, "reduce-scatter")
     bounds = even_bounds(length, group.size)
     parts = []
     for x, rank in zip(work, group.local_ranks, strict=True):
@@ -148,7 +152,8 @@ def allgather(data: Sequence[Tensor], group: Group | None = None) -> list[Tensor
         B.write_(whole, int(edges[rank]), int(edges[rank + 1]), x)
         wholes.append(whole)
     rounds = plans.ring_allgather(np.arange(group.size), edges)
-    run_plan(wholes, (round for round in rounds if len(round)), group)
+    rounds = (round for round in rounds if len(round))
+    run_plan(wholes, rounds, group, call="all-gather")
     return wholes
 
 
@@ -168,15 +173,25 @@ def alltoall(data: Sequence[Tensor], group: Group | None = None) -> None:
             f"rows; pad to {-(-rows // group.size) * group.size} rows"
         )
     block = element_count(data[0]) // group.size
-    run_plan(data, plans.alltoall(group.size, block), group)
+    run_plan(data, plans.alltoall(group.size, block), group, call="all-to-all")
 
 
 def run_plan(
-    data: Sequence[Tensor], rounds: Iterable[Round], group: Group, op: Op = "sum"
+    data: Sequence[Tensor],
+    rounds: Iterable[Round],
+    group: Group,
+    op: Op = "sum",
+    call: str = "plan",
 ) -> None:
-    """Carry out a plan on `data`, in place, round by round, and count it."""
+    """Carry out a plan on `data`, in place, round by round, and count it.
+
+    `call` names it to the other processes, which must make the same call.
+    """
     size = itemsize(data[0])
     combine: Combine = "max" if op == "max" else "sum"  # a mean is divided later
+    if len(group.local_ranks) < group.size:
+        form = f"{tuple(data[0].shape)} {backend_of(data[0]).dtype_of(data[0])}"
+        group.transport.begin(f"{call} ({op}) of {form}")
     for round in rounds:
         group.transport.exchange(data, round, combine)
         for ledger in open_ledgers():

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import os
 import runpy
-import signal
-import socket
-import subprocess
 import sys
 import time
 import traceback
@@ -20,35 +17,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..errors import D2LMultiError, InvalidInput
+from ..errors import InvalidInput
+from .processes import (
+    Process,
+    ProcessFailed,
+    end,
+    end_with_launcher,
+    environment,
+    free_port,
+    spawn,
+)
 
 _START = "from d2lmulti.comm.launch_kvstore import {0}; {0}()"
 _GRACE = 10  # seconds that servers have to notice that the workers are done
 
 
-class ProcessFailed(D2LMultiError, RuntimeError):
-    """A process of a launched group ended with an error or did not end in time."""
-
-
 @dataclass
-class _Process:
-    name: str
-    popen: subprocess.Popen[bytes]
-    folder: Path
-
-    @property
-    def output(self) -> str:
-        return (self.folder / f"{self.name}.out").read_text(errors="replace")
-
+class _Process(Process):
     @property
     def rank(self) -> int:
         told = self.folder / f"{self.name}.rank"
         return int(told.read_text()) if told.exists() else int(self.name.split()[1])
-
-    def last_words(self) -> str:
-        errors = (self.folder / f"{self.name}.err").read_text(errors="replace")
-        lines = [*self.output.splitlines(), *errors.splitlines()][-20:]
-        return "\n".join(f"    {line}" for line in lines) or "    (it printed nothing)"
 
 
 def launch_kvstore(
@@ -73,15 +62,15 @@ def launch_kvstore(
     with TemporaryDirectory(prefix="d2lmulti-") as name:
         folder = Path(name)
         (folder / "program.py").write_text(program)
-        common = _environment(workers, servers, timeout)
+        common = _environment(workers, servers)
         group: list[_Process] = []
         try:
             for role, count in (("scheduler", 1), ("server", servers)):
-                command = [sys.executable, "-c", _START.format("serve"), role]
+                command = ["-c", _START.format("serve"), role]
                 for i in range(count):
                     group.append(_spawn(f"{role} {i}", command, common, folder))
             path = str(folder / "program.py")
-            command = [sys.executable, "-c", _START.format("work"), path, *arguments]
+            command = ["-c", _START.format("work"), path, *arguments]
             for i in range(workers):
                 env = common | {"DMLC_ROLE": "worker"}
                 group.append(_spawn(f"worker {i}", command, env, folder))
@@ -89,13 +78,13 @@ def launch_kvstore(
             ours = [process for process in group if process.name.startswith("worker")]
             return [p.output for p in sorted(ours, key=lambda p: p.rank)]
         finally:
-            _end(group)
+            end(group)
 
 
 def work() -> None:
     """Run the program of a worker (sys.argv[1:]); called in the worker's process."""
     sys.argv = sys.argv[1:]
-    _end_by_itself()
+    end_with_launcher()
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
     except BaseException as error:
@@ -111,28 +100,20 @@ def work() -> None:
 
 def serve() -> None:
     """Be the scheduler or a server (sys.argv[1]); called in that process."""
-    _end_by_itself()
+    end_with_launcher()
     from .transports import mxnet_kvstore  # only here is MXNet needed
 
     mxnet_kvstore.serve(sys.argv[1])
 
 
-def _environment(workers: int, servers: int, timeout: float) -> dict[str, str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    root = str(Path(__file__).resolve().parent.parent.parent)
-    path = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    env = {key: value for key, value in os.environ.items() if key != "DMLC_ROLE"}
+def _environment(workers: int, servers: int) -> dict[str, str]:
+    env = {key: value for key, value in environment().items() if key != "DMLC_ROLE"}
     return env | {
-        "PYTHONPATH": os.pathsep.join(path),
         "DMLC_PS_ROOT_URI": "127.0.0.1",
-        "DMLC_PS_ROOT_PORT": str(port),
+        "DMLC_PS_ROOT_PORT": str(free_port()),
         "DMLC_NODE_HOST": "127.0.0.1",  # it would look for a network otherwise
         "DMLC_NUM_WORKER": str(workers),
         "DMLC_NUM_SERVER": str(servers),
-        "D2LMULTI_TIMEOUT": str(int(timeout) + 2 * _GRACE),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
     }
 
 
@@ -140,14 +121,7 @@ def _spawn(
     name: str, command: Sequence[str], env: dict[str, str], folder: Path
 ) -> _Process:
     env = env | {"D2LMULTI_RANK_FILE": str(folder / f"{name}.rank")}
-    with (
-        open(folder / f"{name}.out", "wb") as out,
-        open(folder / f"{name}.err", "wb") as err,
-    ):
-        popen = subprocess.Popen(
-            command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err
-        )
-    return _Process(name, popen, folder)
+    return _Process(name, spawn(name, command, env, folder).popen, folder)
 
 
 def _wait(group: Sequence[_Process], timeout: float) -> None:
@@ -175,16 +149,3 @@ def _wait(group: Sequence[_Process], timeout: float) -> None:
                 + alive[-1].last_words()
             )
         time.sleep(0.02)
-
-
-def _end(group: Sequence[_Process]) -> None:
-    for process in group:
-        if process.popen.poll() is None:
-            process.popen.kill()
-    for process in group:
-        process.popen.wait()
-
-
-def _end_by_itself() -> None:
-    """End this process some time after its launcher, should that be killed."""
-    signal.alarm(int(os.environ.get("D2LMULTI_TIMEOUT", "0")))

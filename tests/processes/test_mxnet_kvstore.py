@@ -11,7 +11,8 @@ import pytest
 
 from d2lmulti.backends import get_backend
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.comm.launch_kvstore import ProcessFailed, launch_kvstore
+from d2lmulti.comm.launch_kvstore import launch_kvstore
+from d2lmulti.comm.processes import ProcessFailed
 from d2lmulti.errors import InvalidInput
 from d2lmulti.optimizers import SGD
 from d2lmulti.parallel.parameter_server import ParameterServer

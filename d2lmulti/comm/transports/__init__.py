@@ -14,6 +14,11 @@ class Transport(Protocol):
     """How the tensors of a group's ranks reach each other."""
 
     name: str
+    point_to_point: bool  # whether `exchange` works: plans run on it
+    native: frozenset[str]  # the collectives that the engine itself has
+
+    def begin(self, call: str) -> None:
+        """Note that this rank makes its next call, in words that all ranks share."""
 
     def exchange(
         self, data: Sequence[Any], round: Round, combine: Combine = "sum"
@@ -23,3 +28,12 @@ class Transport(Protocol):
         The verb is a whole round, not `send`: an engine with blocking sends must
         order a round's pairs itself, or a ring of senders waits for ever.
         """
+
+    def run_native(self, what: str, data: Sequence[Any], op: Combine = "sum") -> Any:
+        """Run one of the collectives named in `native`; an all-reduce is in place."""
+
+    def tell_all(self, text: str) -> list[str]:
+        """Give every rank's short text to every rank, in rank order; slow."""
+
+    def close(self) -> None:
+        """Let go of what the engine holds."""

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from ...backends import backend_of
-from ...plans.rounds import Round
+from ...backends.sizes import element_count
+from ...plans.rounds import Round, make_round
 from . import Combine
 
 
@@ -20,6 +21,11 @@ class LocalTransport:
     """The transport of simulated devices and of several GPUs in one process."""
 
     name = "local"
+    point_to_point = True
+    native = frozenset({"allreduce"})
+
+    def begin(self, call: str) -> None:
+        """Do nothing: in one process nobody waits."""
 
     def exchange(
         self, data: Sequence[Any], round: Round, combine: Combine = "sum"
@@ -43,6 +49,19 @@ class LocalTransport:
                 B.maximum_(data[t.target], first, last, part)
             else:
                 B.write_(data[t.target], first, last, part, add=t.add)
+
+    def run_native(self, what: str, data: Sequence[Any], op: Combine = "sum") -> None:
+        """Sum (or take the maximum) on rank 0, the plain way, and copy it to all."""
+        size, others = element_count(data[0]), range(1, len(data))
+        self.exchange(data, make_round(others, 0, 0, size, add=True), op)
+        self.exchange(data, make_round(0, others, 0, size, add=False))
+
+    def tell_all(self, text: str) -> list[str]:
+        """Give back the text: one process speaks for all its ranks."""
+        return [text]
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 def _exchange_memory(memories: Sequence[Any], round: Round, combine: Combine) -> None:

@@ -1,0 +1,60 @@
+"""The engine of this process: what carries bytes between it and the other ranks.
+
+A process learns its place from environment variables, those of `launch` or those of
+the frameworks' own launchers. `start` makes the group of all ranks the current one.
+Chapter: *many_machines*.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from ..errors import InvalidInput
+from .group import Group, current_group
+from .place import Place, find_place
+
+# Name -> module of `transports`, whose `connect(place)` makes the transport.
+ENGINES = {"shared_memory": "shared_memory"}
+
+
+def start(engine: str | None = None) -> Group:
+    """Join the group that this process was started for; it becomes the current one.
+
+    Without a name: D2LMULTI_ENGINE, else the engine of the launcher that is recognised.
+    Raises `InvalidInput` for an unknown engine, outside a launch, and when a group has
+    been started already.
+    """
+    check_name(engine)
+    if started() is not None:
+        raise InvalidInput("expected one start a process, got a second; call stop()")
+    place = find_place()
+    name = engine or place.engine
+    check_name(name)
+    module = import_module(f"{__package__}.transports.{ENGINES[name]}")
+    group = Group(place.size, (place.rank,), module.connect(place))
+    current_group.set(group)
+    return group
+
+
+def started() -> Group | None:
+    """Return the group of processes that this one belongs to, if it was started."""
+    return current_group.get()
+
+
+def stop() -> None:
+    """Leave the group; without one, do nothing."""
+    group = started()
+    current_group.set(None)
+    if group is not None:
+        group.transport.close()
+
+
+def check_name(engine: str | None) -> None:
+    """Refuse an unknown engine."""
+    if engine is not None and engine not in ENGINES:
+        raise InvalidInput(
+            f"expected one of {', '.join(ENGINES)} as engine, got {engine!r}"
+        )
+
+
+__all__ = ["ENGINES", "Place", "check_name", "find_place", "start", "started", "stop"]

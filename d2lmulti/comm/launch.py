@@ -1,0 +1,201 @@
+"""Start n processes on this machine, run one function in each, collect what they say.
+
+The function travels by cloudpickle, so a notebook's cell or a lambda will do. When one
+process fails, all are ended, and the error shows what the first one had to say.
+Chapter: *many_machines*.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import cloudpickle
+
+from ..errors import InvalidInput
+from . import engine as engines
+from .board import FAILED, FINISHED, RUNNING, Board
+from .processes import (
+    Process,
+    ProcessFailed,
+    end,
+    end_with_launcher,
+    environment,
+    free_port,
+    spawn,
+)
+
+_START = "from d2lmulti.comm.launch import work; work()"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a group of processes returned and printed, in rank order."""
+
+    values: list[Any]
+    outputs: list[str] = field(repr=False)
+    errors: list[str] = field(repr=False)  # stderr: warnings and the like
+    restarts: int = 0
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            f"rank {rank}: {line}"
+            for rank, output in enumerate(self.outputs)
+            for line in output.splitlines()
+        )
+
+
+def launch(
+    function: Callable[..., Any],
+    n: int = 2,
+    *args: Any,
+    engine: str | None = None,
+    backend: str | None = None,
+    threads: int = 1,
+    timeout: float = 120.0,
+    restarts: int = 0,
+    **kwargs: Any,
+) -> Run:
+    """Run `function(*args, **kwargs)` in n new processes, one rank each.
+
+    In each of them the current group is that of the n ranks, on the named engine (see
+    `engine.py`). `backend` becomes its default backend, `threads` the threads of its
+    framework. When a process fails, the group is started again up to `restarts` times,
+    and the function should go on from its checkpoint. Raises `InvalidInput` for
+    arguments out of range, `ProcessFailed` with the traceback of the rank that failed
+    first, or, after `timeout` seconds, with who waits for whom.
+    """
+    _check(n, threads, timeout, restarts)
+    engines.check_name(engine)
+    job, attempt = _pickled(function, args, kwargs), 0
+    while True:
+        try:
+            return _run_once(job, n, engine, backend, threads, timeout, attempt)
+        except ProcessFailed:
+            if attempt == restarts:
+                raise
+            attempt += 1
+
+
+def work() -> None:
+    """Run the function of this process; called in a process that `launch` started."""
+    end_with_launcher()
+    folder = Path(os.environ["D2LMULTI_FOLDER"])
+    place = engines.find_place()
+    board = Board(os.environ["D2LMULTI_BOARD"], place.size, place.rank)
+    try:
+        with open(folder / "function", "rb") as file:
+            function, args, kwargs = pickle.load(file)
+        board.set_state(RUNNING)
+        engines.start()
+        value = function(*args, **kwargs)
+        engines.stop()
+        with open(folder / f"rank {place.rank}.value", "wb") as file:
+            cloudpickle.dump(value, file)
+        board.set_state(FINISHED)
+        status = 0
+    except BaseException:
+        board.set_state(FAILED)
+        traceback.print_exc()
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # an engine's own exit may wait for ranks that are gone
+
+
+def _run_once(
+    job: bytes, n: int, engine: str | None, backend: str | None, threads: int,
+    timeout: float, attempt: int,
+) -> Run:  # fmt: skip
+    with TemporaryDirectory(prefix="d2lmulti-", dir=_shared_folder()) as name:
+        folder = Path(name)
+        (folder / "function").write_bytes(job)
+        Board.create(folder / "board", n)
+        common = environment() | {
+            "D2LMULTI_WORLD_SIZE": str(n),
+            "D2LMULTI_BOARD": str(folder / "board"),
+            "D2LMULTI_RESTART": str(attempt),
+            "D2LMULTI_TIMEOUT": str(timeout),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "OMP_NUM_THREADS": str(threads),
+        }
+        if engine is not None:
+            common["D2LMULTI_ENGINE"] = engine
+        if backend is not None:
+            common["D2LMULTI_BACKEND"] = backend
+        group: list[Process] = []
+        try:
+            for rank in range(n):
+                env = common | {"D2LMULTI_RANK": str(rank)}
+                group.append(spawn(f"rank {rank}", ["-c", _START], env, folder))
+            _wait(group, timeout, folder)
+            values = []
+            for process in group:
+                with open(folder / f"{process.name}.value", "rb") as file:
+                    values.append(pickle.load(file))
+            outputs, errors = [p.output for p in group], [p.errors for p in group]
+            return Run(values, outputs, errors, attempt)
+        finally:
+            end(group)
+
+
+def _wait(group: Sequence[Process], timeout: float, folder: Path) -> None:
+    until = time.monotonic() + timeout
+    alive = list(group)
+    while alive:
+        for process in alive:
+            if code := process.popen.poll():
+                raise ProcessFailed(
+                    f"expected every rank to end well, got exit code {code} from "
+                    f"{process.name}; the others were ended. Its last words:\n"
+                    + process.last_words()
+                )
+        alive = [process for process in alive if process.popen.returncode is None]
+        if alive and time.monotonic() > until:
+            board = Board(folder / "board", len(group))
+            raise ProcessFailed(
+                f"expected all ranks to end within {timeout:g} seconds, got "
+                f"{', '.join(process.name for process in alive)} still running; all "
+                "were ended. Who did what:\n" + board.in_words()
+            )
+        time.sleep(0.01)
+
+
+def _pickled(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> bytes:
+    module = sys.modules.get(getattr(function, "__module__", ""))
+    name = getattr(module, "__name__", "__main__")
+    # A module that a fresh Python would not find travels with the function.
+    by_value = name != "__main__" and not PathFinder.find_spec(name.partition(".")[0])
+    if by_value:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return cloudpickle.dumps((function, args, kwargs))
+    finally:
+        if by_value:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _shared_folder() -> str | None:
+    return "/dev/shm" if os.path.isdir("/dev/shm") else None
+
+
+def _check(n: int, threads: int, timeout: float, restarts: int) -> None:
+    for what, count, least in (
+        ("process", n, 1), ("thread", threads, 1), ("restarts", restarts, 0)
+    ):  # fmt: skip
+        if isinstance(count, bool) or not isinstance(count, int) or count < least:
+            raise InvalidInput(f"expected at least {least} {what}, got {count!r}")
+    if not timeout > 0:
+        raise InvalidInput(f"expected a timeout above 0 seconds, got {timeout!r}")

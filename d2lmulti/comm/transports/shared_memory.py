@@ -1,0 +1,174 @@
+"""Processes of one machine that pass tensors through shared memory.
+
+Every pair of ranks has a ring in one file that all of them have mapped (see
+`channel.py`). CPU tensors of any backend. Chapter: *many_machines*.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...backends import backend_of
+from ...errors import InvalidInput
+from ...plans.rounds import Round
+from ..board import Board
+from ..channel import SPACE, Channel, OtherMessage, Receiving, Sending
+from ..patience import Patience, RankGone
+from ..place import Place
+from . import Combine
+
+_COMBINE: dict[Combine, np.ufunc] = {"sum": np.add, "max": np.maximum}
+
+
+def connect(place: Place) -> SharedMemory:
+    """Join the group whose board this process was given."""
+    if "D2LMULTI_BOARD" not in os.environ:
+        raise InvalidInput(
+            "expected to share memory with processes that d2lmulti.comm.launch has "
+            "started, got another launcher; choose the engine of that launcher"
+        )
+    return SharedMemory(place, Path(os.environ["D2LMULTI_BOARD"]))
+
+
+class SharedMemory:
+    """The transport of one rank; `board` is the group's file, memory lies beside it."""
+
+    name = "shared_memory"
+    point_to_point = True
+    native: frozenset[str] = frozenset()
+
+    def __init__(self, place: Place, board: Path) -> None:
+        self.rank, self.size = place.rank, place.size
+        self._board = Board(board, place.size, place.rank)
+        self._patience = Patience(self._board)
+        total = place.size**2 * SPACE
+        descriptor = os.open(board.with_name("memory"), os.O_RDWR | os.O_CREAT, 0o600)
+        os.ftruncate(descriptor, total)  # the first makes zeros, the others nothing
+        memory = np.frombuffer(mmap.mmap(descriptor, total), np.uint8)
+        os.close(descriptor)
+        rings = memory.reshape(place.size, place.size, SPACE)
+        self._to = [Channel(rings[place.rank, other]) for other in range(place.size)]
+        self._from = [Channel(rings[other, place.rank]) for other in range(place.size)]
+        self._call, self._code = "", 0
+
+    def begin(self, call: str) -> None:
+        """Note the next call on the board; its code goes with every message."""
+        self._board.begin(call)
+        if call != self._call:
+            self._call, self._code = call, zlib.crc32(call.encode())
+
+    def exchange(
+        self, data: Sequence[Any], round: Round, combine: Combine = "sum"
+    ) -> None:
+        """Carry out this rank's share of a round, in place."""
+        memory = _memory(data[0])
+        sends: dict[int, list[Sending]] = {}
+        mine = [t for t in round.transfers if self.rank in (t.source, t.target)]
+        into = [
+            (t.target_first, t.target_first + t.length)
+            for t in mine
+            if t.target == self.rank
+        ]
+        receives: list[tuple[int, Receiving]] = []
+        for t in mine:
+            if t.source == self.rank:
+                first, last = t.source_first, t.source_first + t.length
+                part = memory[first:last]
+                if any(a < last and first < b for a, b in into):
+                    part = part.copy()  # it must leave as it was before the round
+                sending = Sending(self._to[t.target], part, self._code)
+                sends.setdefault(t.target, []).append(sending)
+            if t.target == self.rank:
+                part = memory[t.target_first : t.target_first + t.length]
+                how = _COMBINE[combine] if t.add else None
+                receiving = Receiving(self._from[t.source], part, self._code, how)
+                receives.append((t.source, receiving))
+        self._move(sends, receives)
+
+    def run_native(self, what: str, data: Sequence[Any], op: Combine = "sum") -> Any:
+        """Run one of the collectives named in `native`."""
+        raise InvalidInput(
+            f"expected one of {', '.join(sorted(self.native)) or 'none'} as native "
+            f"collective of {self.name}, got {what!r}; run a plan"
+        )
+
+    def tell_all(self, text: str) -> list[str]:
+        """Give every rank's short text to every rank, in rank order."""
+        texts = []
+        self.begin("tell_all")
+        for others in range(self.size):
+            message = text.encode() if others == self.rank else b""
+            length = np.array([len(message)])
+            self._broadcast(length, others)
+            body = np.frombuffer(message, np.uint8).copy()
+            if others != self.rank:
+                body = np.zeros(int(length[0]), np.uint8)
+            self._broadcast(body, others)
+            texts.append(body.tobytes().decode())
+        return texts
+
+    def close(self) -> None:
+        """Let go of the board; the memory goes with the process."""
+
+    def _broadcast(self, values: np.ndarray, root: int) -> None:
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        if self.rank == root:
+            to = self._to
+            self._move({r: [Sending(to[r], values, self._code)] for r in others}, [])
+        else:
+            coming = Receiving(self._from[root], values, self._code, None)
+            self._move({}, [(root, coming)])
+
+    def _move(
+        self, sends: dict[int, list[Sending]], receives: list[tuple[int, Receiving]]
+    ) -> None:
+        """Move all, in any order of targets, but combine in the order of the rows."""
+        queues = {rank: list(reversed(queue)) for rank, queue in sends.items()}
+        receives = list(reversed(receives))
+        patience = self._patience
+        while queues or receives:
+            moved = False
+            for rank, queue in list(queues.items()):
+                moved |= queue[-1].step()
+                if queue[-1].done:
+                    queue.pop()
+                    if not queue:
+                        del queues[rank]
+            if receives:
+                source, receiving = receives[-1]
+                try:
+                    moved |= receiving.step()
+                except OtherMessage as error:
+                    raise self._disagreement(source, error) from None
+                if receiving.done:
+                    receives.pop()
+            if moved:
+                patience.reset()
+            elif queues or receives:
+                patience.wait(*{*queues, *(source for source, _ in receives[-1:])})
+        patience.reset()
+
+    def _disagreement(self, source: int, error: OtherMessage) -> RankGone:
+        mine, other = self._board.read(self.rank), self._board.read(source)
+        return RankGone(
+            f"expected every rank to make the same calls, but rank {self.rank} is "
+            f"{mine.in_words()}, and rank {source} is {other.in_words()} ({error})"
+        )
+
+
+def _memory(x: Any) -> np.ndarray:
+    memory = backend_of(x).memory(x)
+    if memory is None:
+        raise InvalidInput(
+            "expected a tensor that lies row by row in the CPU's memory, got one on "
+            f"{backend_of(x).device_of(x)}, or a strided view; copy it with "
+            "B.copy_to(x, 'cpu'), or choose an engine for GPUs"
+        )
+    return memory
