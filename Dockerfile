@@ -9,7 +9,7 @@ FROM python:3.11-slim
 # EXTRA="chromium libatomic1" also allows `make check-pages`.
 ARG EXTRA=""
 RUN apt-get update \
- && apt-get install -y --no-install-recommends make $EXTRA \
+ && apt-get install -y --no-install-recommends g++ make $EXTRA \
  && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /book
@@ -18,8 +18,8 @@ ENV PIP_NO_CACHE_DIR=1
 
 # First what the environment is made of, so that an edit of a chapter does not redo it.
 COPY Makefile pyproject.toml requirements*.txt constraints*.txt README.md LICENSE ./
-COPY tools/setup_venv.py tools/
-RUN make setup
+COPY tools/setup_venv.py tools/build_horovod.py tools/
+RUN make setup horovod
 
 COPY . .
 RUN make book

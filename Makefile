@@ -5,6 +5,7 @@
 #   PYTHON=...        the Python to make the environment with
 #   TORCH_INDEX=...   a package index to take torch from, such as that of its CPU builds
 #   BACKENDS="torch"  the backends that run the notebooks
+#   BESIDE="..."      what else the tests require; "tensorflow horovod" is CI's choice
 
 SETUP ?= full
 ifeq ($(SETUP),full)
@@ -47,8 +48,8 @@ export TORCH_INDEX
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup book serve lab test check test-units test-notebooks test-torch \
-  check-pages execute bench clean
+.PHONY: help setup horovod if-horovod book serve lab test check test-units \
+  test-notebooks test-torch check-pages execute bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -57,6 +58,16 @@ help: ## list the targets
 setup: ## make or update the environment; the other targets do it for you
 	@$(PYTHON) -c "" 2>/dev/null || { echo "$(NO_PYTHON)"; exit 1; }
 	@$(PYTHON) tools/setup_venv.py $(SETUP)
+
+# Compiled once, 3 to 4 minutes; the wheel is kept in the user's cache.
+horovod: setup ## build Horovod for MXNet and PyTorch from source
+	@$(RUN) tools/build_horovod.py
+
+# The tests want it too, but run without it where there is no compiler.
+if-horovod: setup
+ifeq ($(SETUP),full)
+	@$(RUN) tools/build_horovod.py --if-possible
+endif
 
 # After a build that failed or was stopped, Sphinx would skip the pages it has read, and
 # their warnings with them. So only a finished build leaves its notes to the next.
@@ -89,12 +100,12 @@ check: setup ## style, types, import layers, line budget
 
 # One thread a process: the tests are many and small, and so are their tensors. The
 # set-up holds every backend it should, so here a missing one is a failure, no skip.
-test-units: setup ## unit and property tests
+test-units: if-horovod ## unit and property tests
 	@echo "== unit and property tests"
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
 	  $(RUN) -m pytest -q -n logical --maxprocesses 8
 
-test-notebooks: setup ## pytest --nbval chapters, once per backend
+test-notebooks: if-horovod ## pytest --nbval chapters, once per backend
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
 	  $(RUN) tools/run_notebooks.py $(BACKENDS)
 
@@ -104,7 +115,7 @@ test-torch: ## the same tests in the second environment: PyTorch alone, NumPy 2
 check-pages: book ## visit every page with Chromium
 	$(RUN) tools/check_pages.py
 
-execute: setup ## run the notebooks on every backend and store what they print
+execute: if-horovod ## run the notebooks on every backend and store what they print
 	$(RUN) tools/execute.py $(NOTEBOOKS)
 
 bench: setup ## what do simulated devices and an all-reduce cost?

@@ -1,8 +1,8 @@
 """What a chapter needs from Jupyter: `%load_ext d2lmulti.notebook`.
 
 It adds two cell magics. `%%tab torch` (or mxnet, paddle) runs the cell when
-`D2LMULTI_BACKEND` names that framework; `%%needs tensorflow` runs it where that module
-is installed, and elsewhere says what to install. Figures are sharp PNG in one style.
+`D2LMULTI_BACKEND` names that framework; `%%needs tensorflow` (or horovod) runs it where
+that module is installed, and elsewhere says how to. Figures are sharp PNG in one style.
 The page builder, the tests of the chapters and the script that executes them ask here
 too, so that all agree on what a tab is.
 Chapter: setup.
@@ -24,8 +24,11 @@ from d2lmulti.errors import InvalidInput
 TABS = {"torch": "PyTorch", "mxnet": "MXNet", "paddle": "Paddle"}
 """The key and the label of each framework tab, in the order of the page."""
 
-BESIDE = {"tensorflow": "'tensorflow-cpu==2.17.1'"}
-"""What a cell may need besides its framework, and what to install for it."""
+BESIDE = {
+    "tensorflow": "pip install 'tensorflow-cpu==2.17.1'",
+    "horovod": "make horovod, which compiles it with g++",
+}
+"""What a cell may need besides its framework, and how to install it."""
 
 _NEEDS_LINE = re.compile(r"\A\s*%%needs\b[ \t]*([^\n]*)(?:\n|\Z)")
 _TAB_LINE = re.compile(r"\A\s*%%tab\b[ \t]*([^\n]*)(?:\n|\Z)")
@@ -88,8 +91,11 @@ def current_tab() -> str:
 
 
 def module_needed(source: str) -> str | None:
-    """Return the module of a cell that begins with `%%needs MODULE`, as written."""
-    match = _NEEDS_LINE.match(source)
+    """Return the module of a cell that begins with `%%needs MODULE`, as written.
+
+    Before it, only the line of a tab may stand.
+    """
+    match = _NEEDS_LINE.match(without_tab_line(source))
     return match.group(1).strip() if match else None
 
 
@@ -174,7 +180,7 @@ def missing(module: str) -> str:
     """Say that a cell is skipped because a module is missing, and what to do."""
     return (
         f"skipped: this cell needs {module}, which is not installed here; on Python "
-        f"3.11 for Linux x86-64: pip install {BESIDE[module]}"
+        f"3.11 for Linux x86-64: {BESIDE[module]}"
     )
 
 

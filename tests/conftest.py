@@ -2,6 +2,7 @@
 
 pytest -m mxnet                        only this backend
 D2LMULTI_REQUIRE=torch,mxnet,paddle    a missing backend fails, it is not skipped
+D2LMULTI_REQUIRE=...,horovod           the same for Horovod
 HYPOTHESIS_PROFILE=thorough            forty times as many examples
 """
 
@@ -29,6 +30,7 @@ from hypothesis import HealthCheck, settings
 from d2lmulti.backends import backend_names, get_backend
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.errors import BackendNotInstalled
+from d2lmulti.notebook import is_installed
 
 ALL = (*backend_names(), "reference")
 
@@ -63,15 +65,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(f"{bug}\n    {', '.join(tests)}")
 
 
+def _is_required(name: str) -> bool:
+    return name in os.environ.get("D2LMULTI_REQUIRE", "").replace(" ", "").split(",")
+
+
 def _load(name: str) -> Backend:
     """Import a backend; where it is missing, skip, or fail if it is required."""
-    required = os.environ.get("D2LMULTI_REQUIRE", "").replace(" ", "").split(",")
     try:
         with warnings.catch_warnings():  # a framework may warn while it is imported
             warnings.simplefilter("ignore")
             return get_backend(name)
     except BackendNotInstalled as error:
-        if name in required:
+        if _is_required(name):
             pytest.fail(f"D2LMULTI_REQUIRE names {name}: {error}", pytrace=False)
         pytest.skip(str(error))
 
@@ -96,6 +101,15 @@ def framework(request: pytest.FixtureRequest) -> Backend:
 def load() -> Callable[[str], Backend]:
     """`load(name)`: one backend by name; skips where it is missing."""
     return _load
+
+
+@pytest.fixture(scope="session")
+def horovod() -> None:
+    """Ask for Horovod: where it is missing, skip, or fail if it is required."""
+    if not is_installed("horovod"):
+        if _is_required("horovod"):
+            pytest.fail("D2LMULTI_REQUIRE names horovod; make horovod", pytrace=False)
+        pytest.skip("needs Horovod: make horovod, with a C++ compiler (g++)")
 
 
 @pytest.fixture(scope="session")

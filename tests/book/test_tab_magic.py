@@ -16,6 +16,7 @@ from d2lmulti.notebook import (
     current_tab,
     gpus_needed,
     kernel_environment,
+    module_needed,
     tab_of,
     without_tab_line,
 )
@@ -66,7 +67,7 @@ def test_an_exception_names_the_line_that_the_reader_sees(shell):
 
 
 def test_a_cell_that_needs_a_module_runs_where_it_is_installed(shell, monkeypatch):
-    monkeypatch.setitem(BESIDE, "sys", "sys")
+    monkeypatch.setitem(BESIDE, "sys", "make sys")
     result, _ = run(shell, "%%needs sys\nn = 1\nn / 0")
     assert isinstance(result.error_in_exec, ZeroDivisionError)
     assert shell.user_ns["n"] == 1
@@ -89,7 +90,19 @@ def test_a_cell_cannot_need_just_anything(shell):
 
 def test_what_to_install_is_the_pin_of_the_full_set_up():
     pins = (ROOT / "requirements.txt").read_text().split()
-    assert {pin.strip("'") for pin in BESIDE.values()} <= set(pins)
+    how = BESIDE["tensorflow"].removeprefix("pip install ").strip("'")
+    assert how in pins
+
+
+def test_a_tab_may_need_a_module_too(shell, monkeypatch):
+    monkeypatch.setitem(sys.modules, "horovod", None)
+    source = "%%tab mxnet\n%%needs horovod\nm = 1 / 0"
+    assert module_needed(source) == "horovod"
+    result, shown = run(shell, source)
+    assert result.success
+    assert "make horovod" in shown
+    result, shown = run(shell, source.replace("mxnet", "torch"))
+    assert (result.success, shown) == (True, "")
 
 
 @pytest.mark.parametrize("line", ["%%tab", "%%tab tensorflow", "%%tab torch mxnet"])
