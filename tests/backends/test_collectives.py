@@ -280,7 +280,7 @@ def test_maximum_takes_the_larger_and_leaves_the_rest(B, device, dtype):
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("op", ["sum", "max"])
 def test_out_of_numpys_reach_the_backend_does_the_same(B, name, op, monkeypatch):
-    """Where memory lies on a GPU, every transfer is a read and a write of the backend."""
+    """Memory on a GPU is read and written by the backend, transfer by transfer."""
     rng = np.random.default_rng(0)
     for ranks, length in [(2, 5), (3, 1), (5, 13), (8, 0)]:
         start = vectors(rng, ranks, (length,), "float32")
