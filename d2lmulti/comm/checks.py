@@ -67,11 +67,23 @@ def _check_list(data: Sequence[Any]) -> None:
             "tensors of one framework",
             "convert with B.array(other.numpy(x))",
         )
-    if len({id(x) for x in data}) < len(data):
+    if _share_storage(data):
         raise InvalidInput(
             "expected a tensor of its own for every rank, got one tensor twice; give "
             "each device its own copy with get_params or B.copy_to"
         )
+
+
+def _share_storage(data: Sequence[Any]) -> bool:
+    """Tell whether two entries are one tensor, or two handles on one (a gradient's)."""
+    B = backend_of(data[0])
+    memories = [B.memory(x) for x in data]
+    where = [
+        id(x) if memory is None or not memory.size
+        else memory.__array_interface__["data"][0]
+        for x, memory in zip(data, memories, strict=True)
+    ]  # fmt: skip
+    return len(set(where)) < len(where)
 
 
 def _form(x: Any, shape: Sequence[int]) -> str:

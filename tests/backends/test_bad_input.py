@@ -40,6 +40,11 @@ def quick(B: Backend, **settings: object) -> object:
     )
 
 
+def gradient_twice(B: Backend) -> list[Tensor]:
+    p = replicas(B, 1)[0][0]
+    return [B.grad(p), B.grad(p)]  # MXNet and Paddle make a new handle each time
+
+
 def trained(B: Backend, k: int, examples: int, labelled: int) -> float:
     X, y = np.ones((examples, 1, 28, 28)), np.zeros(labelled, "int64")
     places = [f"sim:{i}" for i in range(k)]
@@ -114,6 +119,9 @@ CAUSES: dict[str, tuple[Callable[[Backend], object], str, str, str]] = {
     "frameworks that differ": (
         lambda B: allreduce([ones(B, 2), np.ones(2)]),
         "a tensor of torch", "numpy.ndarray", "array(values, device)",
+    ),
+    "one gradient twice": (
+        lambda B: allreduce(gradient_twice(B)), "of its own", "one tensor twice", "copy",
     ),
     "one tensor twice": (
         lambda B: allreduce([ones(B, 2)] * 2), "of its own", "one tensor twice", "copy",

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backends import backend_of
+from ...backends import backend_of, checks
 from ...backends.sizes import element_count
 from ...plans.rounds import Round, make_round
 from . import Combine
@@ -66,15 +66,17 @@ class LocalTransport:
 
 def _exchange_memory(memories: Sequence[Any], round: Round, combine: Combine) -> None:
     merge = np.maximum if combine == "max" else np.add
-    kept = {
-        i: memories[t.source][t.source_first : t.source_first + t.length].copy()
-        for i, t in enumerate(round.transfers)
-        if i in round.overtaken
-    }
-    for i, t in enumerate(round.transfers):
-        part = memories[t.target][t.target_first : t.target_first + t.length]
-        source = memories[t.source][t.source_first : t.source_first + t.length]
+    sources = [_part(memories[t.source], t.source_first, t.length) for t in round]
+    for i in round.overtaken:
+        sources[i] = sources[i].copy()
+    for t, source in zip(round.transfers, sources, strict=True):
+        part = _part(memories[t.target], t.target_first, t.length)
         if t.add:
-            merge(part, kept.get(i, source), out=part)
+            merge(part, source, out=part)
         else:
-            np.copyto(part, kept.get(i, source))
+            np.copyto(part, source)
+
+
+def _part(memory: np.ndarray, first: int, length: int) -> np.ndarray:
+    checks.part(memory, first, first + length)
+    return memory[first : first + length]
