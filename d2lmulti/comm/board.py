@@ -11,12 +11,14 @@ import mmap
 import os
 import struct
 import time
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-_FORM = struct.Struct("<qqqdQH")  # version, state, number, since, waits for, length
+# Version and beats, each written alone; then state, call, since, waits for, length.
+_HEAD, _FORM = struct.Struct("<qq"), struct.Struct("<qqdQH")
+_START = _HEAD.size + _FORM.size
 _ROW = 512
-_TEXT = _ROW - _FORM.size
 
 STARTING, RUNNING, FINISHED, FAILED = range(4)
 
@@ -30,15 +32,20 @@ class Row(NamedTuple):
     waits_for: tuple[int, ...]
     call: str
 
+    @property
+    def ended(self) -> bool:
+        """Whether this rank will make no more calls."""
+        return self.state in (FINISHED, FAILED)
+
     def in_words(self) -> str:
         """Say it in a few words."""
         if self.state == STARTING:
             return "still starting"
-        if self.state in (FINISHED, FAILED):
+        if self.ended:
             return "finished" if self.state == FINISHED else "failed"
         if not self.number:
             return "before its first call"
-        return f"{'in' if self.waits_for else 'after'} call {self.number}, {self.call}"
+        return f"at call {self.number}, {self.call}"
 
 
 class Board:
@@ -48,11 +55,22 @@ class Board:
         with open(path, "r+b") as file:
             self._memory = mmap.mmap(file.fileno(), size * _ROW)
         self.size, self.rank = size, rank
+        self._at = rank * _ROW
         self._state, self._number, self._call = STARTING, 0, ""
+        self._version = self._beats = 0
+
+    @staticmethod
+    @cache  # a row has one writer
+    def mine() -> Board | None:
+        """Open the board on which `launch` has given this process a row, if it did."""
+        if "D2LMULTI_BOARD" not in os.environ:
+            return None
+        size, rank = os.environ["D2LMULTI_WORLD_SIZE"], os.environ["D2LMULTI_RANK"]
+        return Board(os.environ["D2LMULTI_BOARD"], int(size), int(rank))
 
     @staticmethod
     def create(path: Path, size: int) -> None:
-        """Make an empty board."""
+        """Make an empty board: all ranks are starting."""
         path.write_bytes(bytes(size * _ROW))
 
     def set_state(self, state: int) -> None:
@@ -69,16 +87,26 @@ class Board:
         """Note for whom this rank waits from now on; for nobody, without ranks."""
         self._write(sum(1 << min(rank, 63) for rank in ranks))
 
+    def beat(self) -> None:
+        """Note that this rank has looked again, and still waits."""
+        self._beats += 1
+        struct.pack_into("<q", self._memory, self._at + 8, self._beats)
+
+    def beats(self, rank: int) -> int:
+        """Count how often that rank has looked for what it waits for."""
+        return int(struct.unpack_from("<q", self._memory, rank * _ROW + 8)[0])
+
     def read(self, rank: int) -> Row:
         """Read the row of a rank."""
+        at = rank * _ROW
         while True:  # again, while its writer is at it
-            at = rank * _ROW
             row = self._memory[at : at + _ROW]
-            version, state, number, since, mask, length = _FORM.unpack_from(row)
-            if version % 2 == 0 and self._memory[at : at + 8] == row[:8]:
+            (version, _), again = _HEAD.unpack_from(row), self._memory[at : at + 8]
+            if version % 2 == 0 and again == row[:8]:
                 break
+        state, number, since, mask, length = _FORM.unpack_from(row, _HEAD.size)
         waits_for = tuple(i for i in range(64) if mask >> i & 1)
-        text = row[_FORM.size : _FORM.size + length].decode("utf-8", "replace")
+        text = row[_START : _START + length].decode("utf-8", "replace")
         return Row(state, number, since, waits_for, text)
 
     def in_words(self) -> str:
@@ -93,16 +121,11 @@ class Board:
             lines.append(line)
         return "\n".join(lines)
 
-    def close(self) -> None:
-        """Let go of the memory."""
-        self._memory.close()
-
     def _write(self, mask: int) -> None:
-        text = self._call.encode()[:_TEXT]
-        at = self.rank * _ROW
-        (version,) = struct.unpack_from("<q", self._memory, at)
-        values = (self._state, self._number, time.monotonic(), mask, len(text))
-        struct.pack_into("<q", self._memory, at, version + 1)
-        _FORM.pack_into(self._memory, at, version + 1, *values)
-        self._memory[at + _FORM.size : at + _FORM.size + len(text)] = text
-        struct.pack_into("<q", self._memory, at, version + 2)
+        text = self._call.encode()[: _ROW - _START]
+        at, values = self._at, (self._state, self._number, time.monotonic(), mask)
+        struct.pack_into("<q", self._memory, at, self._version + 1)
+        _FORM.pack_into(self._memory, at + _HEAD.size, *values, len(text))
+        self._memory[at + _START : at + _START + len(text)] = text
+        self._version += 2
+        struct.pack_into("<q", self._memory, at, self._version)

@@ -58,7 +58,7 @@ def allreduce(
         algorithm = choose_allreduce(group.size, nbytes(data[0]))
     plan = algorithm if callable(algorithm) else partial(_rounds, algorithm)
     rounds = plan(group.size, element_count(data[0]))
-    run_plan(data, rounds, group, op, "all-reduce")
+    run_plan(data, rounds, group, op, f"{op} all-reduce")
     if op == "mean":
         for x in data:
             _divide_(x, group.size)
@@ -88,7 +88,7 @@ def reduce(
     group = group_for(len(data), group)
     _check_root(root, group)
     rounds = plans.reduce(group.size, element_count(data[0]), root)
-    run_plan(data, rounds, group, op, f"reduce to rank {root}")
+    run_plan(data, rounds, group, op, f"{op} reduce to rank {root}")
     if op == "mean" and root in group.local_ranks:
         _divide_(data[group.local_ranks.index(root)], group.size)
 
@@ -122,7 +122,7 @@ def reduce_scatter(
     work = [B.copy_to(x, B.device_of(x)) for x in data]
     length = element_count(data[0])
     rounds = plans.reduce_scatter(group.size, length)
-    run_plan(work, rounds, group, op, "reduce-scatter")
+    run_plan(work, rounds, group, op, f"{op} reduce-scatter")
     bounds = even_bounds(length, group.size)
     parts = []
     for x, rank in zip(work, group.local_ranks, strict=True):
@@ -191,7 +191,7 @@ def run_plan(
     combine: Combine = "max" if op == "max" else "sum"  # a mean is divided later
     if len(group.local_ranks) < group.size:
         form = f"{tuple(data[0].shape)} {backend_of(data[0]).dtype_of(data[0])}"
-        group.transport.begin(f"{call} ({op}) of {form}")
+        group.transport.begin(f"{call} of {form}")
     for round in rounds:
         group.transport.exchange(data, round, combine)
         for ledger in open_ledgers():

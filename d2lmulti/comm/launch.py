@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import sys
 import time
 import traceback
@@ -24,6 +25,7 @@ import cloudpickle
 from ..errors import InvalidInput
 from . import engine as engines
 from .board import FAILED, FINISHED, RUNNING, Board
+from .patience import RankGone
 from .processes import (
     Process,
     ProcessFailed,
@@ -32,8 +34,10 @@ from .processes import (
     environment,
     free_port,
     spawn,
+    state_of,
 )
 
+_GRACE = 0.2  # seconds in which all that fail for one reason do so
 _START = "from d2lmulti.comm.launch import work; work()"
 
 
@@ -91,21 +95,26 @@ def work() -> None:
     end_with_launcher()
     folder = Path(os.environ["D2LMULTI_FOLDER"])
     place = engines.find_place()
-    board = Board(os.environ["D2LMULTI_BOARD"], place.size, place.rank)
+    board = Board.mine()
     try:
         with open(folder / "function", "rb") as file:
             function, args, kwargs = pickle.load(file)
-        board.set_state(RUNNING)
+        if board:
+            board.set_state(RUNNING)
         engines.start()
         value = function(*args, **kwargs)
         engines.stop()
         with open(folder / f"rank {place.rank}.value", "wb") as file:
             cloudpickle.dump(value, file)
-        board.set_state(FINISHED)
+        if board:
+            board.set_state(FINISHED)
         status = 0
-    except BaseException:
-        board.set_state(FAILED)
+    except BaseException as error:
+        if board:
+            board.set_state(FAILED)
         traceback.print_exc()
+        blame = f"{isinstance(error, RankGone):d} {time.monotonic()}"
+        (folder / f"rank {place.rank}.failed").write_text(blame)
         status = 1
     sys.stdout.flush()
     sys.stderr.flush()
@@ -127,8 +136,9 @@ def _run_once(
             "D2LMULTI_TIMEOUT": str(timeout),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(free_port()),
-            "OMP_NUM_THREADS": str(threads),
         }
+        for library in ("OMP", "MKL", "OPENBLAS"):
+            common[f"{library}_NUM_THREADS"] = str(threads)
         if engine is not None:
             common["D2LMULTI_ENGINE"] = engine
         if backend is not None:
@@ -151,24 +161,48 @@ def _run_once(
 
 def _wait(group: Sequence[Process], timeout: float, folder: Path) -> None:
     until = time.monotonic() + timeout
-    alive = list(group)
-    while alive:
-        for process in alive:
-            if code := process.popen.poll():
-                raise ProcessFailed(
-                    f"expected every rank to end well, got exit code {code} from "
-                    f"{process.name}; the others were ended. Its last words:\n"
-                    + process.last_words()
-                )
-        alive = [process for process in alive if process.popen.returncode is None]
-        if alive and time.monotonic() > until:
-            board = Board(folder / "board", len(group))
-            raise ProcessFailed(
-                f"expected all ranks to end within {timeout:g} seconds, got "
-                f"{', '.join(process.name for process in alive)} still running; all "
-                "were ended. Who did what:\n" + board.in_words()
-            )
+    while any([process.popen.poll() is None for process in group]):
+        if any(process.popen.returncode for process in group):
+            time.sleep(_GRACE)
+            break
+        if time.monotonic() > until:
+            raise _out_of_time(group, timeout, folder)
         time.sleep(0.01)
+    failed = [process for process in group if process.popen.poll()]
+    if failed:
+        first = min(failed, key=_blame)
+        raise ProcessFailed(
+            f"expected every rank to end well, got {_ending(first.popen.returncode)} "
+            f"from {first.name}; the others were ended. Its last words:\n"
+            + first.last_words()
+        )
+
+
+def _blame(process: Process) -> tuple[float, ...]:
+    """Sort by who is to blame: killed, then failed by itself, then left waiting."""
+    told = process.folder / f"{process.name}.failed"
+    return tuple(map(float, told.read_text().split())) if told.exists() else (0, 0)
+
+
+def _ending(code: int) -> str:
+    if code < 0 and -code in {*signal.Signals}:
+        return f"{signal.Signals(-code).name} (it was killed)"
+    return f"exit code {code}"
+
+
+def _out_of_time(
+    group: Sequence[Process], timeout: float, folder: Path
+) -> ProcessFailed:
+    alive = [process for process in group if process.popen.poll() is None]
+    stopped = [p.name for p in alive if state_of(p.popen.pid) == "T"]
+    return ProcessFailed(
+        f"expected all ranks to end within {timeout:g} seconds, got "
+        f"{', '.join(process.name for process in alive)} still running; all were ended."
+        + "".join(
+            f" The process of {name} was stopped by a signal." for name in stopped
+        )
+        + f" Who did what:\n{Board(folder / 'board', len(group)).in_words()}"
+    )
 
 
 def _pickled(

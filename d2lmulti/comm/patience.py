@@ -1,7 +1,8 @@
 """Waiting for another rank: a short look, then let others work, then sleep.
 
 With as many ranks as cores, a rank that spins steals the time of the one it waits for.
-Whoever waits long looks at the board, and fails rather than wait for ever.
+Whoever waits long looks at the board: where everybody waits for somebody, or for one
+that has ended, nobody will ever move again, and an error says who does what.
 """
 
 from __future__ import annotations
@@ -10,64 +11,79 @@ import os
 import time
 
 from ..errors import D2LMultiError
-from .board import FAILED, FINISHED, Board
+from .board import RUNNING, Board, Row
 
 _LOOKS = 50  # at a microsecond each
 _YIELDS = 200
-_NAP = 0.0005  # seconds
-_LOOK_AT_BOARD = 0.05
+_NAPS = 40  # short ones, then long ones
+_NAP, _LONG_NAP = 5e-5, 5e-4  # seconds
+_BOARD_EVERY = 0.05
 
 _yield = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 class RankGone(D2LMultiError, RuntimeError):
-    """The rank that this one waits for has ended, or makes another call."""
+    """This rank waits in vain: another has ended, or makes another call."""
 
 
 class Patience:
-    """How this rank waits; `reset` when there was something to do."""
+    """How a rank waits: `wait` as long as there is nothing to do, then `reset`."""
 
-    def __init__(self, board: Board | None) -> None:
-        self.board = board
+    def __init__(self, board: Board) -> None:
+        self._board = board
         self._turns, self._next_look, self._noted = 0, 0.0, False
+        self._seen: tuple[dict[int, Row], dict[int, int]] = {}, {}
 
     def reset(self) -> None:
-        """Begin anew."""
-        if self._turns:
-            self._turns = 0
-            if self._noted and self.board:
-                self.board.wait_for()
-                self._noted = False
+        """Begin anew, because something has arrived."""
+        self._turns = 0
+        if self._noted:
+            self._board.wait_for()
+            self._noted = False
 
     def wait(self, *ranks: int) -> None:
         """Wait a little for these ranks; raise `RankGone` where it is in vain."""
         self._turns += 1
+        naps = self._turns - _LOOKS - _YIELDS
         if self._turns < _LOOKS:
             return
-        if self._turns < _LOOKS + _YIELDS:
+        if naps < 0:
             _yield()
             return
-        if self._turns == _LOOKS + _YIELDS:
-            self._next_look = time.monotonic() + _LOOK_AT_BOARD
-        time.sleep(_NAP)
-        if self.board and time.monotonic() > self._next_look:
-            self._next_look += _LOOK_AT_BOARD
-            self._look(*ranks)
-
-    def _look(self, *ranks: int) -> None:
-        board = self.board
-        if board is None:
-            return
-        if not self._noted:
-            board.wait_for(*ranks)
+        if naps == 0:
+            self._next_look = time.monotonic() + _BOARD_EVERY
+        time.sleep(_NAP if naps < _NAPS else _LONG_NAP)
+        if not self._noted and naps > _NAPS:
+            self._board.wait_for(*ranks)
             self._noted = True
-        mine = board.read(board.rank)
-        for rank in ranks:
-            row = board.read(rank)
-            other = row.number == mine.number and row.call != mine.call
-            if row.state in (FINISHED, FAILED) or other:
-                raise RankGone(
-                    f"expected every rank to make the same calls, but rank "
-                    f"{board.rank} waits in call {mine.number}, {mine.call}, and rank "
-                    f"{rank} is {row.in_words()}"
-                )
+        if self._noted:
+            self._board.beat()
+            if time.monotonic() > self._next_look:
+                self._next_look += _BOARD_EVERY
+                self._look()
+
+    def _look(self) -> None:
+        """Raise if all in the chain of waiting have looked twice and nothing moved."""
+        board, chain = self._board, {}
+        ahead = [board.rank]
+        while ahead:
+            rank = ahead.pop()
+            row = chain[rank] = board.read(rank)
+            if not row.ended and not row.waits_for:
+                return  # this one is at work
+            if row.state == RUNNING:
+                ahead += [other for other in row.waits_for if other not in chain]
+        beats = {rank: board.beats(rank) for rank in chain}
+        rows, before = self._seen
+        if rows != chain:
+            self._seen = chain, beats
+        elif all(row.ended or beats[r] > before[r] + 1 for r, row in chain.items()):
+            raise self.in_vain()
+
+    def in_vain(self) -> RankGone:
+        """Make the error that says what every rank does."""
+        return RankGone(
+            f"expected every rank to make the same calls, but rank {self._board.rank} "
+            "waits in vain; make sure that all ranks come to the same calls, with the "
+            f"same shapes. Who does what:\n{self._board.in_words()}"
+        )

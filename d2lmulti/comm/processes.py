@@ -111,6 +111,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def state_of(pid: int) -> str:
+    """Give the letter of a process's state (R, S, T, ...), or nothing if unknown."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:  # another system, or it has just ended
+        return ""
+    return text.rpartition(")")[2].split()[0]
+
+
 def _wait_for_end(pipe: int) -> None:
     while os.read(pipe, 1):  # an empty answer is the end of the pipe
         continue

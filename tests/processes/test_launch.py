@@ -2,47 +2,234 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import d2lmulti
-from d2lmulti.backends.protocol import Backend
-from d2lmulti.comm.engine import started
+from d2lmulti.comm.board import RUNNING, STARTING, Board
+from d2lmulti.comm.engine import start, started
 from d2lmulti.comm.launch import launch
-from d2lmulti.plans.allreduce import ALLREDUCE
+from d2lmulti.comm.processes import ProcessFailed
+from d2lmulti.errors import InvalidInput
+
+pytestmark = pytest.mark.reference  # NumPy's processes start in half a second
 
 
-def sums(lengths: list[int], dtypes: list[str]) -> list[Any]:
-    """All-reduce on every rank, by every algorithm; called in each process."""
-    B, group = d2lmulti.get_backend(), started()
-    rank, found = group.local_ranks[0], []
-    print("rank", rank)
-    for algorithm in ALLREDUCE:
-        for length in lengths:
-            for dtype in dtypes:
-                x = B.array(values(rank, length, dtype))
-                d2lmulti.allreduce([x], algorithm)
-                found.append(B.numpy(x))
-    return found
+def run(function, n=2, *args, **options):
+    return launch(function, n, *args, backend="reference", **options)
 
 
-def values(rank: int, length: int, dtype: str) -> np.ndarray:
-    return (np.random.default_rng(rank).normal(size=length) * 9).astype(dtype)
+def test_values_and_output_come_in_rank_order() -> None:
+    def work(first, *, second):
+        group = started()
+        rank = group.local_ranks[0]
+        time.sleep(0.2 * (1 - rank))  # rank 1 ends before rank 0
+        print(f"first line of {rank}\nsecond line")
+        print("warned", file=sys.stderr)
+        return rank, group.size, first, second, os.environ["OMP_NUM_THREADS"]
+
+    done = run(work, 2, "a", second="b", threads=3)
+    assert done.values == [(rank, 2, "a", "b", "3") for rank in range(2)]
+    assert repr(done).splitlines() == [
+        f"rank {rank}: {line}"
+        for rank in range(2)
+        for line in (f"first line of {rank}", "second line")
+    ]
+    assert done.errors == ["warned\n"] * 2
+    assert done.restarts == 0
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_a_plan_gives_the_same_bits_as_in_one_process(B: Backend, n: int) -> None:
-    lengths, dtypes = [0, 1, 5, 100_003], ["float32", "float64", "int64"]
-    run = launch(sums, n, lengths, dtypes, backend=B.name)
-    assert repr(run) == "\n".join(f"rank {rank}: rank {rank}" for rank in range(n))
-    want = []
-    for algorithm in ALLREDUCE:
-        for length in lengths:
-            for dtype in dtypes:
-                data = [B.array(values(rank, length, dtype)) for rank in range(n)]
-                d2lmulti.allreduce(data, algorithm)
-                want.append(B.numpy(data[0]))
-    for got in run.values:
-        assert [x.tobytes() for x in got] == [x.tobytes() for x in want]
+def test_the_first_failure_is_shown_and_all_are_stopped(tmp_path: Path) -> None:
+    def work():
+        rank = started().local_ranks[0]
+        (tmp_path / str(rank)).write_text(str(os.getpid()))
+        if rank == 1:
+            while not (tmp_path / "0").exists():
+                time.sleep(0.01)
+            raise ZeroDivisionError("of rank 1")
+        # Without rank 1 this fails too, but later and because of it.
+        d2lmulti.allreduce([d2lmulti.get_backend().array([1.0])])
+        time.sleep(60)
+
+    with pytest.raises(ProcessFailed, match="exit code 1 from rank 1") as caught:
+        run(work)
+    assert "ZeroDivisionError: of rank 1" in str(caught.value)
+    assert_ended(tmp_path)
+
+
+def test_different_calls_are_an_error_that_names_ranks_and_calls() -> None:
+    def work(shapes, algorithm):
+        x = d2lmulti.get_backend().zeros(shapes[started().local_ranks[0]], "float32")
+        if algorithm == "native":
+            started().transport.begin(f"all-reduce of {x.shape}")
+            started().transport.run_native("allreduce", [x])
+        elif algorithm == "none":
+            call = (d2lmulti.reduce, d2lmulti.broadcast)[started().local_ranks[0]]
+            call([x], 0)
+        else:
+            d2lmulti.allreduce([x], algorithm)
+
+    for algorithm in ("ring", "native"):
+        with pytest.raises(ProcessFailed, match="expected every rank to make the same"):
+            run(work, 2, [(5,), (6,)], algorithm)
+    with pytest.raises(ProcessFailed) as caught:  # both wait, each in another call
+        run(work, 2, [(5,), (5,)], "none")
+    for line in (
+        "RankGone: expected every rank to make the same calls",
+        "rank 0: at call 1, sum reduce to rank 0 of (5,) float32; waits for rank 1 si",
+        "rank 1: at call 1, broadcast from rank 0 of (5,) float32; waits for rank 0 si",
+    ):
+        assert line in str(caught.value)
+
+
+def test_a_rank_that_has_finished_keeps_nobody_waiting() -> None:
+    def work():
+        if started().local_ranks[0] == 0:
+            d2lmulti.allreduce([d2lmulti.get_backend().array([1.0])], "ring")
+
+    with pytest.raises(ProcessFailed, match="rank 1: finished"):
+        run(work)
+
+
+def test_a_rank_that_hangs_is_named() -> None:
+    def work():
+        x = d2lmulti.get_backend().array([1.0])
+        d2lmulti.allreduce([x])
+        if started().local_ranks[0] == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        d2lmulti.allreduce([x])
+
+    with pytest.raises(ProcessFailed) as caught:
+        run(work, timeout=4)
+    assert "within 4 seconds, got rank 0, rank 1 still running" in str(caught.value)
+    assert "The process of rank 1 was stopped by a signal." in str(caught.value)
+    lines = str(caught.value).splitlines()[-2:]
+    assert lines[0].startswith("rank 0: at call 2, sum all-reduce of (1,) float64")
+    assert "; waits for rank 1 since " in lines[0]
+    assert lines[1] == "rank 1: at call 1, sum all-reduce of (1,) float64"
+
+
+def test_a_group_is_started_again(tmp_path: Path) -> None:
+    def work(kills):
+        attempt = int(os.environ["D2LMULTI_RESTART"])
+        x = d2lmulti.get_backend().array([1.0])
+        d2lmulti.allreduce([x])
+        if started().local_ranks[0] == attempt % 2 and attempt < kills:
+            os.kill(os.getpid(), signal.SIGKILL)
+        d2lmulti.allreduce([x])
+        return float(x.value[0]), attempt
+
+    done = run(work, 2, 2, restarts=2)
+    assert (done.values, done.restarts) == ([(4.0, 2)] * 2, 2)
+    with pytest.raises(
+        ProcessFailed, match=r"got SIGKILL \(it was killed\) from rank 1"
+    ):
+        run(work, 2, 2, restarts=1)
+
+
+LAUNCHER = """
+import os, subprocess, sys, time
+from pathlib import Path
+from d2lmulti.comm.launch import launch
+from d2lmulti.comm.engine import started
+
+def work(folder):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    path = Path(folder) / str(started().local_ranks[0])
+    path.with_suffix(".child").write_text(str(child.pid))
+    path.write_text(os.environ["D2LMULTI_FOLDER"] + " " + str(os.getpid()))
+    time.sleep(60)
+
+launch(work, 2, sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_the_whole_tree_ends_with_the_launcher(tmp_path: Path, how: int) -> None:
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stderr=subprocess.DEVNULL,
+    )
+    wait_until(lambda: all((tmp_path / name).exists() for name in "01"))
+    launcher.send_signal(how)
+    launcher.wait()
+    assert_ended(tmp_path)
+    folder = (tmp_path / "0").read_text().split()[0]
+    wait_until(lambda: not Path(folder).exists())
+
+
+def test_nobody_is_told_what_is_not_there(tmp_path: Path) -> None:
+    Board.create(tmp_path / "board", 2)
+    board = Board(tmp_path / "board", 2, 1)
+    assert board.read(0).state == STARTING
+    board.set_state(RUNNING)
+    board.begin("a call " + "long " * 200)
+    board.wait_for(0)
+    assert board.in_words().startswith("rank 0: still starting\nrank 1: at call 1, a c")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"n": 0}, "at least 1 process, got 0"),
+        ({"threads": 0}, "at least 1 thread, got 0"),
+        ({"restarts": -1}, "at least 0 restarts, got -1"),
+        ({"timeout": 0}, "timeout above 0 seconds"),
+        ({"engine": "telepathy"}, "shared_memory.* as engine, got 'telepathy'"),
+    ],
+)
+def test_impossible_groups(options: dict, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        launch(lambda: None, **options)
+
+
+def test_a_process_outside_a_launch_cannot_start() -> None:
+    with pytest.raises(InvalidInput, match="a process that a launcher has started"):
+        start()
+    assert started() is None
+
+
+def assert_ended(folder: Path) -> None:
+    """Every process whose number stands in a file of `folder` has ended."""
+    for path in folder.iterdir():
+        pid = int(path.read_text().split()[-1])
+        wait_until(lambda pid=pid: not alive(pid))
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"  # a child of nobody may stay listed for a moment
+
+
+def wait_until(true, seconds: float = 20) -> None:
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def test_a_function_of_a_module_that_others_cannot_find(tmp_path: Path) -> None:
+    path = tmp_path / "far_away.py"
+    path.write_text(
+        "def answer(x):\n    return helper(x)\ndef helper(x):\n    return 2 * x"
+    )
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("far_away", path)
+    module = sys.modules["far_away"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    try:
+        assert run(module.answer, 1, np.float32(21)).values == [42]
+    finally:
+        del sys.modules["far_away"]

@@ -18,9 +18,10 @@ import numpy as np
 from ...backends import backend_of
 from ...errors import InvalidInput
 from ...plans.rounds import Round
+from .. import slots
 from ..board import Board
 from ..channel import SPACE, Channel, OtherMessage, Receiving, Sending
-from ..patience import Patience, RankGone
+from ..patience import Patience
 from ..place import Place
 from . import Combine
 
@@ -29,34 +30,38 @@ _COMBINE: dict[Combine, np.ufunc] = {"sum": np.add, "max": np.maximum}
 
 def connect(place: Place) -> SharedMemory:
     """Join the group whose board this process was given."""
-    if "D2LMULTI_BOARD" not in os.environ:
+    board = Board.mine()
+    if board is None:
         raise InvalidInput(
             "expected to share memory with processes that d2lmulti.comm.launch has "
             "started, got another launcher; choose the engine of that launcher"
         )
-    return SharedMemory(place, Path(os.environ["D2LMULTI_BOARD"]))
+    return SharedMemory(place, board, Path(os.environ["D2LMULTI_FOLDER"]) / "memory")
 
 
 class SharedMemory:
-    """The transport of one rank; `board` is the group's file, memory lies beside it."""
+    """The transport of one rank; the ranks share the file `memory`."""
 
     name = "shared_memory"
     point_to_point = True
-    native: frozenset[str] = frozenset()
+    native = frozenset({"allreduce"})
 
-    def __init__(self, place: Place, board: Path) -> None:
+    def __init__(self, place: Place, board: Board, memory: Path) -> None:
         self.rank, self.size = place.rank, place.size
-        self._board = Board(board, place.size, place.rank)
-        self._patience = Patience(self._board)
-        total = place.size**2 * SPACE
-        descriptor = os.open(board.with_name("memory"), os.O_RDWR | os.O_CREAT, 0o600)
-        os.ftruncate(descriptor, total)  # the first makes zeros, the others nothing
-        memory = np.frombuffer(mmap.mmap(descriptor, total), np.uint8)
-        os.close(descriptor)
-        rings = memory.reshape(place.size, place.size, SPACE)
-        self._to = [Channel(rings[place.rank, other]) for other in range(place.size)]
-        self._from = [Channel(rings[other, place.rank]) for other in range(place.size)]
+        self._board, self._patience = board, Patience(board)
+        size, rank = place.size, place.rank
+        parts = [size**2 * SPACE, slots.space(size), size]
+        whole = _map(memory, sum(parts))
+        rings, posts, mapped = np.split(whole, np.cumsum(parts)[:-1])
+        self._slots = slots.Slots(posts, rank, size, self._patience)
+        rings = rings.reshape(size, size, SPACE)
+        self._to = [Channel(ring) for ring in rings[rank]]
+        self._from = [Channel(ring) for ring in rings[:, rank]]
         self._call, self._code = "", 0
+        mapped[rank] = 1
+        with slots.fence:
+            if mapped.all():  # without a name, the memory ends with the processes
+                memory.unlink(missing_ok=True)
 
     def begin(self, call: str) -> None:
         """Note the next call on the board; its code goes with every message."""
@@ -68,7 +73,7 @@ class SharedMemory:
         self, data: Sequence[Any], round: Round, combine: Combine = "sum"
     ) -> None:
         """Carry out this rank's share of a round, in place."""
-        memory = _memory(data[0])
+        memory = view(data[0])
         sends: dict[int, list[Sending]] = {}
         mine = [t for t in round.transfers if self.rank in (t.source, t.target)]
         into = [
@@ -93,11 +98,13 @@ class SharedMemory:
         self._move(sends, receives)
 
     def run_native(self, what: str, data: Sequence[Any], op: Combine = "sum") -> Any:
-        """Run one of the collectives named in `native`."""
-        raise InvalidInput(
-            f"expected one of {', '.join(sorted(self.native)) or 'none'} as native "
-            f"collective of {self.name}, got {what!r}; run a plan"
-        )
+        """Sum (or take the maximum) in rank order through the slots, in place."""
+        if what not in self.native:
+            raise InvalidInput(
+                f"expected {', '.join(self.native)} as native collective of "
+                f"{self.name}, got {what!r}; run a plan"
+            )
+        self._slots.allreduce(view(data[0]), _COMBINE[op], self._code)
 
     def tell_all(self, text: str) -> list[str]:
         """Give every rank's short text to every rank, in rank order."""
@@ -115,7 +122,7 @@ class SharedMemory:
         return texts
 
     def close(self) -> None:
-        """Let go of the board; the memory goes with the process."""
+        """Do nothing: the memory goes with the process."""
 
     def _broadcast(self, values: np.ndarray, root: int) -> None:
         others = [rank for rank in range(self.size) if rank != self.rank]
@@ -146,7 +153,7 @@ class SharedMemory:
                 try:
                     moved |= receiving.step()
                 except OtherMessage as error:
-                    raise self._disagreement(source, error) from None
+                    raise patience.in_vain() from error
                 if receiving.done:
                     receives.pop()
             if moved:
@@ -155,15 +162,19 @@ class SharedMemory:
                 patience.wait(*{*queues, *(source for source, _ in receives[-1:])})
         patience.reset()
 
-    def _disagreement(self, source: int, error: OtherMessage) -> RankGone:
-        mine, other = self._board.read(self.rank), self._board.read(source)
-        return RankGone(
-            f"expected every rank to make the same calls, but rank {self.rank} is "
-            f"{mine.in_words()}, and rank {source} is {other.in_words()} ({error})"
-        )
+
+def _map(path: Path, size: int) -> np.ndarray:
+    """Map a file of `size` bytes, all zeros at first, into this process's memory."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.ftruncate(descriptor, size)  # changes nothing the second time
+        return np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
+    finally:
+        os.close(descriptor)
 
 
-def _memory(x: Any) -> np.ndarray:
+def view(x: Any) -> np.ndarray:
+    """View the memory of a CPU tensor, flat; raise `InvalidInput` for another one."""
     memory = backend_of(x).memory(x)
     if memory is None:
         raise InvalidInput(

@@ -1,0 +1,99 @@
+"""Shared memory carries plans and its own all-reduce, for every backend."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import d2lmulti
+from d2lmulti.backends.protocol import Backend
+from d2lmulti.comm.channel import CAPACITY
+from d2lmulti.comm.engine import started
+from d2lmulti.comm.group import local_group
+from d2lmulti.comm.launch import launch
+from d2lmulti.comm.place import Place
+from d2lmulti.comm.slots import BLOCK
+from d2lmulti.comm.transports.shared_memory import connect, view
+from d2lmulti.errors import InvalidInput
+from d2lmulti.plans.allreduce import ALLREDUCE
+
+# Nothing, one element, a few, more than the channels and slots hold at once.
+LENGTHS = [0, 1, 5, (5 * BLOCK + CAPACITY) // 8 + 3]
+RANKS = {"torch": 3, "mxnet": 2, "paddle": 2, "reference": 4}
+
+
+def values(rank: int, length: int, dtype: str) -> np.ndarray:
+    """Make values whose sum depends on its order, with a NaN if there is room."""
+    found = (np.random.default_rng(rank).normal(size=length) * 9).astype(dtype)
+    if dtype.startswith("float") and rank == 1:
+        found[4:5] = np.nan
+    return found
+
+
+def calls(backend: str) -> list[tuple[str, int, str, str]]:
+    found = [(a, n, "float32", "sum") for a in ALLREDUCE for n in LENGTHS[:3]]
+    for algorithm in ("ring", "native"):
+        found += [(algorithm, n, "float32", "sum") for n in LENGTHS]
+        found += [(algorithm, 5, "float64", op) for op in ("sum", "max")]
+        found += [(algorithm, 7, "int64", op) for op in ("sum", "max")]
+    return found
+
+
+def reduce_all(group: Any, data: list, algorithm: str, op: str) -> None:
+    if algorithm == "native":
+        group.transport.begin("native")
+        group.transport.run_native("allreduce", data, op)
+    else:
+        d2lmulti.allreduce(data, algorithm, group, op)
+
+
+def work(backend: str) -> tuple[list[bytes], Any]:
+    B, group = d2lmulti.get_backend(), started()
+    rank, n = group.local_ranks[0], group.size
+    found = []
+    for algorithm, length, dtype, op in calls(backend):
+        x = B.array(values(rank, length, dtype))
+        reduce_all(group, [x], algorithm, op)
+        found.append(B.numpy(x).tobytes())
+    rows = B.array(np.arange(2.0 * n).reshape(n, 2) + 10 * rank)
+    (whole,) = d2lmulti.allgather([B.array(np.full((rank, 2), rank))])
+    (part,) = d2lmulti.reduce_scatter([rows])
+    d2lmulti.alltoall([rows])
+    rest = [B.numpy(x).tolist() for x in (whole, part, rows)]
+    named = (Path(os.environ["D2LMULTI_FOLDER"]) / "memory").exists()
+    return found, [rest, group.transport.tell_all("é" * rank), named]
+
+
+def test_the_same_bits_as_in_one_process(B: Backend) -> None:
+    n = RANKS[B.name]
+    run = launch(work, n, B.name, backend=B.name)
+    group, want = local_group(n), []
+    for algorithm, length, dtype, op in calls(B.name):
+        data = [B.array(values(rank, length, dtype)) for rank in range(n)]
+        reduce_all(group, data, algorithm, op)
+        want.append([B.numpy(x).tobytes() for x in data])
+    rows = [B.array(np.arange(2.0 * n).reshape(n, 2) + 10 * r) for r in range(n)]
+    wholes = d2lmulti.allgather([B.array(np.full((r, 2), r)) for r in range(n)])
+    parts = d2lmulti.reduce_scatter(rows)
+    d2lmulti.alltoall(rows)
+    for rank, (found, (rest, texts, named)) in enumerate(run.values):
+        assert found == [all_ranks[rank] for all_ranks in want]
+        here = [B.numpy(x[rank]).tolist() for x in (wholes, parts, rows)]
+        assert rest == here
+        assert texts == ["é" * r for r in range(n)]
+        assert not named  # nothing is left to be cleaned up
+
+
+def test_tensors_out_of_numpys_reach_are_refused(reference, monkeypatch) -> None:
+    monkeypatch.setattr(reference, "memory", lambda x: None)
+    with pytest.raises(InvalidInput, match="row by row in the CPU's memory, got .*cpu"):
+        view(reference.array([1.0]))
+
+
+def test_another_launcher_has_no_memory_to_share() -> None:
+    with pytest.raises(InvalidInput, match="processes that d2lmulti.comm.launch has"):
+        connect(Place(0, 2, 0, "shared_memory"))
