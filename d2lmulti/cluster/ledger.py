@@ -137,6 +137,16 @@ def ledger() -> Iterator[Ledger]:
         _open.reset(token)
 
 
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """Count nothing inside: for words between processes that are no data."""
+    token = _open.set(())
+    try:
+        yield
+    finally:
+        _open.reset(token)
+
+
 def open_ledgers() -> tuple[Ledger, ...]:
     """Return the ledgers that count at this moment (called where bytes move)."""
     return _open.get()

@@ -8,7 +8,7 @@ rank. Chapter: *allreduce*.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Literal
 
@@ -17,7 +17,7 @@ import numpy as np
 from ..backends import backend_of
 from ..backends.protocol import Tensor
 from ..backends.sizes import element_count, itemsize, nbytes
-from ..cluster.ledger import open_ledgers
+from ..cluster.ledger import open_ledgers, uncounted
 from ..errors import InvalidInput
 from ..plans import collectives as plans
 from ..plans.allreduce import ALLREDUCE
@@ -26,6 +26,7 @@ from ..plans.chunks import even_bounds
 from ..plans.rounds import Plan, Round
 from .checks import check_data, check_op, check_rows
 from .group import Group, group_for
+from .native import start_native
 from .transports import Combine
 
 Op = Literal["sum", "mean", "max"]
@@ -42,13 +43,27 @@ def allreduce(
     The entries have one shape and dtype. Every entry is overwritten in its own storage,
     also that of a gradient, so all replicas see the sum (rebinding `data[i]` would not
     reach them), and all end with the same bits. `algorithm` is a name in `ALLREDUCE`,
-    `auto` (see `choose_allreduce`) or a plan of your own; `op` is sum, mean or max.
-    Raises `InvalidInput` for an empty list, entries that differ in shape, dtype or
-    framework, an entry given twice, an unknown algorithm or op, and a mean of integers.
+    `auto` (see `choose_allreduce`), `native` for the engine's own, or a plan of your
+    own; `op` is sum, mean or max. Raises `InvalidInput` for an empty list, entries that
+    differ in shape, dtype or framework, an entry given twice, an unknown algorithm or
+    op, a mean of integers, and for `native` where the engine has none.
     """
-    if not callable(algorithm) and algorithm not in (*ALLREDUCE, "auto"):
+    start_allreduce(data, algorithm, group, op)()
+
+
+def start_allreduce(
+    data: Sequence[Tensor],
+    algorithm: str | Plan = "star",
+    group: Group | None = None,
+    op: Op = "sum",
+) -> Callable[[], None]:
+    """Begin an `allreduce`; the function that comes back waits until it is done.
+
+    An engine's own may be under way meanwhile; all others are done at once.
+    """
+    if not callable(algorithm) and algorithm not in (*ALLREDUCE, "auto", "native"):
         raise InvalidInput(
-            f"expected one of {', '.join(ALLREDUCE)} or auto as algorithm, got "
+            f"expected one of {', '.join(ALLREDUCE)}, auto or native as algorithm, got "
             f"{algorithm!r}"
         )
     check_data(data)
@@ -56,12 +71,25 @@ def allreduce(
     group = group_for(len(data), group)
     if algorithm == "auto":
         algorithm = choose_allreduce(group.size, nbytes(data[0]))
-    plan = algorithm if callable(algorithm) else partial(_rounds, algorithm)
-    rounds = plan(group.size, element_count(data[0]))
-    run_plan(data, rounds, group, op, f"{op} all-reduce")
-    if op == "mean":
-        for x in data:
-            _divide_(x, group.size)
+    end = _nothing
+    if algorithm == "native":
+        end = start_native(data, group, op)
+    else:
+        plan = algorithm if callable(algorithm) else partial(_rounds, algorithm)
+        rounds = plan(group.size, element_count(data[0]))
+        run_plan(data, rounds, group, op, f"{op} all-reduce")
+
+    def finish() -> None:
+        end()
+        if op == "mean":
+            for x in data:
+                _divide_(x, group.size)
+
+    return finish
+
+
+def _nothing() -> None:
+    pass
 
 
 def _rounds(algorithm: str, ranks: int, length: int) -> Iterable[Round]:
@@ -189,7 +217,7 @@ def run_plan(
     """
     size = itemsize(data[0])
     combine: Combine = "max" if op == "max" else "sum"  # a mean is divided later
-    if len(group.local_ranks) < group.size:
+    if group.spread:
         form = f"{tuple(data[0].shape)} {backend_of(data[0]).dtype_of(data[0])}"
         group.transport.begin(f"{call} of {form}")
     for round in rounds:
@@ -213,7 +241,8 @@ def _rows_of_all(data: Sequence[Tensor], group: Group) -> list[int]:
     for x, rank in zip(data, group.local_ranks, strict=True):
         mine = np.where(np.arange(group.size) == rank, len(x), 0)
         counts.append(B.array(mine, B.device_of(x)))
-    allreduce(counts, group=group)
+    with uncounted():
+        allreduce(counts, group=group)
     return [int(count) for count in B.numpy(counts[0])]
 
 

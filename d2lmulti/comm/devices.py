@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from ..backends import get_backend
 from ..errors import InvalidInput
+from .group import current_group
+from .place import find_place
 
 
 @dataclass(frozen=True)
@@ -31,21 +33,35 @@ def devices(
 ) -> list[Device]:
     """Return the first n GPUs, or n simulated devices if there are fewer than n GPUs.
 
-    `simulate=True` asks for simulated devices also where there are GPUs,
-    `simulate=False` refuses them. Raises `InvalidInput` for n < 1 and when
-    `simulate=False` asks for more GPUs than there are.
+    In a started group of n processes the list has one entry, this process's own: the
+    GPU of its number on this machine, or a simulated device if there are fewer GPUs
+    than processes here. `simulate=True` asks for simulated devices also where there
+    are GPUs, `simulate=False` refuses them. Raises `InvalidInput` for n < 1, for
+    another n than the group's, and when `simulate=False` asks for more GPUs than there
+    are.
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise InvalidInput(f"expected at least 1 device, got {n!r}; use devices(1)")
     B = get_backend(backend)
+    group, needed, ranks, numbers = current_group.get(), n, [*range(n)], [*range(n)]
+    if group is not None and group.spread:
+        if n != group.size:
+            raise InvalidInput(
+                f"expected as many devices as the {group.size} processes of the group, "
+                f"got {n}; each process has one device"
+            )
+        place = find_place()
+        needed, ranks, numbers = place.local_size, [place.rank], [place.local_rank]
     if simulate is None:
-        simulate = B.gpu_count() < n
-    if not simulate and B.gpu_count() < n:
+        simulate = B.gpu_count() < needed
+    if not simulate and B.gpu_count() < needed:
         raise InvalidInput(
             f"expected at most the {B.gpu_count()} GPUs that {B.name} sees, got "
-            f"{n}; allow simulated devices (simulate=None) or ask for fewer"
+            f"{needed}; allow simulated devices (simulate=None) or ask for fewer"
         )
-    return [Device("sim" if simulate else "gpu", i) for i in range(n)]
+    if simulate:
+        return [Device("sim", i) for i in ranks]
+    return [Device("gpu", i) for i in numbers]
 
 
 def try_gpu(i: int = 0, backend: str | None = None) -> Device:

@@ -14,7 +14,11 @@ from .group import Group, current_group
 from .place import Place, find_place
 
 # Name -> module of `transports`, whose `connect(place)` makes the transport.
-ENGINES = {"shared_memory": "shared_memory"}
+ENGINES = {
+    "shared_memory": "shared_memory",
+    "torch": "pytorch",
+    "paddle": "paddle",
+}
 
 
 def start(engine: str | None = None) -> Group:

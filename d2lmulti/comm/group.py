@@ -23,6 +23,16 @@ class Group:
     local_ranks: tuple[int, ...]
     transport: Transport
 
+    @property
+    def spread(self) -> bool:
+        """Whether other processes hold some of the ranks."""
+        return len(self.local_ranks) < self.size
+
+    @property
+    def leader(self) -> bool:
+        """Whether this process holds rank 0, which speaks and writes for all."""
+        return 0 in self.local_ranks
+
 
 current_group: ContextVar[Group | None] = ContextVar("current_group", default=None)
 

@@ -8,20 +8,34 @@ from dataclasses import dataclass
 
 from ..errors import InvalidInput
 
-# Launcher's engine -> its variables for rank, world size and rank on this machine.
+# Launcher's engine -> its variables for rank and world size, here and in all. The
+# words of torchrun are the plainest, so they come last.
 _WORDS = {
-    "shared_memory": ("D2LMULTI_RANK", "D2LMULTI_WORLD_SIZE", "D2LMULTI_LOCAL_RANK"),
+    "shared_memory": (
+        "D2LMULTI_RANK",
+        "D2LMULTI_WORLD_SIZE",
+        "D2LMULTI_LOCAL_RANK",
+        "D2LMULTI_LOCAL_SIZE",
+    ),
+    "paddle": (
+        "PADDLE_TRAINER_ID",
+        "PADDLE_TRAINERS_NUM",
+        "PADDLE_LOCAL_RANK",
+        "PADDLE_LOCAL_SIZE",
+    ),
+    "torch": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
 }
 
 
 @dataclass(frozen=True)
 class Place:
-    """Rank, world size, rank on this machine, and the engine of the launcher."""
+    """Rank and world size, the same on this machine, and the launcher's engine."""
 
     rank: int
     size: int
     local_rank: int
     engine: str
+    local_size: int = 1
 
 
 def find_place(env: Mapping[str, str] | None = None) -> Place:
@@ -30,16 +44,23 @@ def find_place(env: Mapping[str, str] | None = None) -> Place:
     Raises `InvalidInput` in a process that no launcher has started.
     """
     env = os.environ if env is None else env
-    for engine, (rank, size, local) in _WORDS.items():
+    for engine, (rank, size, local_rank, local_size) in _WORDS.items():
         if rank in env and size in env:
             return Place(
                 int(env[rank]),
                 int(env[size]),
-                int(env.get(local, env[rank])),
+                int(env.get(local_rank, env[rank])),
                 env.get("D2LMULTI_ENGINE", engine),
+                int(env.get(local_size, env[size])),
             )
     raise InvalidInput(
         "expected a process that a launcher has started, got none of "
         f"{', '.join(words[0] for words in _WORDS.values())} in the environment; start "
         "it with d2lmulti.comm.launch or torchrun"
     )
+
+
+def launched(env: Mapping[str, str] | None = None) -> bool:
+    """Tell whether a launcher has started this process."""
+    env = os.environ if env is None else env
+    return any(rank in env and size in env for rank, size, *_ in _WORDS.values())

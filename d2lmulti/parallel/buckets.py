@@ -8,7 +8,7 @@ Chapter: *allreduce*. Source: Li et al., PyTorch Distributed (2020).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
 
@@ -16,7 +16,7 @@ from ..backends import backend_of
 from ..backends.protocol import Tensor
 from ..backends.sizes import element_count, nbytes
 from ..cluster.ledger import open_ledgers
-from ..comm.collectives import allreduce
+from ..comm.collectives import start_allreduce
 from ..comm.group import Group, group_for
 from ..errors import InvalidInput
 from ..plans.rounds import Plan
@@ -59,16 +59,18 @@ def reduce_in_buckets(
     """Inside, backward passes sum the gradients over the devices, bucket by bucket.
 
     Run the backward pass inside the block and nothing after it: at its end all
-    gradients are summed, in place. Buckets are reduced in order, so that every process
-    makes the same calls. Open ledgers get a mark when a gradient is ready on all
-    devices. Gives the buckets: lists of parameter numbers. Raises `InvalidInput` when a
-    second backward pass reaches a parameter whose bucket has been reduced already.
+    gradients are summed, in place. With the algorithm `native` of an engine the sums
+    are under way while the pass goes on. Buckets are reduced in order, so that every
+    process makes the same calls. Open ledgers get a mark when a gradient is ready on
+    all devices. Gives the buckets: lists of parameter numbers. Raises `InvalidInput`
+    when a second backward pass reaches a parameter whose bucket has been reduced.
     """
     reducer = _Reducer(device_params, bucket_bytes, algorithm, group)
     # Parameter by parameter, so that waiting from the end meets all devices in turn.
     params = [p for same in zip(*device_params, strict=True) for p in same]
     with backend_of(params[0]).on_grad_ready(params, reducer.ready):
         yield reducer.buckets
+    reducer.finish()
     if reducer.late:
         raise InvalidInput(
             "expected one backward pass to finish every gradient, but parameters "
@@ -94,6 +96,7 @@ class _Reducer:
         self.missing = [len(device_params)] * len(device_params[0])  # devices to come
         self.late: set[int] = set()
         self.next = 0  # the bucket to be reduced next
+        self.under_way: list[Callable[[], None]] = []  # ends of what was begun
         self.lock = Lock()  # GPUs report from threads of their own
 
     def ready(self, index: int) -> None:
@@ -117,13 +120,22 @@ class _Reducer:
         B = backend_of(self.device_params[0][0])
         grads = [[B.grad(params[i]) for i in bucket] for params in self.device_params]
         with B.pause():
-            if len(bucket) == 1:
-                allreduce([g[0] for g in grads], self.algorithm, self.group)
-                return
-            flats = [_flatten(g) for g in grads]
-            allreduce(flats, self.algorithm, self.group)
+            one = len(bucket) == 1
+            flats = [g[0] if one else _flatten(g) for g in grads]
+            end = start_allreduce(flats, self.algorithm, self.group)
+
+        def finish() -> None:
+            end()
             for flat, g in zip(flats, grads, strict=True):
-                _unflatten_(flat, g)
+                if not one:
+                    _unflatten_(flat, g)
+
+        self.under_way.append(finish)
+
+    def finish(self) -> None:
+        """Wait for what is still under way: an engine's own all-reduces."""
+        for finish in self.under_way:
+            finish()
 
 
 def _flatten(xs: Sequence[Tensor]) -> Tensor:

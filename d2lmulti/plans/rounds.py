@@ -70,6 +70,11 @@ class Round:
             written.setdefault(t.target, []).append(into)
         return frozenset(found)
 
+    @cached_property
+    def shares(self) -> dict[int, Any]:
+        """What each rank has to do, kept by `matching.share_of`."""
+        return {}
+
     @property
     def columns(self) -> tuple[np.ndarray, ...]:
         """The columns, in the order of `Transfer`."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from ...plans.rounds import Round
 
@@ -37,3 +37,13 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Let go of what the engine holds."""
+
+
+@runtime_checkable
+class Asynchronous(Protocol):
+    """A transport whose own collectives can be under way while others compute."""
+
+    def start_native(
+        self, what: str, data: Sequence[Any], op: Combine = "sum"
+    ) -> Callable[[], Any]:
+        """Begin one; the function that comes back waits and gives the result."""

@@ -1,0 +1,192 @@
+"""torch.distributed as an engine: gloo for CPU tensors, nccl for GPUs.
+
+Sends and receives of a round are all under way at once. What is to be written arrives
+straight in its place; what is to be added arrives in segments that still lie in the
+cache when they are added. Chapter: *many_machines*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ...backends import checks
+from ...backends.protocol import Tensor
+from ...errors import InvalidInput
+from ...plans.matching import Message, Share, share_of
+from ...plans.rounds import Round
+from ..place import Place
+from ..watch import Watch
+from . import Combine
+
+SEGMENT = 2**20  # bytes that are received and added at a time
+AHEAD = 4  # segments that may arrive before they are added
+
+
+def connect(place: Place) -> TorchDistributed:
+    """Join the process group that the launcher's environment describes."""
+    return TorchDistributed(place)
+
+
+class TorchDistributed:
+    """The transport of one rank; nccl is used where every local rank has a GPU."""
+
+    name = "torch"
+    point_to_point = True
+    native = frozenset({"allreduce", "allgather", "broadcast"})
+
+    def __init__(self, place: Place) -> None:
+        self.rank, self.size = place.rank, place.size
+        self._watch = Watch(place)
+        self.nccl = (
+            dist.is_nccl_available() and torch.cuda.device_count() >= place.local_size
+        )
+        if self.nccl:
+            torch.cuda.set_device(place.local_rank)
+        with self._watch.waiting():
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if self.nccl else "gloo",
+                rank=place.rank,
+                world_size=place.size,
+                timeout=timedelta(seconds=self._watch.timeout),
+            )
+        self._scratch: dict[tuple[torch.dtype, int], list[Tensor]] = {}
+
+    def begin(self, call: str) -> None:
+        """Note that this rank makes its next call."""
+        self._watch.begin(call)
+
+    def exchange(
+        self, data: Sequence[Any], round: Round, combine: Combine = "sum"
+    ) -> None:
+        """Carry out this rank's share of a round, in place."""
+        x, share = data[0].detach(), share_of(round, self.rank)
+        if not share.peers:
+            return
+        checks.contiguous(x.is_contiguous())
+        with self._watch.waiting(*share.peers), torch.no_grad():
+            if x.is_cuda and self.nccl:
+                self._batch(x.view(-1), share, combine)
+            elif x.is_cuda:  # gloo sends from the CPU only
+                host = x.cpu()
+                self._stream(host.view(-1), share, combine)
+                x.copy_(host)
+            else:
+                self._stream(x.view(-1), share, combine)
+
+    def run_native(self, what: str, data: Sequence[Any], op: Combine = "sum") -> Any:
+        """Run a collective of the engine; a broadcast is from rank 0."""
+        return self.start_native(what, data, op)()
+
+    def start_native(
+        self, what: str, data: Sequence[Any], op: Combine = "sum"
+    ) -> Callable[[], Any]:
+        """Begin a collective of the engine; the function that comes back ends it."""
+        x, result = data[0].detach(), None
+        checks.contiguous(x.is_contiguous())
+        if what == "allreduce":
+            how = dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM
+            work = dist.all_reduce(x, how, async_op=True)
+        elif what == "broadcast":
+            work = dist.broadcast(x, 0, async_op=True)
+        elif what == "allgather":
+            result = [torch.empty_like(x) for _ in range(self.size)]
+            work = dist.all_gather(result, x, async_op=True)
+        else:
+            raise InvalidInput(
+                f"expected one of {', '.join(sorted(self.native))} as native "
+                f"collective of {self.name}, got {what!r}; run a plan"
+            )
+
+        def end() -> Any:
+            with self._watch.waiting():
+                work.wait()
+            return result
+
+        return end
+
+    def tell_all(self, text: str) -> list[str]:
+        """Give every rank's short text to every rank, in rank order."""
+        texts: list[Any] = [""] * self.size
+        self.begin("tell_all")
+        with self._watch.waiting():
+            dist.all_gather_object(texts, text)
+        return texts
+
+    def close(self) -> None:
+        """Leave the process group."""
+        dist.destroy_process_group()
+
+    def _stream(self, x: Tensor, share: Share, combine: Combine) -> None:
+        """All messages at once; sums in segments, so both ends cut them alike."""
+        length = SEGMENT // x.element_size()
+        leaving = [
+            x[m.first : m.last].clone() if m.clashes else x[m.first : m.last]
+            for m in share.sends  # before anything can arrive in their place
+        ]
+        work = []
+        for m in share.receives:  # straight into its place
+            if not m.add and not m.clashes:
+                work.append(dist.irecv(x[m.first : m.last], m.peer, tag=m.row))
+        for m, part in zip(share.sends, leaving, strict=True):
+            for piece in part.split(length) if m.add else (part,):
+                work.append(dist.isend(piece, m.peer, tag=m.row))
+        for m in share.receives:
+            part = x[m.first : m.last]
+            if m.add:
+                self._add(part.split(length), m, combine)
+            elif m.clashes:
+                arrived = torch.empty_like(part)
+                dist.irecv(arrived, m.peer, tag=m.row).wait()
+                part.copy_(arrived)
+        for w in work:
+            w.wait()
+
+    def _add(self, parts: Sequence[Tensor], m: Message, combine: Combine) -> None:
+        """Receive a few segments ahead, and add each while the next ones arrive."""
+        key = parts[0].dtype, len(parts[0])
+        if key not in self._scratch:
+            self._scratch = {key: [torch.empty_like(parts[0]) for _ in range(AHEAD)]}
+        arriving: list[tuple[Tensor, Any]] = []
+        for i in range(len(parts) + AHEAD):
+            if i >= AHEAD:
+                segment, work = arriving[i - AHEAD]
+                work.wait()
+                _combine_(parts[i - AHEAD], segment, combine)
+            if i < len(parts):
+                segment = self._scratch[key][i % AHEAD][: len(parts[i])]
+                arriving.append((segment, dist.irecv(segment, m.peer, tag=m.row)))
+
+    def _batch(self, x: Tensor, share: Share, combine: Combine) -> None:
+        """All messages as one group of calls, in the order of the rows, as nccl needs.
+
+        The GPU carries them out later, in the order in which they are called here.
+        """
+        calls, arrived = [], {}
+        for m in sorted((*share.sends, *share.receives)):
+            part = x[m.first : m.last]
+            if m in share.sends:
+                part = part.clone() if m.clashes else part
+                calls.append(dist.P2POp(dist.isend, part, m.peer))
+            else:
+                if m.add or m.clashes:
+                    part = arrived[m] = torch.empty_like(part)
+                calls.append(dist.P2POp(dist.irecv, part, m.peer))
+        for work in dist.batch_isend_irecv(calls):
+            work.wait()
+        for m, part in arrived.items():
+            if m.add:
+                _combine_(x[m.first : m.last], part, combine)
+            else:
+                x[m.first : m.last].copy_(part)
+
+
+def _combine_(x: Tensor, y: Tensor, combine: Combine) -> None:
+    if combine == "max":
+        torch.maximum(x, y, out=x)
+    else:
+        x.add_(y)

@@ -1,0 +1,63 @@
+"""Watching an engine that waits out of our sight: errors that say who did what.
+
+Inside an engine's own wait nobody can look at the board. So each rank looks when it
+begins a call: of two ranks whose calls differ, the later one sees it. And when the
+engine fails or gives up, its error comes with what all ranks were doing.
+Chapter: *many_machines*.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .agreement import name_ranks
+from .board import Board
+from .patience import RankGone
+from .place import Place
+
+
+class Watch:
+    """This rank's view of the others; without a board, only of the engine's errors."""
+
+    def __init__(self, place: Place) -> None:
+        self.board = Board.mine()
+        self.timeout = float(os.environ.get("D2LMULTI_TIMEOUT", 1800))  # seconds
+        self.rank, self.size = place.rank, place.size
+        self._call = "before its first call"
+
+    def begin(self, call: str) -> None:
+        """Note the next call; raise `RankGone` where another rank makes another."""
+        self._call = call
+        if self.board is None:
+            return
+        self.board.begin(call)
+        mine = self.board.read(self.rank)
+        for rank in range(self.size):
+            row = self.board.read(rank)
+            other = row.number == mine.number and row.call != mine.call
+            if row.ended or other:
+                raise RankGone(
+                    f"expected every rank to make the same calls, but rank {self.rank} "
+                    f"is in call {mine.number}, {call}, and rank {rank} is "
+                    f"{row.in_words()}"
+                )
+
+    @contextmanager
+    def waiting(self, *ranks: int) -> Iterator[None]:
+        """Note for whom this rank waits; turn the engine's error into ours."""
+        if self.board:
+            self.board.wait_for(*ranks)
+        try:
+            yield
+        except (RuntimeError, ValueError, OSError) as error:
+            doing = f"\n{self.board.in_words()}" if self.board else ""
+            whom = name_ranks(list(ranks)) if ranks else "all ranks"
+            raise RankGone(
+                f"rank {self.rank} expected an answer from {whom} in {self._call}, but "
+                f"its engine gave up: {error}; look for the rank that stopped first"
+                f"{doing}"
+            ) from error
+        if self.board:
+            self.board.wait_for()
