@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataCorrupt, InvalidInput
-from .files import write_atomically
+from .files import remove_leftovers, write_atomically
 from .strategy import Strategy
 
 _FORMAT = 1
@@ -136,6 +136,7 @@ class Saver:
         Raises `InvalidInput` for a checkpoint of another run, and what
         `load_checkpoint` raises.
         """
+        remove_leftovers(self.path)
         if not self.resume or not self.path.exists():
             return beginning
         saved = load_checkpoint(self.path)

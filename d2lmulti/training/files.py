@@ -6,6 +6,7 @@ the old file's place in one step. A crash at any moment leaves the old file or t
 
 from __future__ import annotations
 
+import glob
 import json
 import math
 import os
@@ -35,7 +36,7 @@ def write_atomically(
             f"{type(data).__name__}"
         )
     # In the same folder, because a file can only be renamed within one disk.
-    temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
+    temporary = target.with_name(f"{_stem(target)}{secrets.token_hex(8)}.tmp")
     try:
         with temporary.open("xb") as file:
             if callable(data):
@@ -48,6 +49,16 @@ def write_atomically(
     except BaseException:  # also Ctrl-C
         temporary.unlink(missing_ok=True)
         raise
+
+
+def remove_leftovers(path: str | os.PathLike[str]) -> None:
+    """Remove what killed processes left half written beside `path`.
+
+    Only for a time when nobody writes to it.
+    """
+    target = Path(os.path.realpath(path))
+    for file in target.parent.glob(glob.escape(_stem(target)) + "*.tmp"):
+        file.unlink(missing_ok=True)
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
@@ -65,6 +76,10 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
             f"{os.fspath(path)}, got something else: {error}; convert it first"
         ) from error
     write_atomically(path, (text + "\n").encode())
+
+
+def _stem(target: Path) -> str:
+    return f".{target.name[:200]}."  # a name may have 255 bytes
 
 
 def _check_target(target: Path) -> None:

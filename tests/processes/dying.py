@@ -1,0 +1,52 @@
+"""A training run whose workers are killed at random moments, for `test_faults`.
+
+Apart from the tests, because every new process reads this file and should be quick.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import Any
+
+import numpy as np
+
+import d2lmulti
+from d2lmulti.comm.engine import started
+from d2lmulti.models.mlp import make_mlp
+
+SETTINGS: dict[str, Any] = {
+    "batch_size": 16,
+    "epochs": 10,
+    "model": make_mlp("small", (784, 16, 10)),
+    "dtype": "float32",  # the same bits, not only the same numbers
+    "lr": 0.05,
+}
+
+
+def dying_run(data: Any, path: str, kills: int) -> list[bytes]:
+    """Train on two ranks; in each of the first attempts one of them is killed."""
+    attempt, rank = int(os.environ["D2LMULTI_RESTART"]), started().local_ranks[0]
+    rng = np.random.default_rng(attempt)
+    victim, step, delay = rng.integers(2), rng.integers(1, 9), rng.uniform(0, 0.02)
+    model, calls = SETTINGS["model"], 0
+
+    def forward(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == step and rank == victim and attempt < kills:
+            kill = (os.getpid(), signal.SIGKILL)
+            threading.Timer(delay, os.kill, kill).start()
+        return model.forward(*args)
+
+    history = d2lmulti.train(
+        devices=["cpu"],
+        dataset=data,
+        checkpoint=path,
+        save_every=3,
+        resume=True,
+        **{**SETTINGS, "model": model._replace(forward=forward)},
+    )
+    B = d2lmulti.get_backend()
+    return [B.numpy(p).tobytes() for p in history.device_params[0]]
