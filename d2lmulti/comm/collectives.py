@@ -26,7 +26,7 @@ from ..plans.chunks import even_bounds
 from ..plans.rounds import Plan, Round
 from .checks import check_data, check_op, check_rows
 from .group import Group, group_for
-from .native import start_native
+from .native import run_native, start_native
 from .transports import Combine
 
 Op = Literal["sum", "mean", "max"]
@@ -116,7 +116,10 @@ def reduce(
     group = group_for(len(data), group)
     _check_root(root, group)
     rounds = plans.reduce(group.size, element_count(data[0]), root)
-    run_plan(data, rounds, group, op, f"{op} reduce to rank {root}")
+    if group.transport.point_to_point:
+        run_plan(data, rounds, group, op, f"{op} reduce to rank {root}")
+    else:
+        run_native("allreduce", data, rounds, group, op, root)
     if op == "mean" and root in group.local_ranks:
         _divide_(data[group.local_ranks.index(root)], group.size)
 
@@ -132,7 +135,10 @@ def broadcast(
     group = group_for(len(data), group)
     _check_root(root, group)
     rounds = plans.broadcast(group.size, element_count(data[0]), root)
-    run_plan(data, rounds, group, call=f"broadcast from rank {root}")
+    if group.transport.point_to_point:
+        run_plan(data, rounds, group, call=f"broadcast from rank {root}")
+    else:
+        run_native("broadcast", data, rounds, group, root=root)
 
 
 def reduce_scatter(
@@ -150,14 +156,18 @@ def reduce_scatter(
     work = [B.copy_to(x, B.device_of(x)) for x in data]
     length = element_count(data[0])
     rounds = plans.reduce_scatter(group.size, length)
-    run_plan(work, rounds, group, op, f"{op} reduce-scatter")
-    bounds = even_bounds(length, group.size)
-    parts = []
-    for x, rank in zip(work, group.local_ranks, strict=True):
-        part = B.copy_to(B.read(x, *bounds[rank]), B.device_of(x))
-        if op == "mean":
+    if group.transport.point_to_point:
+        run_plan(work, rounds, group, op, f"{op} reduce-scatter")
+        bounds = even_bounds(length, group.size)
+        parts = [
+            B.copy_to(B.read(x, *bounds[rank]), B.device_of(x))
+            for x, rank in zip(work, group.local_ranks, strict=True)
+        ]
+    else:
+        parts = run_native("reduce_scatter", work, rounds, group, op)
+    if op == "mean":
+        for part in parts:
             _divide_(part, group.size)
-        parts.append(part)
     return parts
 
 
@@ -174,13 +184,15 @@ def allgather(data: Sequence[Tensor], group: Group | None = None) -> list[Tensor
     rows = _rows_of_all(data, group)
     row = tuple(data[0].shape[1:])
     edges = np.concatenate([[0], np.cumsum(rows)]) * int(np.prod(row, dtype=int))
+    rounds = plans.ring_allgather(np.arange(group.size), edges)
+    rounds = (round for round in rounds if len(round))
+    if not group.transport.point_to_point:
+        return run_native("allgather", data, rounds, group)
     wholes = []
     for x, rank in zip(data, group.local_ranks, strict=True):
         whole = B.zeros((sum(rows), *row), B.dtype_of(x), B.device_of(x))
         B.write_(whole, int(edges[rank]), int(edges[rank + 1]), x)
         wholes.append(whole)
-    rounds = plans.ring_allgather(np.arange(group.size), edges)
-    rounds = (round for round in rounds if len(round))
     run_plan(wholes, rounds, group, call="all-gather")
     return wholes
 
@@ -242,7 +254,8 @@ def _rows_of_all(data: Sequence[Tensor], group: Group) -> list[int]:
         mine = np.where(np.arange(group.size) == rank, len(x), 0)
         counts.append(B.array(mine, B.device_of(x)))
     with uncounted():
-        allreduce(counts, group=group)
+        messages = group.transport.point_to_point
+    allreduce(counts, "star" if messages else "native", group)
     return [int(count) for count in B.numpy(counts[0])]
 
 

@@ -18,6 +18,7 @@ ENGINES = {
     "shared_memory": "shared_memory",
     "torch": "pytorch",
     "paddle": "paddle",
+    "horovod": "horovod",
 }
 
 

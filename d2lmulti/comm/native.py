@@ -6,7 +6,8 @@ It can be under way while the backward pass goes on. Chapter: *built_in*.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from ..backends import backend_of
 from ..backends.protocol import Tensor
@@ -14,6 +15,7 @@ from ..backends.sizes import element_count, itemsize
 from ..cluster.ledger import open_ledgers
 from ..errors import InvalidInput
 from ..plans.allreduce import ALLREDUCE
+from ..plans.rounds import Round
 from .group import Group
 from .transports import Asynchronous, Combine
 
@@ -41,6 +43,29 @@ def start_native(
         return transport.start_native("allreduce", data, combine)
     transport.run_native("allreduce", data, combine)
     return _nothing
+
+
+def run_native(
+    what: str, data: Sequence[Tensor], rounds: Iterable[Round], group: Group,
+    op: str = "sum", root: int = 0,
+) -> list[Tensor]:  # fmt: skip
+    """Run a collective on an engine without messages; enter the plan it stands for.
+
+    Returns what the engine returns, nothing for a broadcast. A mean is summed up only.
+    Raises `InvalidInput` where the engine has none of that name.
+    """
+    transport: Any = group.transport
+    x = data[0]
+    if what not in transport.native:
+        raise InvalidInput(
+            f"expected one of {', '.join(sorted(transport.native))} on the engine "
+            f"{transport.name}, which sends no messages, got {what}; use another engine"
+        )
+    form = f"{tuple(x.shape[1:])} {backend_of(x).dtype_of(x)}"  # rows may differ
+    transport.begin(f"{op} {what} from or to rank {root} of {form}")
+    for ledger in open_ledgers():
+        ledger.count_plan(rounds, itemsize(x))
+    return transport.run_native(what, data, "max" if op == "max" else "sum", root) or []
 
 
 def _nothing() -> None:

@@ -23,6 +23,12 @@ _WORDS = {
         "PADDLE_LOCAL_RANK",
         "PADDLE_LOCAL_SIZE",
     ),
+    "horovod": (
+        "HOROVOD_RANK",
+        "HOROVOD_SIZE",
+        "HOROVOD_LOCAL_RANK",
+        "HOROVOD_LOCAL_SIZE",
+    ),
     "torch": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
 }
 

@@ -14,6 +14,12 @@ PADDLE = {
     "PADDLE_LOCAL_RANK": "1",
     "PADDLE_LOCAL_SIZE": "2",
 }
+HOROVODRUN = {
+    "HOROVOD_RANK": "5",
+    "HOROVOD_SIZE": "6",
+    "HOROVOD_LOCAL_RANK": "1",
+    "HOROVOD_LOCAL_SIZE": "2",
+}
 OURS = {"D2LMULTI_RANK": "0", "D2LMULTI_WORLD_SIZE": "2"}
 
 
@@ -22,6 +28,7 @@ OURS = {"D2LMULTI_RANK": "0", "D2LMULTI_WORLD_SIZE": "2"}
     [
         (TORCHRUN, Place(3, 4, 1, "torch", 2)),
         (PADDLE, Place(1, 2, 1, "paddle", 2)),
+        (HOROVODRUN, Place(5, 6, 1, "horovod", 2)),
         (OURS, Place(0, 2, 0, "shared_memory", 2)),
         (OURS | {"D2LMULTI_ENGINE": "torch"}, Place(0, 2, 0, "torch", 2)),
         (TORCHRUN | PADDLE | OURS, Place(0, 2, 0, "shared_memory", 2)),
