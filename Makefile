@@ -5,6 +5,7 @@
 #   PYTHON=...        the Python to make the environment with
 #   TORCH_INDEX=...   a package index to take torch from, such as that of its CPU builds
 #   BACKENDS="torch"  the backends that run the notebooks
+#   TESTS=tests/pure  the unit tests to run, instead of all
 #   BESIDE="..."      what else the tests require; "tensorflow horovod" is CI's choice
 
 SETUP ?= full
@@ -103,7 +104,7 @@ check: setup ## style, types, import layers, line budget
 test-units: if-horovod ## unit and property tests
 	@echo "== unit and property tests"
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
-	  $(RUN) -m pytest -q -n logical --maxprocesses 8
+	  $(RUN) -m pytest -q -n logical --maxprocesses 8 $(TESTS)
 
 test-notebooks: if-horovod ## pytest --nbval chapters, once per backend
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
