@@ -11,6 +11,7 @@ import mmap
 import os
 import struct
 import time
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -109,11 +110,12 @@ class Board:
         text = row[_START : _START + length].decode("utf-8", "replace")
         return Row(state, number, since, waits_for, text)
 
-    def in_words(self) -> str:
+    def in_words(self, rows: Mapping[int, Row] | None = None) -> str:
         """Say who does what, and who waits for whom, one line a rank."""
         now, lines = time.monotonic(), []
-        for rank in range(self.size):
-            row = self.read(rank)
+        if rows is None:
+            rows = {rank: self.read(rank) for rank in range(self.size)}
+        for rank, row in sorted(rows.items()):
             line = f"rank {rank}: {row.in_words()}"
             if row.waits_for:
                 others = ", ".join(f"rank {other}" for other in row.waits_for)

@@ -78,12 +78,12 @@ class Patience:
         if rows != chain:
             self._seen = chain, beats
         elif all(row.ended or beats[r] > before[r] + 1 for r, row in chain.items()):
-            raise self.in_vain()
+            raise self.in_vain(board.in_words(chain))  # as they were when all waited
 
-    def in_vain(self) -> RankGone:
-        """Make the error that says what every rank does."""
+    def in_vain(self, words: str = "") -> RankGone:
+        """Make the error that says what every rank does, now or in these words."""
         return RankGone(
             f"expected every rank to make the same calls, but rank {self._board.rank} "
             "waits in vain; make sure that all ranks come to the same calls, with the "
-            f"same shapes. Who does what:\n{self._board.in_words()}"
+            f"same shapes. Who does what:\n{words or self._board.in_words()}"
         )

@@ -22,6 +22,7 @@ class Bug(NamedTuple):
 
 LAYERS = ("test_layer_parallel.py",)
 STAGES = ("test_pipeline.py",)
+PROCESSES = ("../processes/test_shared_memory.py",)
 
 BUGS = [
     Bug(
@@ -207,5 +208,19 @@ BUGS = [
         "states[s], lr, n=element_count(y))",
         "states[s], lr, n=element_count(y[slice(*batch.bounds[0])]))",
         suite=STAGES,
+    ),
+    Bug(
+        "a part is sent after others have been added to it",
+        "comm/transports/shared_memory.py",
+        "part = part.copy()",
+        "part = part",
+        suite=PROCESSES,
+    ),
+    Bug(
+        "the last rank's slot is not added",
+        "comm/slots.py",
+        "for slot in slots[2:]:",
+        "for slot in slots[2:-1]:",
+        suite=PROCESSES,
     ),
 ]
