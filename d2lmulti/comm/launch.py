@@ -65,7 +65,7 @@ def launch(
     engine: str | None = None,
     backend: str | None = None,
     threads: int = 1,
-    timeout: float = 120.0,
+    timeout: float = 300.0,
     restarts: int = 0,
     **kwargs: Any,
 ) -> Run:
