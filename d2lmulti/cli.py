@@ -6,13 +6,15 @@ import argparse
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
 from .backends import backend_names, get_backend
 from .cluster.timeline import timeline
+from .comm import engine
 from .comm.devices import devices
+from .comm.place import find_place, launched
 from .errors import BackendNotInstalled, D2LMultiError, InvalidInput
 from .models import MODELS
 from .optimizers import OPTIMIZERS
@@ -27,6 +29,7 @@ from .training.strategies import STRATEGIES
 BENCHMARKS = {
     "devices": "LeNet step, whole batch 256",
     "allreduce": "ring all-reduce of 16 MiB on 4 simulated devices",
+    "engines": "one worker against two processes on two cores, ratios of times",
 }
 
 
@@ -36,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(arguments.run(arguments))
     except D2LMultiError as error:
-        print(f"error: {error}", file=sys.stderr)
+        who = f"rank {find_place().rank}: " if launched() else ""
+        print(f"{who}error: {error}", file=sys.stderr)
         return 2
 
 
@@ -54,9 +58,11 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     run.set_defaults(run=_train)
-    backend = os.environ.get("D2LMULTI_BACKEND") or "torch"
+    backend = os.environ.get("D2LMULTI_BACKEND") or _usual_backend()
     run.add_argument("--backend", default=backend, help="torch, mxnet or paddle")
-    run.add_argument("--devices", type=int, default=2, help="how many devices")
+    run.add_argument(
+        "--devices", type=int, help="how many devices (2; in a launch, one a process)"
+    )
     run.add_argument("--model", default="lenet", choices=MODELS, help="network")
     run.add_argument("--dataset", default="digits", choices=DATASETS, help="data")
     run.add_argument("--batch-size", type=int, default=128, help="the whole batch")
@@ -75,8 +81,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--algorithm",
-        choices=[*ALLREDUCE, "auto"],
-        help="of the all-reduce (data, layer; star if not given)",
+        choices=[*ALLREDUCE, "auto", "native"],
+        help="of the all-reduce (data, layer; star if not given; native: the engine's)",
     )
     run.add_argument(
         "--bucket-mb", type=float, help="sum gradients in buckets of this size (data)"
@@ -115,6 +121,12 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--repeats", type=int, default=15)
     bench.add_argument("--threads", type=int, default=1, help="of each framework")
     return parser
+
+
+def _usual_backend() -> str:
+    """The engine of a framework's own launcher says which framework is meant."""
+    name = find_place().engine if launched() else "torch"
+    return name if name in backend_names() else "torch"
 
 
 def _doctor(_: argparse.Namespace) -> int:
@@ -159,8 +171,14 @@ def _train(arguments: argparse.Namespace) -> int:
                 f"expected an ordinary file, got {path}, which is a folder or device; "
                 "choose another name"
             )
+    # Started by torchrun, paddle.distributed.launch, ...: one process is one device.
+    group = engine.start() if launched() and not engine.started() else engine.started()
+    if arguments.devices is None:
+        arguments.devices = group.size if group else 2
     with timeline() if arguments.timeline else nullcontext() as recorded:
         history = _run(arguments)
+    if group and not group.leader:
+        return 0
     if recorded:
         write_json(arguments.timeline, recorded.trace())
     if arguments.json:
@@ -211,16 +229,22 @@ def _bench(arguments: argparse.Namespace) -> int:
             raise InvalidInput(f"expected --{option} of at least 1, got {value}")
     # Frameworks read this when they are imported, so it stands before the import.
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
-    from .bench import bench_devices
+    from .bench import Timing, bench_devices
     from .bench_allreduce import bench_allreduce
+    from .bench_engines import bench_engines
 
-    run = bench_devices if arguments.what == "devices" else bench_allreduce
+    runs: dict[str, Callable[..., dict[str, Timing]]] = {
+        "devices": bench_devices,
+        "allreduce": bench_allreduce,
+        "engines": bench_engines,
+    }
+    run = runs[arguments.what]
     names = [arguments.backend] if arguments.backend else backend_names()
     print(
         f"{BENCHMARKS[arguments.what]}, {arguments.threads} thread(s), median of "
         f"{arguments.repeats}, candidates in turn"
     )
-    print(f"{'backend':8} {'candidate':17} {'ms':>8} {'ratio':>6}")
+    print(f"{'backend':8} {'candidate':44} {'ms':>8} {'ratio':>6}")
     timed = 0
     for name in names:
         try:
@@ -230,5 +254,5 @@ def _bench(arguments: argparse.Namespace) -> int:
             continue
         timed += 1
         for candidate, (seconds, ratio) in timings.items():
-            print(f"{name:8} {candidate:17} {seconds * 1e3:8.1f} {ratio:6.3f}")
+            print(f"{name:8} {candidate:44} {seconds * 1e3:8.1f} {ratio:6.3f}")
     return 0 if timed else 1

@@ -26,7 +26,7 @@ from ..plans.chunks import even_bounds
 from ..plans.rounds import Plan, Round
 from .checks import check_data, check_op, check_rows
 from .group import Group, group_for
-from .native import run_native, start_native
+from .native import run_native, start_native, usual_algorithm
 from .transports import Combine
 
 Op = Literal["sum", "mean", "max"]
@@ -254,8 +254,7 @@ def _rows_of_all(data: Sequence[Tensor], group: Group) -> list[int]:
         mine = np.where(np.arange(group.size) == rank, len(x), 0)
         counts.append(B.array(mine, B.device_of(x)))
     with uncounted():
-        messages = group.transport.point_to_point
-    allreduce(counts, "star" if messages else "native", group)
+        allreduce(counts, usual_algorithm(group), group)
     return [int(count) for count in B.numpy(counts[0])]
 
 

@@ -68,5 +68,10 @@ def run_native(
     return transport.run_native(what, data, "max" if op == "max" else "sum", root) or []
 
 
+def usual_algorithm(group: Group) -> str:
+    """Name the all-reduce of those who ask for none: the star, where it can run."""
+    return "star" if group.transport.point_to_point else "native"
+
+
 def _nothing() -> None:
     pass

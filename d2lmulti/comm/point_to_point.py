@@ -1,14 +1,24 @@
-"""One tensor from one rank to another: a round with a single transfer."""
+"""One tensor from one rank to another: a round with a single transfer.
+
+In one process it is a copy from device to device. Between processes one sends and the
+other receives; the first message tells the form of the second, which is the tensor.
+"""
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..backends import backend_of
-from ..backends.protocol import AnyDevice, Tensor
-from ..backends.sizes import element_count
+from ..backends.protocol import AnyDevice, Backend, Tensor
+from ..backends.sizes import element_count, itemsize
+from ..cluster.ledger import open_ledgers
 from ..errors import InvalidInput
 from ..plans.rounds import make_round
 from .collectives import run_plan
 from .group import Group
+
+_DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
+_DIMS = 8  # the most that a form can tell
 
 
 def copy_between(
@@ -32,3 +42,47 @@ def copy_between(
     with B.pause():
         run_plan(data, [make_round(source, target, 0, size, add=False)], group)
     return arrived
+
+
+def send(x: Tensor, source: int, target: int, group: Group) -> None:
+    """Send `x` of the local rank `source` to `target` in another process; counted.
+
+    Waits until `x` may be changed again. Raises `InvalidInput` for more than 8
+    dimensions.
+    """
+    B = backend_of(x)
+    if len(x.shape) > _DIMS:
+        raise InvalidInput(
+            f"expected at most {_DIMS} dimensions, got {len(x.shape)}; reshape it"
+        )
+    form = np.full(_DIMS + 1, -1)
+    form[: len(x.shape)] = x.shape
+    form[_DIMS] = _DTYPES.index(B.dtype_of(x))
+    with B.pause():
+        x = B.copy_to(x, B.device_of(x))  # row by row, outside any graph
+        _pass(B.array(form, B.device_of(x)), source, target, group, counted=False)
+        _pass(x, source, target, group)
+
+
+def receive(
+    B: Backend, source: int, target: int, device: AnyDevice, group: Group
+) -> Tensor:
+    """Take what `source` sends to the local rank `target`, as a new tensor; counted."""
+    with B.pause():
+        form = B.array(np.zeros(_DIMS + 1, np.int64), device)
+        _pass(form, source, target, group, counted=False)
+        *shape, dtype = B.numpy(form).tolist()
+        shape = [extent for extent in shape if extent >= 0]
+        x = B.zeros(shape, _DTYPES[dtype], device)
+        _pass(x, source, target, group)
+    return x
+
+
+def _pass(
+    x: Tensor, source: int, target: int, group: Group, counted: bool = True
+) -> None:
+    round = make_round(source, target, 0, element_count(x), add=False)
+    if len(round):
+        group.transport.exchange([x], round)
+        for ledger in open_ledgers() if counted else ():
+            ledger.count_round(round, itemsize(x))

@@ -14,7 +14,7 @@ from ..backends.sizes import element_count, nbytes
 from ..cluster.ledger import open_ledgers
 from ..cluster.timeline import span, spans
 from ..comm.collectives import allreduce
-from ..comm.group import Group, group_for
+from ..comm.group import Group, group_for, local_group
 from ..comm.split import split_batch
 from ..errors import InvalidInput
 from ..models.lenet import LENET
@@ -57,6 +57,7 @@ def train_batch(
     algorithm: str | Plan = "star",
     bucket_bytes: int | None = None,
     group: Group | None = None,
+    n: int | None = None,
 ) -> list[Tensor]:
     """Take one step on a batch, split over the devices (D2L's `train_batch`).
 
@@ -65,8 +66,10 @@ def train_batch(
     gradient is the sum over all targets in y, divided once by their number. `states`
     are the optimizer's, one a device (needed with momentum). With `bucket_bytes`,
     gradients are summed in buckets of that size during the backward pass (see
-    `buckets.py`). Returns each device's summed loss, not yet waited for. Raises
-    `InvalidInput` for lists of different lengths and what `split_batch` refuses.
+    `buckets.py`). In a group of processes, X and y may be this process's part alone
+    (see `batches`), if `n` says how many targets the whole batch has. Returns each
+    device's summed loss, not yet waited for. Raises `InvalidInput` for lists of
+    different lengths and what `split_batch` refuses.
     """
     if len(device_params) != len(devices):
         raise InvalidInput(
@@ -80,7 +83,8 @@ def train_batch(
     trained = [params[: len(params) - model.buffers] for params in device_params]
 
     with spans(devices, "load", B.synchronize):
-        X_shards, y_shards = split_batch(X, y, devices, group)
+        cut = group if n is None else local_group(len(devices))
+        X_shards, y_shards = split_batch(X, y, devices, cut)
     for params in trained:
         for p in params:
             B.clear_grad_(p)
@@ -108,5 +112,5 @@ def train_batch(
             segments.backward(losses)
     for params, state, device in zip(trained, states, devices, strict=True):
         with span(device, "update", B.synchronize):
-            optimizer.step_(params, state, lr, n=element_count(y))
+            optimizer.step_(params, state, lr, n=element_count(y) if n is None else n)
     return losses

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from ..comm.group import Group
 from ..errors import InvalidInput
+from ..plans.chunks import even_bounds
 
 
 def batch_count(n: int, batch_size: int) -> int:
@@ -35,11 +37,13 @@ def batches(
     seed: int = 0,
     epoch: int = 0,
     shuffle: bool = True,
+    group: Group | None = None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Iterate over (X, y) in batches of `batch_size`; the last may be shorter.
 
     X (n, ...) and y (n, ...) are NumPy arrays. Every example comes exactly once;
-    without `shuffle` in the order of X. The batches are copies.
+    without `shuffle` in the order of X. The batches are copies. With a group, of every
+    batch only the examples of this process's ranks, cut as `split_batch` cuts them.
     Raises `InvalidInput` at once, not at the first batch.
 
     >>> X = np.arange(5)
@@ -54,7 +58,14 @@ def batches(
         _check_whole("epoch", epoch, 0)
         order = np.random.default_rng([seed, epoch]).permutation(n)
     parts = (order[i * batch_size : (i + 1) * batch_size] for i in range(count))
+    if group is not None:
+        parts = (_own(part, group) for part in parts)
     return ((X[part], y[part]) for part in parts)
+
+
+def _own(part: np.ndarray, group: Group) -> np.ndarray:
+    bounds = even_bounds(len(part), group.size)
+    return np.concatenate([part[slice(*bounds[rank])] for rank in group.local_ranks])
 
 
 def _check_examples(X: np.ndarray, y: np.ndarray) -> int:

@@ -17,9 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from ..cluster.ledger import uncounted
 from ..errors import DataCorrupt, InvalidInput
 from .files import remove_leftovers, write_atomically
 from .strategy import Strategy
+from .together import leader_does
 
 _FORMAT = 1
 _UNREADABLE = (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile)
@@ -161,9 +163,10 @@ class Saver:
         return self.every is not None and step % self.every == 0
 
     def save(self, at: Checkpoint, split: Strategy) -> None:
-        """Write the position and everything the strategy holds."""
-        at.params, at.state, at.buffers = split.snapshot()
-        save_checkpoint(self.path, at)
+        """Write the position and everything the strategy holds, on rank 0."""
+        with uncounted():
+            at.params, at.state, at.buffers = split.snapshot()
+        leader_does(split.group, lambda: save_checkpoint(self.path, at))
 
 
 def _numbered(arrays: dict[str, np.ndarray], name: str) -> list[np.ndarray]:

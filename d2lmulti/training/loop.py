@@ -7,7 +7,6 @@ number of devices and every strategy. Chapter: *data_parallel*.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice
@@ -16,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ..backends import backend_of, get_backend
-from ..backends.protocol import AnyDevice, Tensor
-from ..cluster.ledger import Ledger, ledger
+from ..backends.protocol import AnyDevice
+from ..cluster.ledger import ledger, uncounted
 from ..comm.devices import devices as first_devices
 from ..errors import InvalidInput
 from ..models import get_model
@@ -31,6 +30,7 @@ from .history import Epoch, History
 from .progress import progress
 from .strategies import make_strategy
 from .strategy import Strategy
+from .together import Tally, check_position, everyones
 
 
 def train(
@@ -58,6 +58,9 @@ def train(
     devices: Sequence[AnyDevice] | None = None,
 ) -> History:
     """Train on the first `num_gpus` devices (real or simulated); return the history.
+
+    In a started group of as many processes, each trains its own device and loads its
+    own part of the data; the history is the same in all, and rank 0 saves.
 
     `batch_size` is the size of the whole batch, before it is split. `devices` names
     them one by one instead. `strategy` says how the work is split, and the options
@@ -110,17 +113,22 @@ def train(
         options,
     )
     _check_last_batch(n, batch_size, *split.shares)
+    group = split.group
+    check_position(group, at.epoch, at.step)
     if at.began:
-        split.restore(at.state, at.buffers)
+        with uncounted():
+            split.restore(at.state, at.buffers)
     for name in split.options:
         value = getattr(split, name)
         settings[name] = getattr(value, "__name__", value)  # a plan is a function
+    names = everyones(group, [str(device) for device in devices])
     history = History(
         settings,
-        [str(device) for device in devices],
+        [name for theirs in names for name in theirs],
         [Epoch(**epoch) for epoch in at.epochs],
     )
-    with progress(epochs * n, " images", f"{model.name} on {len(devices)}") as bar:
+    title = f"{model.name} on {group.size}"
+    with progress(epochs * n, " images", title, wanted=group.leader) as bar:
         bar.update(min(n, at.step * batch_size) + n * min(at.epoch, epochs))
         while at.epoch < epochs:
             _run_epoch(at, split, data, lr, batch_size, seed, saver, bar)
@@ -144,28 +152,29 @@ def _run_epoch(
     seed: int, saver: Saver | None, bar: Any,
 ) -> None:  # fmt: skip
     """Train on what is left of the epoch, and keep the position `at` up to date."""
-    B = backend_of(split.owned[0][0])
-    losses: list[Tensor] = []
+    B, group = backend_of(split.owned[0][0]), split.group
     before = at.seconds, at.bytes_moved
-    began = time.perf_counter()
-
-    def settle(moved: Ledger) -> None:
-        at.loss = sum((float(B.numpy(part)) for part in losses), at.loss)
-        losses.clear()
-        B.synchronize()
-        at.seconds = before[0] + time.perf_counter() - began
-        at.bytes_moved = before[1] + moved.bytes
-
-    order = batches(data.train_X, data.train_y, batch_size, seed, at.epoch)
+    part = group if group.spread and split.cuts_batches else None
+    n, each = len(data.train_X), data.train_y.size // len(data.train_y)
+    order = batches(data.train_X, data.train_y, batch_size, seed, at.epoch, group=part)
     with ledger() as moved:
+        tally = Tally(group, moved)
+
+        def settle() -> None:
+            B.synchronize()
+            at.loss, seconds, count = tally.settle(at.loss)
+            at.seconds, at.bytes_moved = before[0] + seconds, before[1] + count
+
         for X, y in islice(order, at.step, None):
-            losses += split.step(B.array(X), B.array(y), lr)
+            whole = min(batch_size, n - at.step * batch_size)  # examples
+            targets = whole * each if part else None
+            tally.losses.append(split.step(B.array(X), B.array(y), lr, targets))
             at.step += 1
             if saver and saver.is_due(at.step):
-                settle(moved)
+                settle()
                 saver.save(at, split)
-            bar.update(len(X))
-    settle(moved)
+            bar.update(whole)
+        settle()
 
 
 def _check_settings(

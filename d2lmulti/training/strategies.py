@@ -13,6 +13,9 @@ import numpy as np
 from ..backends import backend_of
 from ..backends.protocol import AnyDevice, Tensor
 from ..backends.sizes import element_count
+from ..comm.collectives import allgather
+from ..comm.group import group_for
+from ..comm.native import usual_algorithm
 from ..errors import InvalidInput
 from ..models.model import Model
 from ..optimizers import Optimizer
@@ -26,15 +29,17 @@ class DataParallel(Strategy):
     """Every device holds the whole network and a part of each batch."""
 
     options = ("algorithm", "bucket_bytes")
+    cuts_batches = True
 
     def __init__(
         self,
         *common: Any,
-        algorithm: str | Plan = "star",
+        algorithm: str | Plan | None = None,
         bucket_bytes: int | None = None,
     ) -> None:
         super().__init__(*common)
-        self.algorithm, self.bucket_bytes = algorithm, bucket_bytes
+        self.algorithm = algorithm or usual_algorithm(self.group)
+        self.bucket_bytes = bucket_bytes
 
     def spread(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
         """Copy everything to every device."""
@@ -44,7 +49,9 @@ class DataParallel(Strategy):
         """Take the first replica: all are equal, but for statistics."""
         return list(owned[0])
 
-    def step(self, X: Tensor, y: Tensor, lr: float) -> list[Tensor]:
+    def step(
+        self, X: Tensor, y: Tensor, lr: float, n: int | None = None
+    ) -> list[Tensor]:
         """Take one step; see `train_batch`."""
         return train_batch(
             X,
@@ -57,12 +64,13 @@ class DataParallel(Strategy):
             states=self.states,
             algorithm=self.algorithm,
             bucket_bytes=self.bucket_bytes,
+            n=n,
         )
 
     @property
     def shares(self) -> tuple[int, str]:
         """A shard for each device."""
-        return len(self.devices), "devices"
+        return self.group.size, "devices"
 
     def replicas(self) -> tuple[list[list[Tensor]], list[AnyDevice]]:
         """Give every device's own replica."""
@@ -71,8 +79,16 @@ class DataParallel(Strategy):
     def snapshot(self) -> Snapshot:
         """Add the statistics, which each replica has gathered for itself."""
         B = backend_of(self.owned[0][0])
-        each = [[B.numpy(p) for p in mine[self._count :]] for mine in self.owned]
-        return super().snapshot()._replace(buffers=each)
+        each = [mine[self._count :] for mine in self.owned]
+        if self.group.spread:  # a row for every rank
+            rows = [
+                [x.reshape((1, *x.shape)) for x in same]
+                for same in zip(*each, strict=True)
+            ]
+            tables = [allgather(row, self.group)[0] for row in rows]
+            each = [[t[rank] for t in tables] for rank in range(self.group.size)]
+        buffers = [[B.numpy(x) for x in mine] for mine in each]
+        return super().snapshot()._replace(buffers=buffers)
 
     def restore(self, state: Sequence[np.ndarray], buffers: Sequence[Any]) -> None:
         """Set the state and the statistics; with more replicas, in turn."""
@@ -80,7 +96,7 @@ class DataParallel(Strategy):
         if not self.model.buffers:
             return
         B = backend_of(self.owned[0][0])
-        for rank, mine in enumerate(self.owned):
+        for rank, mine in zip(self.group.local_ranks, self.owned, strict=True):
             for x, saved in zip(mine[self._count :], buffers[rank % len(buffers)],
                                 strict=True):  # fmt: skip
                 B.write_(x, 0, element_count(x), B.array(saved))
@@ -103,7 +119,9 @@ class LayerParallel(Strategy):
         """Join the shards, on the first device."""
         return tensor.gather_params(owned, self.model)[0]
 
-    def step(self, X: Tensor, y: Tensor, lr: float) -> list[Tensor]:
+    def step(
+        self, X: Tensor, y: Tensor, lr: float, n: int | None = None
+    ) -> list[Tensor]:
         """Take one step; see `train_layers`."""
         return tensor.train_layers(
             X,
@@ -143,7 +161,7 @@ class ModelParallel(Strategy):
         stages: int | None = None,
     ) -> None:
         self.schedule, self.micro_batches = schedule, micro_batches
-        self.stages = len(devices) if stages is None else stages
+        self.stages = group_for(len(devices)).size if stages is None else stages
         self.cut = pipeline.cut_stages(model, self.stages)
         super().__init__(params, devices, model, optimizer)
 
@@ -155,7 +173,9 @@ class ModelParallel(Strategy):
         """Bring the stages together on the first device."""
         return pipeline.gather_params(owned, self.devices[0])
 
-    def step(self, X: Tensor, y: Tensor, lr: float) -> list[Tensor]:
+    def step(
+        self, X: Tensor, y: Tensor, lr: float, n: int | None = None
+    ) -> list[Tensor]:
         """Take one step; see `train_stages`."""
         return pipeline.train_stages(
             X,

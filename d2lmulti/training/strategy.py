@@ -15,6 +15,7 @@ import numpy as np
 from ..backends import backend_of
 from ..backends.protocol import AnyDevice, Tensor
 from ..backends.sizes import element_count
+from ..comm.group import group_for
 from ..errors import InvalidInput
 from ..models.model import Model
 from ..optimizers import Optimizer
@@ -32,6 +33,7 @@ class Strategy(ABC):
     """A way to split the work; an *owner* of parameters is a device or a stage."""
 
     options: ClassVar[tuple[str, ...]]  # of `train`, which belong to it
+    cuts_batches: ClassVar[bool] = False  # whether a process needs only its examples
 
     def __init__(
         self,
@@ -41,6 +43,7 @@ class Strategy(ABC):
         optimizer: Optimizer,
     ) -> None:
         self.devices, self.model, self.optimizer = list(devices), model, optimizer
+        self.group = group_for(len(self.devices))
         self._count = len(params) - model.buffers  # of what is trained
         self.owned = self.spread(params)
         self.states = [optimizer.start(self._trained(mine)) for mine in self.owned]
@@ -54,8 +57,14 @@ class Strategy(ABC):
         """Put the whole together again, or tensors of the parameters' form."""
 
     @abstractmethod
-    def step(self, X: Tensor, y: Tensor, lr: float) -> list[Tensor]:
-        """Take one step on a whole batch; the returned losses add up to the batch's."""
+    def step(
+        self, X: Tensor, y: Tensor, lr: float, n: int | None = None
+    ) -> list[Tensor]:
+        """Take one step on a batch; the losses of all processes add up to the batch's.
+
+        X, y are the whole batch, or, where the strategy `cuts_batches` and `n` tells
+        the batch's number of targets, only this process's part of it.
+        """
 
     @property
     @abstractmethod

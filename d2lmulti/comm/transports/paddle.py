@@ -1,7 +1,9 @@
 """paddle.distributed as an engine: gloo for CPU tensors, nccl for GPUs.
 
 Paddle's gloo waits in every send until the receiver is there, so a round's messages go
-in turns (see `plans.matching`). Chapter: *many_machines*.
+in turns (see `plans.matching`). It matches sends and receives by counting each rank's
+calls, which two ranks do alike and three do not: larger groups have collectives only.
+Chapter: *many_machines*.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ import io
 import os
 import time
 from collections.abc import Callable, Sequence
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ import paddle.distributed as dist
 from ...backends import checks
 from ...backends import paddle as B
 from ...backends.protocol import Tensor
+from ...backends.sizes import element_count
 from ...errors import InvalidInput
+from ...plans.chunks import even_bounds
 from ...plans.matching import Share, share_of
 from ...plans.rounds import Round
 from ..place import Place
@@ -39,11 +42,11 @@ class PaddleDistributed:
     """The transport of one rank; nccl is used where every local rank has a GPU."""
 
     name = "paddle"
-    point_to_point = True
-    native = frozenset({"allreduce", "allgather", "broadcast"})
+    native = frozenset({"allreduce", "allgather", "broadcast", "reduce_scatter"})
 
     def __init__(self, place: Place) -> None:
         self.rank, self.size = place.rank, place.size
+        self.point_to_point = place.size == 2
         self._watch = Watch(place)
         enough = B.gpu_count() >= place.local_size
         self._home = f"gpu:{place.local_rank}" if enough else "cpu"
@@ -52,7 +55,6 @@ class PaddleDistributed:
             _wait_for_listener(int(os.environ["PADDLE_MASTER"].rpartition(":")[2]))
         with self._watch.waiting(), contextlib.redirect_stderr(io.StringIO()):
             dist.init_parallel_env()  # writes which flags differ from their defaults
-            self._pairs = _pair_up(place)
 
     def begin(self, call: str) -> None:
         """Note that this rank makes its next call."""
@@ -62,6 +64,12 @@ class PaddleDistributed:
         self, data: Sequence[Any], round: Round, combine: Combine = "sum"
     ) -> None:
         """Carry out this rank's share of a round, in place."""
+        if not self.point_to_point:
+            raise InvalidInput(
+                "expected algorithm='native' on the engine paddle, got a plan of "
+                f"messages in a group of {self.size}; its messages need a group of 2. "
+                "Plans, layer and model parallelism run on the engine shared_memory"
+            )
         x, share = data[0].detach(), share_of(round, self.rank)
         if not share.peers:
             return
@@ -74,39 +82,47 @@ class PaddleDistributed:
                 self._take_turns(moved, share, combine)
                 B.write_(x, 0, moved.size, moved)
 
-    def run_native(self, what: str, data: Sequence[Any], op: Combine = "sum") -> Any:
-        """Run a collective of the engine; a broadcast is from rank 0."""
-        return self.start_native(what, data, op)()
+    def run_native(
+        self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
+    ) -> Any:
+        """Run a collective of the engine; the last two return new tensors."""
+        (x,) = data
+        if what == "allgather":
+            return [self._join_rows(x)]
+        if what == "reduce_scatter":
+            whole = B.copy_to(x, B.device_of(x))
+            self.start_native("allreduce", [whole], op)()
+            part = even_bounds(whole.size, self.size)[self.rank]
+            return [B.copy_to(B.read(whole, *part), B.device_of(x))]
+        return self.start_native(what, data, op, root)()
 
     def start_native(
-        self, what: str, data: Sequence[Any], op: Combine = "sum"
-    ) -> Callable[[], Any]:
-        """Begin a collective of the engine; the function that comes back ends it."""
+        self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
+    ) -> Callable[[], None]:
+        """Begin an all-reduce or a broadcast; the function that comes back ends it."""
         x = data[0].detach()
         checks.contiguous(x.is_contiguous())
         at_home = B.device_of(x) == self._home
         y = x if at_home else B.copy_to(x, self._home)
-        result: list[Tensor] = []
+        if what in self.native and not element_count(x):  # gloo fails on those
+            return _nothing
         with self._watch.waiting():
             if what == "allreduce":
                 how = dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM
                 work = dist.all_reduce(y, how, sync_op=False)
             elif what == "broadcast":
-                work = dist.broadcast(y, 0, sync_op=False)
-            elif what == "allgather":
-                work = dist.all_gather(result, y, sync_op=False)
+                work = dist.broadcast(y, root, sync_op=False)
             else:
                 raise InvalidInput(
                     f"expected one of {', '.join(sorted(self.native))} as native "
                     f"collective of {self.name}, got {what!r}; run a plan"
                 )
 
-        def end() -> Any:
+        def end() -> None:
             with self._watch.waiting():
                 work.wait()
             if not at_home:
                 B.write_(x, 0, y.size, y)
-            return [B.copy_to(part, B.device_of(x)) for part in result] or None
 
         return end
 
@@ -125,8 +141,21 @@ class PaddleDistributed:
         dist.destroy_process_group()
 
     def _gather(self, values: np.ndarray) -> list[np.ndarray]:
-        found = self.run_native("allgather", [B.array(values, self._home)])
+        found: list[Tensor] = []
+        if not values.size:
+            return [values] * self.size
+        with self._watch.waiting():
+            dist.all_gather(found, B.array(values, self._home))
         return [B.numpy(x) for x in found]
+
+    def _join_rows(self, x: Tensor) -> Tensor:
+        """Pad all to the most rows that a rank has, gather, and cut the padding off."""
+        rows = [int(count[0]) for count in self._gather(np.array([len(x)]))]
+        padded = np.zeros((max(rows), *x.shape[1:]), B.dtype_of(x))
+        padded[: len(x)] = B.numpy(x)
+        parts = zip(self._gather(padded), rows, strict=True)
+        whole = np.concatenate([part[:count] for part, count in parts])
+        return B.array(whole, B.device_of(x))
 
     def _take_turns(self, x: Tensor, share: Share, combine: Combine) -> None:
         """Send and receive in the order of the turns, then add in that of the rows."""
@@ -137,13 +166,13 @@ class PaddleDistributed:
             if m in share.sends:
                 part = kept.get(m)
                 part = B.read(x, m.first, m.last) if part is None else part
-                dist.send(part, m.peer, self._pairs[m.peer])
+                dist.send(part, m.peer)
                 continue
             part = B.read(x, m.first, m.last)
             straight = not m.add and not m.clashes and part._is_shared_buffer_with(x)
             if not straight:
                 part = aside[m] = paddle.empty_like(part)
-            dist.recv(part, m.peer, self._pairs[m.peer])
+            dist.recv(part, m.peer)
         for m in sorted(aside):  # additions in the order of their sources
             if m.add and combine == "max":
                 B.maximum_(x, m.first, m.last, aside[m])
@@ -151,21 +180,8 @@ class PaddleDistributed:
                 B.write_(x, m.first, m.last, aside[m], add=m.add)
 
 
-def _pair_up(place: Place) -> dict[int, Any]:
-    """Make a group of each pair of ranks; give those of this rank, by the other one.
-
-    Paddle's gloo matches a send with a receive by counting all messages of a group. In
-    a group of two, both count the same.
-    """
-    if place.size == 2:
-        return {1 - place.rank: None}  # the whole group
-    pairs = {}
-    for a, b in combinations(range(place.size), 2):  # in one order on all ranks
-        group = dist.new_group([a, b])
-        if place.rank in (a, b):
-            pairs[a + b - place.rank] = group
-    dist.barrier()  # rank 0 keeps the addresses: nobody leaves before all are paired
-    return pairs
+def _nothing() -> None:
+    pass
 
 
 def _complete_environment(place: Place, gloo: bool) -> None:
@@ -195,3 +211,38 @@ def _wait_for_listener(port: int, seconds: float = 20.0) -> None:
         if any(row[1].endswith(ending) and row[3] == "0A" for row in rows):
             return
         time.sleep(0.02)
+
+
+def peer_step(
+    forward: Callable[..., Any], params: Sequence[Tensor], X: Tensor, y: Tensor,
+    lr: float, n: int,
+) -> Callable[[], None]:  # fmt: skip
+    """Make a step of Paddle's own DataParallel and SGD on this rank's part."""
+
+    class Net(paddle.nn.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = paddle.nn.ParameterList(
+                [
+                    paddle.create_parameter(
+                        p.shape, B.dtype_of(p),
+                        default_initializer=paddle.nn.initializer.Assign(B.numpy(p)),
+                    )
+                    for p in params
+                ]
+            )  # fmt: skip
+
+        def forward(self, X: Tensor) -> Tensor:
+            return forward(list(self.weights), X)
+
+    with contextlib.redirect_stderr(io.StringIO()):
+        net = paddle.DataParallel(Net())
+    optimizer = paddle.optimizer.SGD(lr, parameters=net.parameters())
+    scale = dist.get_world_size() / n  # DataParallel takes the mean over the ranks
+
+    def step() -> None:
+        optimizer.clear_grad()
+        (B.cross_entropy(net(X), y).sum() * scale).backward()
+        optimizer.step()
+
+    return step

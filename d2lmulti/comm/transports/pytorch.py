@@ -37,7 +37,7 @@ class TorchDistributed:
 
     name = "torch"
     point_to_point = True
-    native = frozenset({"allreduce", "allgather", "broadcast"})
+    native = frozenset({"allreduce", "broadcast"})
 
     def __init__(self, place: Place) -> None:
         self.rank, self.size = place.rank, place.size
@@ -78,34 +78,32 @@ class TorchDistributed:
             else:
                 self._stream(x.view(-1), share, combine)
 
-    def run_native(self, what: str, data: Sequence[Any], op: Combine = "sum") -> Any:
-        """Run a collective of the engine; a broadcast is from rank 0."""
-        return self.start_native(what, data, op)()
+    def run_native(
+        self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
+    ) -> None:
+        """Run a collective of the engine, in place."""
+        self.start_native(what, data, op, root)()
 
     def start_native(
-        self, what: str, data: Sequence[Any], op: Combine = "sum"
-    ) -> Callable[[], Any]:
+        self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
+    ) -> Callable[[], None]:
         """Begin a collective of the engine; the function that comes back ends it."""
-        x, result = data[0].detach(), None
+        x = data[0].detach()
         checks.contiguous(x.is_contiguous())
         if what == "allreduce":
             how = dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM
             work = dist.all_reduce(x, how, async_op=True)
         elif what == "broadcast":
-            work = dist.broadcast(x, 0, async_op=True)
-        elif what == "allgather":
-            result = [torch.empty_like(x) for _ in range(self.size)]
-            work = dist.all_gather(result, x, async_op=True)
+            work = dist.broadcast(x, root, async_op=True)
         else:
             raise InvalidInput(
                 f"expected one of {', '.join(sorted(self.native))} as native "
                 f"collective of {self.name}, got {what!r}; run a plan"
             )
 
-        def end() -> Any:
+        def end() -> None:
             with self._watch.waiting():
                 work.wait()
-            return result
 
         return end
 
@@ -190,3 +188,31 @@ def _combine_(x: Tensor, y: Tensor, combine: Combine) -> None:
         torch.maximum(x, y, out=x)
     else:
         x.add_(y)
+
+
+def peer_step(
+    forward: Callable[..., Any], params: Sequence[Tensor], X: Tensor, y: Tensor,
+    lr: float, n: int,
+) -> Callable[[], None]:  # fmt: skip
+    """Make a step of PyTorch's own DDP and SGD on this rank's part of n examples."""
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            copies = [torch.nn.Parameter(p.detach().clone()) for p in params]
+            self.weights = torch.nn.ParameterList(copies)
+
+        def forward(self, X: Tensor) -> Tensor:
+            return forward(list(self.weights), X)
+
+    net = torch.nn.parallel.DistributedDataParallel(Net())
+    optimizer = torch.optim.SGD(net.parameters(), lr)
+    scale = dist.get_world_size() / n  # DDP takes the mean over the ranks
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(net(X), y, reduction="sum")
+        (loss * scale).backward()
+        optimizer.step()
+
+    return step

@@ -3,12 +3,13 @@
 Each stage has a graph of its own. What goes to the next stage is cut from the graph and
 copied; on the way back the gradient that arrives starts `backward(ys, dys)`. A stage
 keeps what an instruction made until another instruction has used it, and no longer.
-Chapter: *model_parallel*.
+In a group of processes each goes through all lists, carries out its own instructions,
+and of the others' only notes when they would run. Chapter: *model_parallel*.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,9 +19,10 @@ from ...backends.sizes import element_count, nbytes
 from ...cluster.ledger import open_ledgers
 from ...cluster.pipeline_record import PipelineRecord
 from ...comm.group import Group
-from ...comm.point_to_point import copy_between
+from ...comm.point_to_point import copy_between, receive, send
 from ...errors import PlanError
 from ...plans.instructions import (
+    AnyInstruction,
     Backward,
     BackwardInput,
     BackwardWeight,
@@ -30,6 +32,7 @@ from ...plans.instructions import (
     ReceiveActivation,
     ReceiveGradient,
     Step,
+    Transfer,
 )
 from ...plans.turns import turns
 from .cutting import Stage
@@ -48,7 +51,7 @@ class Batch:
 class _Value(NamedTuple):
     """A tensor that another stage waits for: where it is, and since when."""
 
-    tensor: Tensor
+    tensor: Tensor | None  # None in another process
     device: int
     ready: float
 
@@ -75,20 +78,24 @@ class _Kept:
 
 
 class Executor:
-    """The stages on their devices; `run` carries out one step's instructions."""
+    """The stages on their devices; `run` carries out one step's instructions.
+
+    `stage_params` are those of this process's stages, by the number of the stage.
+    """
 
     def __init__(
         self,
         stages: Sequence[Stage],
-        stage_params: Sequence[Sequence[Tensor]],
+        stage_params: Mapping[int, Sequence[Tensor]],
         devices: Sequence[AnyDevice],
         group: Group,
         record: PipelineRecord,
         recompute: bool = False,
     ) -> None:
-        self.stages, self.stage_params, self.devices = stages, stage_params, devices
+        self.stages, self.stage_params = stages, stage_params
+        self.devices = dict(zip(group.local_ranks, devices, strict=True))
         self.group, self.record, self.recompute = group, record, recompute
-        self.B = backend_of(stage_params[0][0])
+        self.B = backend_of(next(iter(stage_params.values()))[0])
         self.kept: dict[tuple[int, int], _Kept] = {}  # by stage and micro-batch
         self.values: dict[tuple[str, int, int], _Value] = {}  # made, not used yet
 
@@ -97,11 +104,12 @@ class Executor:
     ) -> list[Tensor]:
         """Carry out the lists of all devices; return each micro-batch's summed loss.
 
-        `step(device)` updates the weights of a device's stages.
+        Only the process of the last stage has losses. `step(device)` updates the
+        weights of a device's stages.
         """
         self.batch = batch
         self.losses: dict[int, Tensor] = {}
-        self.record.restart(len(self.devices), len(self.stages))
+        self.record.restart(self.group.size, len(self.stages))
         verbs = {
             Forward: self._forward,
             Backward: self._backward,
@@ -111,15 +119,18 @@ class Executor:
             ReceiveGradient: self._receive,
         }
         for device, instruction in turns(lists):
+            receives = isinstance(instruction, (ReceiveActivation, ReceiveGradient))
             if isinstance(instruction, Step):
                 step(device)
-            elif type(instruction) in verbs:  # a send is done by its receiver
+            elif device not in self.devices and not receives:
+                self._note_elsewhere(device, instruction)
+            elif type(instruction) in verbs:  # a send comes just before its receive
                 end = verbs[type(instruction)](device, instruction)
                 if isinstance(instruction, (Backward, BackwardWeight)):
                     # Only here, when no variable of the verb holds a tensor any more.
                     del self.kept[instruction.stage, instruction.micro]
                     self._note(instruction.stage, device, end)
-        return [self.losses[k] for k in range(len(batch.bounds))]
+        return [self.losses[k] for k in sorted(self.losses)]
 
     # -- messages ----------------------------------------------------------------------
 
@@ -128,10 +139,30 @@ class Executor:
         kind = "activation" if activation else "gradient"
         name = (kind, i.stage - 1 if activation else i.stage + 1, i.micro)
         tensor, source, made = self.values[name]
-        copy = copy_between(tensor, source, device, self.devices[device], self.group)
+        copy, here = None, self.devices.get(device)
+        if source in self.devices and here is not None:
+            copy = copy_between(tensor, source, device, here, self.group)
+        elif here is not None:
+            copy = receive(self.B, source, device, here, self.group)
+        elif tensor is not None:
+            send(tensor, source, device, self.group)
         ready = made + self.record.durations.transfer
         self.values[name] = _Value(copy, device, ready)
         return ready
+
+    def _note_elsewhere(self, device: int, i: AnyInstruction) -> None:
+        """Note when another process computes: the modelled clock is everyone's."""
+        if isinstance(i, (Step, Transfer)):
+            return
+        forward, ready = isinstance(i, Forward), 0.0
+        kind = "activation" if forward else "gradient"
+        before = i.stage - 1 if forward else i.stage + 1
+        waits = not isinstance(i, BackwardWeight)
+        if waits and before in range(len(self.stages)):
+            ready = self._take(kind, before, i.micro, device).ready
+        slot = self.record.compute(device, i, ready, self.recompute)
+        if waits:
+            self.values[kind, i.stage, i.micro] = _Value(None, device, slot.end)
 
     def _take(self, kind: str, stage: int, micro: int, device: int) -> _Value:
         """Take what was made for this device; from now on only the taker has it."""

@@ -17,7 +17,7 @@ from ...plans.instructions import Lists
 from ...plans.schedules import SCHEDULES, Schedule
 from .cutting import Stage
 from .executor import Batch, Executor
-from .placing import check_stages
+from .placing import check_stages, local_stages
 
 
 def train_stages(
@@ -46,22 +46,22 @@ def train_stages(
     `recompute` a stage keeps its input only and runs forward again on the way back.
     `input_grad`, shaped as X, is overwritten with the gradient of the summed loss. A
     `record` holds afterwards what ran when, and what was kept. Returns each
-    micro-batch's summed loss, not yet waited for. Raises `InvalidInput` for fewer
-    examples than micro-batches, for lists of different lengths, for an unknown
-    schedule and for a group of several processes.
+    micro-batch's summed loss, not yet waited for; in a group of processes, that of the
+    last stage has them, and the others return none. There, `stage_params` and `states`
+    are those of this process's stages, X and y are still the whole batch, and a record
+    holds what everyone computed, but what was kept only of the own stages. Raises
+    `InvalidInput` for fewer examples than micro-batches, for lists of different lengths
+    and for an unknown schedule.
     """
-    check_stages(stages, devices)
-    if [len(mine) for mine in stage_params] != [s.last - s.first for s in stages]:
+    group = group_for(len(devices), group)
+    check_stages(stages, group)
+    local = local_stages(len(stages), group)
+    expected = [stages[s].last - stages[s].first for s in local]
+    if [len(mine) for mine in stage_params] != expected:
         raise InvalidInput(
-            f"expected the parameters of {len(stages)} stages, got lists of "
+            f"expected the parameters of {len(local)} stages, got lists of "
             f"{[len(mine) for mine in stage_params]}; make them with "
             "place_params(params, stages, devices)"
-        )
-    group = group_for(len(devices), group)
-    if group.size != len(devices):
-        raise InvalidInput(
-            f"expected all {group.size} ranks in this process, got {len(devices)}; a "
-            "pipeline runs over the devices of one process"
         )
     batch = Batch(X, y, _micro_bounds(X, y, micro_batches), input_grad)
     if input_grad is not None and tuple(input_grad.shape) != tuple(X.shape):
@@ -69,13 +69,13 @@ def train_stages(
             f"expected an input_grad of X's shape {tuple(X.shape)}, got "
             f"{tuple(input_grad.shape)}"
         )
-    lists = _lists(schedule, len(devices), micro_batches, len(stages) // len(devices))
+    lists = _lists(schedule, group.size, micro_batches, len(stages) // group.size)
     record = record if record is not None else PipelineRecord()
     optimizer = optimizer or SGD()
-    states = states if states is not None else [[]] * len(stages)
-    if len(states) != len(stages):
+    states = states if states is not None else [[]] * len(local)
+    if len(states) != len(local):
         raise InvalidInput(
-            f"expected one state for each of {len(stages)} stages, got {len(states)}; "
+            f"expected one state for each of {len(local)} stages, got {len(states)}; "
             "use [optimizer.start(params) for params in stage_params]"
         )
 
@@ -84,10 +84,12 @@ def train_stages(
             backend_of(p).clear_grad_(p)
 
     def step(device: int) -> None:
-        for s in range(device, len(stages), len(devices)):
-            optimizer.step_(stage_params[s], states[s], lr, n=element_count(y))
+        for i, s in enumerate(local):
+            if s % group.size == device:
+                optimizer.step_(stage_params[i], states[i], lr, n=element_count(y))
 
-    executor = Executor(stages, stage_params, devices, group, record, recompute)
+    placed = dict(zip(local, stage_params, strict=True))
+    executor = Executor(stages, placed, devices, group, record, recompute)
     return executor.run(lists, batch, step)
 
 

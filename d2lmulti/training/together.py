@@ -1,0 +1,90 @@
+"""What the processes of a run must tell each other beside the training itself.
+
+Each sees its own losses and messages only, and still every one ends with the same
+history. All of it goes as short texts, which no ledger counts.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..backends import backend_of
+from ..backends.protocol import Tensor
+from ..cluster.ledger import Ledger
+from ..comm.agreement import check_same
+from ..comm.group import Group
+from ..errors import D2LMultiError
+
+
+def everyones(group: Group, value: Any) -> list[Any]:
+    """Give each process's value, of plain JSON kinds, in rank order."""
+    if not group.spread:
+        return [value]
+    return [json.loads(text) for text in group.transport.tell_all(json.dumps(value))]
+
+
+def check_position(group: Group, epoch: int, step: int) -> None:
+    """Refuse to go on where some processes found another checkpoint than the rest."""
+    places = everyones(group, f"a start after epoch {epoch}, step {step}")
+    check_same(
+        dict(enumerate(places)),
+        "every process to start from the same checkpoint",
+        "keep it on a disk that all machines share",
+    )
+
+
+def leader_does(group: Group, work: Callable[[], object]) -> None:
+    """Let the process of rank 0 do it, and the others wait; fail together.
+
+    Raises what the work raises, and `D2LMultiError` in the other processes.
+    """
+    error: Exception | None = None
+    if group.leader:
+        try:
+            work()
+        except Exception as e:
+            error = e
+    told = everyones(group, str(error) if error else "")
+    if error:
+        raise error
+    if told[0]:
+        raise D2LMultiError(
+            f"expected rank 0 to write the file, but it failed: {told[0]}"
+        )
+
+
+class Tally:
+    """Losses, seconds and bytes of an epoch, those of all processes together."""
+
+    def __init__(self, group: Group, moved: Ledger) -> None:
+        self.group, self.moved = group, moved
+        self.losses: list[list[Tensor]] = []  # one list a step
+        self.began = time.perf_counter()
+
+    def settle(self, loss: float) -> tuple[float, float, int]:
+        """Add the losses since the last call to `loss`; give seconds and bytes too.
+
+        The sum takes the losses in the same order as in one process: step by step, and
+        in each step rank by rank. Of messages each process counts those it received.
+        """
+        steps = [
+            [float(backend_of(part).numpy(part)) for part in step]
+            for step in self.losses
+        ]
+        self.losses.clear()
+        seconds = time.perf_counter() - self.began
+        if not self.group.spread:
+            return (
+                sum((x for step in steps for x in step), loss),
+                seconds,
+                self.moved.bytes,
+            )
+        received = self.moved.received
+        mine = sum(received[rank] for rank in self.group.local_ranks)
+        told = everyones(self.group, [steps, seconds, mine])
+        ordered = zip(*(theirs for theirs, _, _ in told), strict=True)
+        loss = sum((x for step in ordered for part in step for x in part), loss)
+        return loss, max(s for _, s, _ in told), sum(count for *_, count in told)

@@ -1,0 +1,274 @@
+"""What one process computes, n processes compute too: bit for bit, on every engine.
+
+Each engine is started once for each number of ranks and then asked for everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import d2lmulti
+from d2lmulti.backends import get_backend
+from d2lmulti.backends.protocol import Backend
+from d2lmulti.comm.engine import started
+from d2lmulti.comm.group import Group, local_group
+from d2lmulti.comm.launch import Run, launch
+from d2lmulti.comm.point_to_point import receive, send
+from d2lmulti.comm.processes import ProcessFailed
+from d2lmulti.errors import InvalidInput
+from d2lmulti.plans.allreduce import ALLREDUCE
+
+GROUPS = [
+    ("torch", "torch", 2),
+    ("torch", "torch", 4),
+    ("paddle", "paddle", 2),
+    ("paddle", "paddle", 4),
+    ("shared_memory", "torch", 2),
+    ("shared_memory", "mxnet", 2),
+    ("shared_memory", "paddle", 2),
+    ("shared_memory", "reference", 4),
+]
+# Name of the case -> arguments of `train`; the last batch has 7 examples.
+CASES: dict[str, dict[str, Any]] = {
+    "data": {"model": "lenet"},
+    "data, statistics": {"model": "lenet_bn", "algorithm": "auto"},
+    "data, buckets": {"model": "mlp", "algorithm": "ring", "bucket_bytes": 50_000},
+    "data, native": {"model": "mlp", "algorithm": "native", "bucket_bytes": 50_000},
+    "layer": {"model": "mlp", "strategy": "layer", "algorithm": "ring"},
+    "model": {"model": "deep_mlp", "strategy": "model", "micro_batches": 3},
+    "model, interleaved": {
+        "model": "deep_mlp",
+        "strategy": "model",
+        "schedule": "interleaved",
+        "micro_batches": 4,
+        "stages": 2,  # a rank
+    },
+}
+
+
+def data() -> d2lmulti.Dataset:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(42, 1, 28, 28)), rng.integers(0, 10, 42)
+    digits = tuple("0123456789")
+    return d2lmulti.Dataset("noise", X[:31], y[:31], X[31:], y[31:], digits)
+
+
+def train_all(n: int, backend: str, names: list[str]) -> dict[str, tuple]:
+    """Train each case on n devices for 12 steps; give history and all weights."""
+    B, found = get_backend(backend), {}
+    for name in names:
+        options = dict(CASES[name])
+        if "stages" in options:
+            options["stages"] *= n
+        history = d2lmulti.train(
+            n, 12, 0.05, epochs=4, dtype="float64", dataset=data(), backend=backend,
+            **options,
+        )  # fmt: skip
+        weights = [[B.numpy(p) for p in params] for params in history.device_params]
+        seconds = [epoch.seconds for epoch in history.epochs]
+        found[name] = (
+            (history.losses, history.accuracies, history.bytes_moved, history.devices),
+            weights,
+            seconds,
+        )
+    return found
+
+
+def has_messages(engine: str, n: int) -> bool:
+    return engine != "paddle" or n == 2
+
+
+def collectives(B: Backend, group: Group, n: int, messages: bool) -> dict[str, bytes]:
+    """Run every collective on this group's ranks; give what each has in the end."""
+    ranks, found = group.local_ranks, {}
+    algorithms = (*ALLREDUCE, "auto") if messages else ("native",)
+    for dtype in ("float32", "int64") if messages else ("int64",):
+        for length in (0, 1, 10, 1003, 300_001):
+            rng = np.random.default_rng(length)
+            values = (rng.normal(size=(n, length)) * 99).astype(dtype)
+            blocks = (rng.normal(size=(n, 2 * n, 3)) * 99).astype(dtype)
+
+            def tensors(rows: Any, ranks: Any = ranks) -> list[Any]:
+                return [B.array(rows[rank]) for rank in ranks]
+
+            for algorithm in algorithms:
+                for op in ("sum", "max"):
+                    xs = tensors(values)
+                    d2lmulti.allreduce(xs, algorithm, group, op)
+                    found[f"{algorithm} {op} {dtype} {length}"] = xs
+            for root in range(n):
+                xs, ys = tensors(values), tensors(values)
+                d2lmulti.broadcast(xs, root, group)
+                d2lmulti.reduce(ys, root, group)
+                found[f"broadcast {root} {dtype} {length}"] = xs
+                mine = zip(ranks, ys, strict=True)  # the others end as anything
+                found[f"reduce {root} {dtype} {length}"] = [
+                    y if rank == root else y * 0 for rank, y in mine
+                ]
+            parts = d2lmulti.reduce_scatter(tensors(values), group)
+            found[f"reduce_scatter {dtype} {length}"] = parts
+            uneven = [block[: rank + 1] for rank, block in enumerate(blocks)]
+            wholes = d2lmulti.allgather(tensors(uneven), group)
+            found[f"allgather {dtype} {length}"] = wholes
+            if messages:
+                xs = tensors(blocks)
+                d2lmulti.alltoall(xs, group)
+                found[f"alltoall {dtype} {length}"] = xs
+    return {
+        f"{name} on rank {rank}": B.numpy(x).tobytes()
+        for name, xs in found.items()
+        for rank, x in zip(ranks, xs, strict=True)
+    }
+
+
+def everything(names: list[str]) -> dict[str, Any]:
+    """Ask everything of the engine; called in each process."""
+    group, B = started(), get_backend()
+    n, rank, transport = group.size, group.local_ranks[0], group.transport
+    messages = transport.point_to_point
+    alone = collectives(B, local_group(n), n, messages)
+    mine = collectives(B, group, n, messages)
+    arrived = round_the_ring(B, group, n) if messages else None
+    native = [B.array(np.float64([rank, 10 - rank, 1])) for _ in range(3)]
+    if "allreduce" in transport.native:
+        for x, op in zip(native, ("sum", "max", "mean"), strict=True):
+            d2lmulti.allreduce([x], "native", op=op)
+    return {
+        "differ": [name for name, bits in mine.items() if alone[name] != bits],
+        "count": len(mine),
+        "arrived": arrived,
+        "native": [B.numpy(x).tolist() for x in native],
+        "told": transport.tell_all(f"rang {rank} é"),
+        "trained": train_all(n, B.name, names),
+        "refused": [
+            refusal(lambda: d2lmulti.devices(n + 1)),
+            "" if messages else refusal(lambda: d2lmulti.allreduce(native[:1], "ring")),
+        ],
+    }
+
+
+def round_the_ring(B: Backend, group: Group, n: int) -> list[list[float]]:
+    """Send as a pipeline does: rank 0 begins, the others first receive."""
+    rank = group.local_ranks[0]
+    right, left = (rank + 1) % n, (rank - 1) % n
+    x = B.array(np.arange(6.0).reshape(2, 3) * rank)
+    if rank:
+        arrived = receive(B, left, rank, "cpu", group)
+    send(x, rank, right, group)
+    if not rank:
+        arrived = receive(B, left, rank, "cpu", group)
+    return B.numpy(arrived).tolist()
+
+
+def refusal(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except InvalidInput as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(group, id="-".join(map(str, group)),
+                     marks=getattr(pytest.mark, group[1]))
+        for group in GROUPS
+    ],
+)  # fmt: skip
+def group(
+    request: pytest.FixtureRequest, load: Callable[[str], Backend]
+) -> tuple[str, str, int]:
+    load(request.param[1])
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def run(group: tuple[str, str, int]) -> Run:
+    engine, backend, n = group
+    names = list(CASES) if has_messages(engine, n) else ["data", "data, native"]
+    return launch(everything, n, names, engine=engine, backend=backend, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def in_process() -> Callable[[int, str, str], tuple]:
+    """`in_process(n, backend, case)`: the same training in this process."""
+    return cache(lambda n, backend, case: train_all(n, backend, [case])[case])
+
+
+def test_every_collective_has_the_bits_of_one_process(run: Run) -> None:
+    for found in run.values:
+        assert found["count"] >= 35
+        assert found["differ"] == []
+
+
+def test_messages_and_words_arrive(run: Run, group: tuple[str, str, int]) -> None:
+    engine, _, n = group
+    for rank, found in enumerate(run.values):
+        left = np.arange(6.0).reshape(2, 3) * ((rank - 1) % n)
+        if has_messages(engine, n):
+            assert found["arrived"] == left.tolist()
+        else:
+            assert "run on the engine shared_memory" in found["refused"][1]
+        assert found["told"] == [f"rang {r} é" for r in range(n)]
+        assert f"as many devices as the {n} processes" in found["refused"][0]
+
+
+def test_the_engines_own_all_reduce(run: Run) -> None:
+    n = len(run.values)
+    every = np.float64([[rank, 10 - rank, 1] for rank in range(n)])
+    for found in run.values:
+        want = [every.sum(0), every.max(0), every.sum(0) / n]
+        assert found["native"] == [x.tolist() for x in want]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_n_processes_train_as_n_devices_and_as_one(
+    run: Run, group: tuple[str, str, int], in_process: Callable, case: str
+) -> None:
+    engine, backend, n = group
+    if case not in run.values[0]["trained"]:
+        assert not has_messages(engine, n)
+        return
+    here, replicas, _ = in_process(n, backend, case)
+    (losses, _, _, _), (alone,), _ = in_process(1, backend, case)
+    for rank, found in enumerate(run.values):
+        history, (weights,), seconds = found["trained"][case]
+        assert seconds == run.values[0]["trained"][case][2]  # one history for all
+        first = run.values[0]["trained"][case][1][0]
+        if case != "data, statistics":  # those are each replica's own
+            assert all((a == b).all() for a, b in zip(weights, first, strict=True))
+        if case == "data, native" or not has_messages(engine, n):
+            assert history[1:] == here[1:]
+            assert history[0] == pytest.approx(here[0], rel=1e-12)
+        else:  # bit for bit what n devices of one process do
+            assert history == here
+            theirs = replicas[rank % len(replicas)]
+            assert all((a == b).all() for a, b in zip(weights, theirs, strict=True))
+        if case == "data, statistics":
+            continue  # each device normalises by its own part: not one device's
+        assert history[0] == pytest.approx(losses, rel=1e-12)
+        for got, want in zip(weights, alone, strict=True):
+            assert np.abs(got - want).max() <= 1e-12 * np.abs(want).max()
+
+
+def other_shapes() -> None:
+    rank = started().local_ranks[0]
+    d2lmulti.allreduce([get_backend().array(np.zeros(3 + rank))])
+
+
+@pytest.mark.parametrize("engine", ["torch", "paddle"])
+def test_different_calls_are_an_error_that_names_them(
+    engine: str, load: Callable[[str], Backend]
+) -> None:
+    load(engine)
+    with pytest.raises(ProcessFailed) as failed:
+        launch(other_shapes, 2, engine=engine, backend=engine, timeout=100)
+    assert "expected every rank to make the same calls" in str(failed.value)
+    for words in ("rank 0", "rank 1", "of (3,) float64", "of (4,) float64"):
+        assert words in str(failed.value)
