@@ -23,6 +23,7 @@ class Bug(NamedTuple):
 LAYERS = ("test_layer_parallel.py",)
 STAGES = ("test_pipeline.py",)
 PROCESSES = ("../processes/test_shared_memory.py",)
+ENGINES = ("../processes/test_engines.py",)
 
 BUGS = [
     Bug(
@@ -34,7 +35,7 @@ BUGS = [
     Bug(
         "the gradient is divided by the shard's length",
         "parallel/data.py",
-        "lr, n=element_count(y))",
+        "lr, n=element_count(y) if n is None else n)",
         "lr, n=element_count(y_shards[0]))",
     ),
     Bug(
@@ -205,9 +206,23 @@ BUGS = [
     Bug(
         "the gradient is divided by a micro-batch's length",
         "parallel/pipeline/training.py",
-        "states[s], lr, n=element_count(y))",
-        "states[s], lr, n=element_count(y[slice(*batch.bounds[0])]))",
+        "states[i], lr, n=element_count(y))",
+        "states[i], lr, n=element_count(y[slice(*batch.bounds[0])]))",
         suite=STAGES,
+    ),
+    Bug(
+        "every process trains on the first one's examples",
+        "training/batches.py",
+        "part[slice(*bounds[rank])]",
+        "part[slice(*bounds[0])]",
+        suite=ENGINES,
+    ),
+    Bug(
+        "a bucket is given back before the engine has summed it",
+        "parallel/buckets.py",
+        "            end()\n            for flat, g",
+        "            for flat, g",
+        suite=ENGINES,
     ),
     Bug(
         "a part is sent after others have been added to it",

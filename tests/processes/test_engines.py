@@ -79,6 +79,9 @@ def train_all(n: int, backend: str, names: list[str]) -> dict[str, tuple]:
     return found
 
 
+ENGINES = ("torch", "paddle")
+
+
 def has_messages(engine: str, n: int) -> bool:
     return engine != "paddle" or n == 2
 
@@ -262,7 +265,10 @@ def other_shapes() -> None:
     d2lmulti.allreduce([get_backend().array(np.zeros(3 + rank))])
 
 
-@pytest.mark.parametrize("engine", ["torch", "paddle"])
+@pytest.mark.parametrize(
+    "engine",
+    [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ENGINES],
+)
 def test_different_calls_are_an_error_that_names_them(
     engine: str, load: Callable[[str], Backend]
 ) -> None:
