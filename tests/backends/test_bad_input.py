@@ -121,7 +121,8 @@ CAUSES: dict[str, tuple[Callable[[Backend], object], str, str, str]] = {
         "a tensor of torch", "numpy.ndarray", "array(values, device)",
     ),
     "one gradient twice": (
-        lambda B: allreduce(gradient_twice(B)), "of its own", "one tensor twice", "copy",
+        lambda B: allreduce(gradient_twice(B)),
+        "of its own", "one tensor twice", "copy",
     ),
     "one tensor twice": (
         lambda B: allreduce([ones(B, 2)] * 2), "of its own", "one tensor twice", "copy",
