@@ -7,6 +7,7 @@ Chapter: *many_machines*.
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import signal
@@ -74,7 +75,8 @@ def launch(
     In each of them the current group is that of the n ranks, on the named engine (see
     `engine.py`). `backend` becomes its default backend, `threads` the threads of its
     framework. When a process fails, the group is started again up to `restarts` times,
-    and the function should go on from its checkpoint. Raises `InvalidInput` for
+    and the function should go on from its checkpoint. The environment and the level of
+    the root logger are passed on. Raises `InvalidInput` for
     arguments out of range, `ProcessFailed` with the traceback of the rank that failed
     first, or, after `timeout` seconds, with who waits for whom.
     """
@@ -93,6 +95,7 @@ def launch(
 def work() -> None:
     """Run the function of this process; called in a process that `launch` started."""
     end_with_launcher()
+    logging.basicConfig(level=int(os.environ["D2LMULTI_LOG_LEVEL"]))
     folder = Path(os.environ["D2LMULTI_FOLDER"])
     place = engines.find_place()
     board = Board.mine()
@@ -133,6 +136,7 @@ def _run_once(
             "D2LMULTI_WORLD_SIZE": str(n),
             "D2LMULTI_BOARD": str(folder / "board"),
             "D2LMULTI_RESTART": str(attempt),
+            "D2LMULTI_LOG_LEVEL": str(logging.getLogger().level),
             "D2LMULTI_TIMEOUT": str(timeout),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(free_port()),

@@ -6,14 +6,16 @@ Apart from the tests, because every new process reads this file and should be qu
 from __future__ import annotations
 
 import os
+import pickle
 import signal
+import sys
 import threading
 from typing import Any
 
 import numpy as np
 
 import d2lmulti
-from d2lmulti.comm.engine import started
+from d2lmulti.comm.engine import start, started, stop
 from d2lmulti.models.mlp import make_mlp
 
 SETTINGS: dict[str, Any] = {
@@ -27,7 +29,9 @@ SETTINGS: dict[str, Any] = {
 
 def dying_run(data: Any, path: str, kills: int) -> list[bytes]:
     """Train on two ranks; in each of the first attempts one of them is killed."""
-    attempt, rank = int(os.environ["D2LMULTI_RESTART"]), started().local_ranks[0]
+    words = ("D2LMULTI_RESTART", "TORCHELASTIC_RESTART_COUNT")
+    attempt = int(next(os.environ[word] for word in words if word in os.environ))
+    rank = started().local_ranks[0]
     rng = np.random.default_rng(attempt)
     victim, step, delay = rng.integers(2), rng.integers(1, 9), rng.uniform(0, 0.02)
     model, calls = SETTINGS["model"], 0
@@ -50,3 +54,10 @@ def dying_run(data: Any, path: str, kills: int) -> list[bytes]:
     )
     B = d2lmulti.get_backend()
     return [B.numpy(p).tobytes() for p in history.device_params[0]]
+
+
+if __name__ == "__main__":  # under torchrun
+    start()
+    with open(sys.argv[1], "rb") as file:
+        dying_run(pickle.load(file), sys.argv[2], kills=1)
+    stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -26,17 +27,20 @@ def run(function, n=2, *args, **options):
     return launch(function, n, *args, backend="reference", **options)
 
 
-def test_values_and_output_come_in_rank_order() -> None:
+def test_values_and_output_come_in_rank_order(monkeypatch) -> None:
     def work(first, *, second):
         group = started()
         rank = group.local_ranks[0]
         time.sleep(0.2 * (1 - rank))  # rank 1 ends before rank 0
         print(f"first line of {rank}\nsecond line")
         print("warned", file=sys.stderr)
-        return rank, group.size, first, second, os.environ["OMP_NUM_THREADS"]
+        level = logging.getLogger().level
+        return rank, group.size, first, second, os.environ["OMP_NUM_THREADS"], level
 
-    done = run(work, 2, "a", second="b", threads=3)
-    assert done.values == [(rank, 2, "a", "b", "3") for rank in range(2)]
+    with monkeypatch.context() as patch:
+        patch.setattr(logging.getLogger(), "level", logging.ERROR)
+        done = run(work, 2, "a", second="b", threads=3)
+    assert done.values == [(r, 2, "a", "b", "3", logging.ERROR) for r in range(2)]
     assert repr(done).splitlines() == [
         f"rank {rank}: {line}"
         for rank in range(2)

@@ -34,6 +34,11 @@ def values(rank: int, length: int, dtype: str) -> np.ndarray:
     return found
 
 
+def blocks(rank: int, n: int) -> np.ndarray:
+    """Make a block for each rank, longer than what a channel holds at once."""
+    return np.arange(n * (CAPACITY // 8 + 9.0)).reshape(n, -1) + 0.5 * rank
+
+
 def calls(backend: str) -> list[tuple[str, int, str, str]]:
     found = [(a, n, "float32", "sum") for a in ALLREDUCE for n in LENGTHS[:3]]
     for algorithm in ("ring", "native"):
@@ -59,11 +64,11 @@ def work(backend: str) -> tuple[list[bytes], Any]:
         x = B.array(values(rank, length, dtype))
         reduce_all(group, [x], algorithm, op)
         found.append(B.numpy(x).tobytes())
-    rows = B.array(np.arange(2.0 * n).reshape(n, 2) + 10 * rank)
+    rows = B.array(blocks(rank, n))
     (whole,) = d2lmulti.allgather([B.array(np.full((rank, 2), rank))])
     (part,) = d2lmulti.reduce_scatter([rows])
     d2lmulti.alltoall([rows])
-    rest = [B.numpy(x).tolist() for x in (whole, part, rows)]
+    rest = [B.numpy(x).tobytes() for x in (whole, part, rows)]
     named = (Path(os.environ["D2LMULTI_FOLDER"]) / "memory").exists()
     return found, [rest, group.transport.tell_all("é" * rank), named]
 
@@ -76,13 +81,13 @@ def test_the_same_bits_as_in_one_process(B: Backend) -> None:
         data = [B.array(values(rank, length, dtype)) for rank in range(n)]
         reduce_all(group, data, algorithm, op)
         want.append([B.numpy(x).tobytes() for x in data])
-    rows = [B.array(np.arange(2.0 * n).reshape(n, 2) + 10 * r) for r in range(n)]
+    rows = [B.array(blocks(rank, n)) for rank in range(n)]
     wholes = d2lmulti.allgather([B.array(np.full((r, 2), r)) for r in range(n)])
     parts = d2lmulti.reduce_scatter(rows)
     d2lmulti.alltoall(rows)
     for rank, (found, (rest, texts, named)) in enumerate(run.values):
         assert found == [all_ranks[rank] for all_ranks in want]
-        here = [B.numpy(x[rank]).tolist() for x in (wholes, parts, rows)]
+        here = [B.numpy(x[rank]).tobytes() for x in (wholes, parts, rows)]
         assert rest == here
         assert texts == ["é" * r for r in range(n)]
         assert not named  # nothing is left to be cleaned up
