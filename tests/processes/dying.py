@@ -45,7 +45,7 @@ def dying_run(data: Any, path: str, kills: int) -> list[bytes]:
         return model.forward(*args)
 
     history = d2lmulti.train(
-        devices=["cpu"],
+        2,
         dataset=data,
         checkpoint=path,
         save_every=3,
