@@ -1,11 +1,8 @@
-"""`python -m d2lmulti`: see `cli.py`.
-
-The import names the package, because Paddle's launcher runs this folder as a script.
-"""
+"""`python -m d2lmulti`: see `cli.py`."""
 
 import sys
 
-from d2lmulti.cli import main
+from .cli import main
 
 if __name__ == "__main__":
     sys.exit(main())
