@@ -1,8 +1,11 @@
-"""`python -m d2lmulti`: see `cli.py`."""
+"""`python -m d2lmulti`: see `cli.py`.
+
+The import names the package, because Paddle's launcher runs this folder as a script.
+"""
 
 import sys
 
-from .cli import main
+from d2lmulti.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +15,12 @@ from d2lmulti.backends.protocol import Backend
 from d2lmulti.comm.engine import started
 from d2lmulti.comm.launch import launch
 from d2lmulti.comm.patience import RankGone
+from d2lmulti.comm.processes import environment
 from d2lmulti.errors import InvalidInput
 from d2lmulti.models.mlp import make_mlp
 from d2lmulti.optimizers import SGD
 from d2lmulti.plans.chunks import even_bounds
+from d2lmulti.training.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures("horovod")
 SMALL = make_mlp("small", (20, 8, 3))
@@ -124,3 +129,27 @@ def test_its_collectives_and_training_over_it(front_end: Backend, n: int) -> Non
             for p, q, r in zip(mine[way], found[0][way], alone, strict=True):
                 assert (p == q).all()
                 assert np.abs(p - r).max() <= 1e-12 * np.abs(r).max()
+
+
+def test_horovodrun_starts_train_unchanged(front_end: Backend, tmp_path: Path) -> None:
+    """The weights of two processes are those of one device; rank 0 alone prints."""
+    file, horovodrun = tmp_path / "run.npz", Path(sys.executable).parent / "horovodrun"
+    train = ["--backend", front_end.name, "--model", "mlp", "--dtype", "float64"]
+    train += ["--epochs", "1", "--checkpoint", str(file)]
+    done = subprocess.run(
+        [horovodrun, "--gloo", "-np", "2", sys.executable, "-m", "d2lmulti", "train"]
+        + train,
+        env=environment() | {"D2LMULTI_QUIET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stdout.splitlines() if "accuracy" in line]
+    alone = d2lmulti.train(1, model="mlp", dtype="float64", epochs=1,
+                           backend=front_end.name)  # fmt: skip
+    assert len(said) == 1
+    assert f"accuracy {alone.accuracies[0]:.4f}, loss {alone.losses[0]:.4f}" in said[0]
+    saved, B = load_checkpoint(file).params, front_end
+    for p, q in zip(saved, map(B.numpy, alone.device_params[0]), strict=True):
+        assert np.abs(p - q).max() <= 1e-12 * np.abs(q).max()

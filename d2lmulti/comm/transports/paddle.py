@@ -51,7 +51,7 @@ class PaddleDistributed:
         enough = B.gpu_count() >= place.local_size
         self._home = f"gpu:{place.local_rank}" if enough else "cpu"
         _complete_environment(place, gloo=self._home == "cpu")
-        if place.rank and os.environ["PADDLE_MASTER"].startswith("127.0.0.1:"):
+        if place.rank and os.environ.get("PADDLE_MASTER", "").startswith("127.0.0.1:"):
             _wait_for_listener(int(os.environ["PADDLE_MASTER"].rpartition(":")[2]))
         with self._watch.waiting(), contextlib.redirect_stderr(io.StringIO()):
             dist.init_parallel_env()  # writes which flags differ from their defaults

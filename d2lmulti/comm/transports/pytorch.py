@@ -1,8 +1,8 @@
 """torch.distributed as an engine: gloo for CPU tensors, nccl for GPUs.
 
 Sends and receives of a round are all under way at once. What is to be written arrives
-straight in its place; what is to be added arrives in segments that still lie in the
-cache when they are added. Chapter: *many_machines*.
+straight in its place; what is to be added arrives in segments, each of which is added
+while the next one comes. Chapter: *many_machines*.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ..place import Place
 from ..watch import Watch
 from . import Combine
 
-SEGMENT = 2**20  # bytes that are received and added at a time
-AHEAD = 4  # segments that may arrive before they are added
+SEGMENT = 2**22  # bytes that are received and added at a time
+AHEAD = 2  # segments that may arrive before they are added
 
 
 def connect(place: Place) -> TorchDistributed:
