@@ -58,6 +58,6 @@ def test_torchrun_starts_a_killed_run_again(load, data, tmp_path: Path) -> None:
     }
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "Signal 9 (SIGKILL)" in done.stderr  # or there was nothing to go on from
+    assert "exitcode: -9" in done.stderr  # or there was nothing to go on from
     saved = [p.tobytes() for p in load_checkpoint(path).params]
     assert saved == undisturbed(load("torch"), data)
