@@ -7,6 +7,7 @@ while the next one comes. Chapter: *many_machines*.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -47,12 +48,19 @@ class TorchDistributed:
         )
         if self.nccl:
             torch.cuda.set_device(place.local_rank)
+        timeout = timedelta(seconds=self._watch.timeout)
         with self._watch.waiting():
+            meet = dist.rendezvous("env://", place.rank, place.size, timeout=timeout)
+            store, *_ = next(iter(meet))
+            # torchrun keeps its store when it starts a group again, and in it the
+            # addresses of the group that died.
+            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if self.nccl else "gloo",
                 rank=place.rank,
                 world_size=place.size,
-                timeout=timedelta(seconds=self._watch.timeout),
+                timeout=timeout,
+                store=dist.PrefixStore(f"attempt {attempt}", store),
             )
         self._scratch: dict[tuple[torch.dtype, int], list[Tensor]] = {}
 
