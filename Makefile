@@ -104,7 +104,7 @@ check: setup ## style, types, import layers, line budget
 test-units: if-horovod ## unit and property tests
 	@echo "== unit and property tests"
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
-	  $(RUN) -m pytest -q -n logical --maxprocesses 8 $(TESTS)
+	  $(RUN) -m pytest -q -n logical --maxprocesses 8 --dist loadgroup $(TESTS)
 
 test-notebooks: if-horovod ## pytest --nbval chapters, once per backend
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \

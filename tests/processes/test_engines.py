@@ -184,8 +184,10 @@ def refusal(call: Callable[[], object]) -> str:
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(group, id="-".join(map(str, group)),
-                     marks=getattr(pytest.mark, group[1]))
+        pytest.param(group, id="-".join(map(str, group)), marks=[
+            getattr(pytest.mark, group[1]),
+            pytest.mark.xdist_group("-".join(map(str, group))),  # started once
+        ])
         for group in GROUPS
     ],
 )  # fmt: skip
