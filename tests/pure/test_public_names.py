@@ -18,29 +18,31 @@ import d2lmulti
 # What is imported only where it is used: the frameworks, and what takes long.
 FRAMEWORKS = ("torch", "mxnet", "paddle", "horovod")
 LATE = (*FRAMEWORKS, "matplotlib", "sklearn", "pooch", "tqdm", "IPython")
-QUICK = 0.3  # seconds
+QUICK = 3  # times the import of NumPy
 MODULES = [m.name for m in pkgutil.walk_packages(d2lmulti.__path__, "d2lmulti.")]
 MODULES.remove("d2lmulti.__main__")  # to import it is to run it
 
 TIMED_IMPORT = """
 import sys, time
-before = time.process_time()  # of this process alone: others do not slow it
+began = time.process_time()  # of this process alone
+import numpy
+between = time.process_time()
 import d2lmulti
-print(time.process_time() - before, *sys.modules)
+print((time.process_time() - between) / (between - began), *sys.modules)
 """
 
 
 def test_the_import_is_quick_and_imports_no_framework():
-    seconds = []
+    ratios = []  # to what NumPy takes: on a busy machine both take longer
     for _ in range(3):
         told = subprocess.run(
             [sys.executable, "-c", TIMED_IMPORT],
             capture_output=True, text=True, check=True,
         )  # fmt: skip
-        best, *modules = told.stdout.split()
+        ratio, *modules = told.stdout.split()
         assert set(LATE).isdisjoint(modules)
-        seconds.append(float(best))
-    assert min(seconds) < QUICK
+        ratios.append(float(ratio))
+    assert min(ratios) < QUICK
 
 
 @pytest.mark.parametrize("name", d2lmulti.__all__)
