@@ -142,7 +142,7 @@ def test_steps_that_are_refused(reference):
     refused("shape", input_grad=B.zeros((4, 1, 28, 28), "float64"))
     refused("each of 2 stages, got 1", states=[[]])
     remote = Group(4, (0, 1), local_group(4).transport)
-    refused("devices of one process", group=remote)
+    refused("2 stages for 4 devices", group=remote)
     _, _, four, _, stages = ready(B, 4)
     refused("use the schedule interleaved", X, y, four, places, stages=stages)
 
