@@ -27,7 +27,7 @@ from ..plans.rounds import Plan, Round
 from .checks import check_data, check_op, check_rows
 from .group import Group, group_for
 from .native import run_native, start_native, usual_algorithm
-from .transports import Combine
+from .transports import Combine, nothing
 
 Op = Literal["sum", "mean", "max"]
 
@@ -71,7 +71,7 @@ def start_allreduce(
     group = group_for(len(data), group)
     if algorithm == "auto":
         algorithm = choose_allreduce(group.size, nbytes(data[0]))
-    end = _nothing
+    end = nothing
     if algorithm == "native":
         end = start_native(data, group, op)
     else:
@@ -86,10 +86,6 @@ def start_allreduce(
                 _divide_(x, group.size)
 
     return finish
-
-
-def _nothing() -> None:
-    pass
 
 
 def _rounds(algorithm: str, ranks: int, length: int) -> Iterable[Round]:

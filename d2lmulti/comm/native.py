@@ -17,7 +17,7 @@ from ..errors import InvalidInput
 from ..plans.allreduce import ALLREDUCE
 from ..plans.rounds import Round
 from .group import Group
-from .transports import Asynchronous, Combine
+from .transports import Asynchronous, Combine, nothing
 
 
 def start_native(
@@ -40,11 +40,11 @@ def start_native(
     for ledger in open_ledgers():
         ledger.count_plan(ALLREDUCE["ring"](group.size, element_count(x)), itemsize(x))
     if not element_count(x):  # some engines fail on an empty tensor
-        return _nothing
+        return nothing
     if isinstance(transport, Asynchronous):
         return transport.start_native("allreduce", data, combine)
     transport.run_native("allreduce", data, combine)
-    return _nothing
+    return nothing
 
 
 def run_native(
@@ -73,7 +73,3 @@ def run_native(
 def usual_algorithm(group: Group) -> str:
     """Name the all-reduce of those who ask for none: the star, where it can run."""
     return "star" if group.transport.point_to_point else "native"
-
-
-def _nothing() -> None:
-    pass

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from .agreement import name_ranks
-from .board import Board
+from .board import FAILED, Board
 from .patience import RankGone
 from .place import Place
 
@@ -37,7 +37,9 @@ class Watch:
         for rank in range(self.size):
             row = self.board.read(rank)
             other = row.number == mine.number and row.call != mine.call
-            if row.ended or other:
+            # One that has finished may have done its part of this call before.
+            gone = row.state == FAILED or (row.ended and row.number < mine.number)
+            if gone or other:
                 raise RankGone(
                     f"expected every rank to make the same calls, but rank {self.rank} "
                     f"is in call {mine.number}, {call}, and rank {rank} is "

@@ -179,7 +179,8 @@ def test_a_full_disk_leaves_the_last_checkpoint(
         patch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space left"):
             run(reference, digits, checkpoint=saved, resume=True)
-    assert saved.read_bytes() == before and os.listdir(saved.parent) == [saved.name]
+    unchanged = saved.read_bytes() == before
+    assert unchanged and os.listdir(saved.parent) == [saved.name]
     again = run(reference, digits, checkpoint=saved, resume=True)
     assert same_bits(reference, again, run(reference, digits))
 

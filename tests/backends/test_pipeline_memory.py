@@ -40,10 +40,9 @@ class Watch(PipelineRecord):
         self.alive.append((stage, alive, micro_batches))
 
 
-@pytest.mark.torch
-@pytest.mark.parametrize("schedule", ["sequential", "gpipe", "1f1b", "zero_bubble"])
-def test_live_tensors_are_those_that_are_counted(load, schedule) -> None:
-    B, p, m, rng = load("torch"), 4, 6, np.random.default_rng(0)
+def watched_step(load, p: int, m: int, schedule: str, recompute: bool) -> Watch:
+    """Take a step of `m` examples and micro-batches on `p` stages of PyTorch."""
+    B, rng = load("torch"), np.random.default_rng(0)
     outputs: list[list[weakref.ref]] = [[] for _ in MLP.layers]
     model, places, record = watched(outputs), devices(p, "torch"), Watch()
     record.outputs, record.alive = outputs, []
@@ -52,27 +51,28 @@ def test_live_tensors_are_those_that_are_counted(load, schedule) -> None:
     X, y = B.array(rng.normal(size=(m, 1, 28, 28))), B.array(np.arange(m))
     train_stages(
         X, y, params, places, 0.1, stages=stages, schedule=schedule,
-        micro_batches=m, record=record,
+        micro_batches=m, record=record, recompute=recompute,
     )  # fmt: skip
+    # Here, where parameters, stages and batch are still held.
+    record.left = [ref for mine in outputs for ref in mine if ref() is not None]
+    return record
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("schedule", ["sequential", "gpipe", "1f1b", "zero_bubble"])
+def test_live_tensors_are_those_that_are_counted(load, schedule) -> None:
+    p = 4
+    record = watched_step(load, p, 6, schedule, recompute=False)
     peak = [max(alive for s, alive, _ in record.alive if s == i) for i in range(p)]
     assert peak == record.peak_live
     for _, alive, counted in record.alive:
         assert alive == counted
-    assert not [ref for mine in outputs for ref in mine if ref() is not None]
+    assert not record.left
 
 
 @pytest.mark.torch
 def test_recomputation_lets_go_of_all_but_the_inputs(load) -> None:
-    B, p, m, rng = load("torch"), 2, 6, np.random.default_rng(0)
-    outputs: list[list[weakref.ref]] = [[] for _ in MLP.layers]
-    model, places, record = watched(outputs), devices(p, "torch"), Watch()
-    record.outputs, record.alive = outputs, []
-    stages = cut_stages(model, p)
-    params = place_params([B.array(a) for a in model.initial(rng)], stages, places)
-    X, y = B.array(rng.normal(size=(m, 1, 28, 28))), B.array(np.arange(m))
-    train_stages(
-        X, y, params, places, 0.1, stages=stages, schedule="gpipe",
-        micro_batches=m, record=record, recompute=True,
-    )  # fmt: skip
+    m = 6
+    record = watched_step(load, 2, m, "gpipe", recompute=True)
     assert record.peak_live == [m, m]
     assert max(alive for _, alive, _ in record.alive) == 1

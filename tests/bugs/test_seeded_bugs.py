@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SUITES = sorted({bug.suite for bug in BUGS})
 QUICK = "not torch-lenet- and (not twenty_steps or mlp)"  # LeNet is slow, sees no more
 ENOUGH = 1  # red test, then the run ends
+TIMEOUT = 100  # seconds for a test: a bug may make it wait for ever
 
 if importlib.util.find_spec("torch") is None:
     pytest.skip("PyTorch runs these; pip install torch", allow_module_level=True)
@@ -66,7 +67,8 @@ def run_suite(
     }
     tests = " and ".join([QUICK, *(f"not {name}" for name in written_for)])
     command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-rf", "--no-header"]
-    command += ["-p", "no:cacheprovider", "-p", "no:nbval", f"--maxfail={ENOUGH}"]
+    command += ["-p", "no:cacheprovider", "-p", "no:nbval", "--assert=plain"]
+    command += [f"--maxfail={ENOUGH}", f"--timeout={TIMEOUT}"]
     command += ["-m", "torch and not slow", "-k", tests]
     command += [f"tests/backends/{name}" for name in suite]
     done = subprocess.run(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from ...errors import InvalidInput
 from ...plans.rounds import Round
 
 Combine = Literal["sum", "max"]  # what `add` in a round means
@@ -47,3 +48,17 @@ class Asynchronous(Protocol):
         self, what: str, data: Sequence[Any], op: Combine = "sum"
     ) -> Callable[[], Any]:
         """Begin one; the function that comes back waits and gives the result."""
+
+
+def check_native(engine: str, native: Collection[str], what: str) -> None:
+    """Refuse a collective that is none of the engine's own."""
+    if what not in native:
+        raise InvalidInput(
+            f"expected one of {', '.join(sorted(native))} as native collective of "
+            f"{engine}, got {what!r}; use one of these, or a plan where an engine has "
+            "messages"
+        )
+
+
+def nothing() -> None:
+    """Wait for what has ended already."""

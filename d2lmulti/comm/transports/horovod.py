@@ -28,7 +28,7 @@ from ...plans.rounds import Round
 from ..patience import RankGone
 from ..place import Place
 from ..watch import Watch
-from . import Combine
+from . import Combine, check_native
 
 # Collective -> what each front end calls it; MXNet's own engine runs it later.
 _FUNCTIONS = {
@@ -98,11 +98,7 @@ class Horovod:
         self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
     ) -> Callable[[], list[Any] | None]:
         """Begin a collective of the engine; the function that comes back ends it."""
-        if what not in self.native:
-            raise InvalidInput(
-                f"expected one of {', '.join(sorted(self.native))} as native "
-                f"collective of horovod, got {what!r}"
-            )
+        check_native(self.name, self.native, what)
         (x,) = data
         B = backend_of(x)
         hvd = self._start(B.name)

@@ -30,7 +30,7 @@ from ...plans.matching import Share, share_of
 from ...plans.rounds import Round
 from ..place import Place
 from ..watch import Watch
-from . import Combine
+from . import Combine, check_native, nothing
 
 
 def connect(place: Place) -> PaddleDistributed:
@@ -100,23 +100,19 @@ class PaddleDistributed:
         self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
     ) -> Callable[[], None]:
         """Begin an all-reduce or a broadcast; the function that comes back ends it."""
+        check_native(self.name, ("allreduce", "broadcast"), what)
         x = data[0].detach()
         checks.contiguous(x.is_contiguous())
         at_home = B.device_of(x) == self._home
         y = x if at_home else B.copy_to(x, self._home)
-        if what in self.native and not element_count(x):  # gloo fails on those
-            return _nothing
+        if not element_count(x):  # gloo fails on those
+            return nothing
         with self._watch.waiting():
             if what == "allreduce":
                 how = dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM
                 work = dist.all_reduce(y, how, sync_op=False)
-            elif what == "broadcast":
-                work = dist.broadcast(y, root, sync_op=False)
             else:
-                raise InvalidInput(
-                    f"expected one of {', '.join(sorted(self.native))} as native "
-                    f"collective of {self.name}, got {what!r}; run a plan"
-                )
+                work = dist.broadcast(y, root, sync_op=False)
 
         def end() -> None:
             with self._watch.waiting():
@@ -178,10 +174,6 @@ class PaddleDistributed:
                 B.maximum_(x, m.first, m.last, aside[m])
             else:
                 B.write_(x, m.first, m.last, aside[m], add=m.add)
-
-
-def _nothing() -> None:
-    pass
 
 
 def _complete_environment(place: Place, gloo: bool) -> None:

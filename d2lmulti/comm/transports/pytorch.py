@@ -17,12 +17,11 @@ import torch.distributed as dist
 
 from ...backends import checks
 from ...backends.protocol import Tensor
-from ...errors import InvalidInput
 from ...plans.matching import Message, Share, share_of
 from ...plans.rounds import Round
 from ..place import Place
 from ..watch import Watch
-from . import Combine
+from . import Combine, check_native
 
 SEGMENT = 2**22  # bytes that are received and added at a time
 AHEAD = 2  # segments that may arrive before they are added
@@ -96,18 +95,14 @@ class TorchDistributed:
         self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
     ) -> Callable[[], None]:
         """Begin a collective of the engine; the function that comes back ends it."""
+        check_native(self.name, self.native, what)
         x = data[0].detach()
         checks.contiguous(x.is_contiguous())
         if what == "allreduce":
             how = dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM
             work = dist.all_reduce(x, how, async_op=True)
-        elif what == "broadcast":
-            work = dist.broadcast(x, root, async_op=True)
         else:
-            raise InvalidInput(
-                f"expected one of {', '.join(sorted(self.native))} as native "
-                f"collective of {self.name}, got {what!r}; run a plan"
-            )
+            work = dist.broadcast(x, root, async_op=True)
 
         def end() -> None:
             with self._watch.waiting():

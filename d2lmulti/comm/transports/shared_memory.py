@@ -23,7 +23,7 @@ from ..board import Board
 from ..channel import SPACE, Channel, OtherMessage, Receiving, Sending
 from ..patience import Patience
 from ..place import Place
-from . import Combine
+from . import Combine, check_native
 
 _COMBINE: dict[Combine, np.ufunc] = {"sum": np.add, "max": np.maximum}
 
@@ -99,11 +99,7 @@ class SharedMemory:
 
     def run_native(self, what: str, data: Sequence[Any], op: Combine = "sum") -> Any:
         """Sum (or take the maximum) in rank order through the slots, in place."""
-        if what not in self.native:
-            raise InvalidInput(
-                f"expected {', '.join(self.native)} as native collective of "
-                f"{self.name}, got {what!r}; run a plan"
-            )
+        check_native(self.name, self.native, what)
         self._slots.allreduce(view(data[0]), _COMBINE[op], self._code)
 
     def tell_all(self, text: str) -> list[str]:
