@@ -2,8 +2,8 @@
 
 Paddle's gloo waits in every send until the receiver is there, so a round's messages go
 in turns (see `plans.matching`). It matches sends and receives by counting each rank's
-calls, which two ranks do alike and three do not: larger groups have collectives only.
-Chapter: *many_machines*.
+calls in a group, which two ranks do alike and three do not. So in larger groups every
+two ranks have a group of their own. Chapter: *many_machines*.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import io
 import os
 import time
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from ..place import Place
 from ..watch import Watch
 from . import Combine, check_native, nothing
 
+MOST = 8  # ranks with messages over gloo: 28 pairs, made in 0.3 s each
+
 
 def connect(place: Place) -> PaddleDistributed:
     """Join the process group that the launcher's environment describes."""
@@ -46,7 +49,6 @@ class PaddleDistributed:
 
     def __init__(self, place: Place) -> None:
         self.rank, self.size = place.rank, place.size
-        self.point_to_point = place.size == 2
         self._watch = Watch(place)
         enough = B.gpu_count() >= place.local_size
         self._home = f"gpu:{place.local_rank}" if enough else "cpu"
@@ -55,6 +57,10 @@ class PaddleDistributed:
             _wait_for_listener(int(os.environ["PADDLE_MASTER"].rpartition(":")[2]))
         with self._watch.waiting(), contextlib.redirect_stderr(io.StringIO()):
             dist.init_parallel_env()  # writes which flags differ from their defaults
+        self.point_to_point = self._home != "cpu" or place.size <= MOST
+        self._pairs: dict[int, Any] = {}  # peer -> the group of it and this rank
+        if self._home == "cpu" and 2 < place.size <= MOST:
+            self._make_pairs()
 
     def begin(self, call: str) -> None:
         """Note that this rank makes its next call."""
@@ -67,8 +73,9 @@ class PaddleDistributed:
         if not self.point_to_point:
             raise InvalidInput(
                 "expected algorithm='native' on the engine paddle, got a plan of "
-                f"messages in a group of {self.size}; its messages need a group of 2. "
-                "Plans, layer and model parallelism run on the engine shared_memory"
+                f"messages in a group of {self.size}; over gloo it has messages among "
+                f"at most {MOST} ranks. Plans, layer and model parallelism run on the "
+                "engine shared_memory"
             )
         x, share = data[0].detach(), share_of(round, self.rank)
         if not share.peers:
@@ -136,6 +143,14 @@ class PaddleDistributed:
         """Leave the process group."""
         dist.destroy_process_group()
 
+    def _make_pairs(self) -> None:
+        for pair in combinations(range(self.size), 2):
+            with self._watch.waiting():
+                group = dist.new_group(list(pair), "gloo")
+                dist.barrier()  # two that come about at once find each other's ports
+            if self.rank in pair:
+                self._pairs[sum(pair) - self.rank] = group
+
     def _gather(self, values: np.ndarray) -> list[np.ndarray]:
         found: list[Tensor] = []
         if not values.size:
@@ -162,13 +177,13 @@ class PaddleDistributed:
             if m in share.sends:
                 part = kept.get(m)
                 part = B.read(x, m.first, m.last) if part is None else part
-                dist.send(part, m.peer)
+                dist.send(part, m.peer, self._pairs.get(m.peer))
                 continue
             part = B.read(x, m.first, m.last)
             straight = not m.add and not m.clashes and part._is_shared_buffer_with(x)
             if not straight:
                 part = aside[m] = paddle.empty_like(part)
-            dist.recv(part, m.peer)
+            dist.recv(part, m.peer, self._pairs.get(m.peer))
         for m in sorted(aside):  # additions in the order of their sources
             if m.add and combine == "max":
                 B.maximum_(x, m.first, m.last, aside[m])
