@@ -7,21 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
+from processes.asked import CASES, everything, train_all
 
 import d2lmulti
 from d2lmulti.backends import get_backend
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.comm.engine import started
-from d2lmulti.comm.group import Group, local_group
 from d2lmulti.comm.launch import Run, launch
-from d2lmulti.comm.point_to_point import receive, send
 from d2lmulti.comm.processes import ProcessFailed
-from d2lmulti.errors import InvalidInput
-from d2lmulti.plans.allreduce import ALLREDUCE
 
 GROUPS = [
     ("torch", "torch", 2),
@@ -33,163 +29,7 @@ GROUPS = [
     ("shared_memory", "paddle", 2),
     ("shared_memory", "reference", 4),
 ]
-# Name of the case -> arguments of `train`; the last batch has 7 examples.
-CASES: dict[str, dict[str, Any]] = {
-    "data": {"model": "lenet"},
-    "data, statistics": {"model": "lenet_bn", "algorithm": "auto"},
-    "data, buckets": {"model": "mlp", "algorithm": "ring", "bucket_bytes": 50_000},
-    "data, native": {"model": "mlp", "algorithm": "native", "bucket_bytes": 50_000},
-    "layer": {"model": "mlp", "strategy": "layer", "algorithm": "ring"},
-    "model": {"model": "deep_mlp", "strategy": "model", "micro_batches": 3},
-    "model, interleaved": {
-        "model": "deep_mlp",
-        "strategy": "model",
-        "schedule": "interleaved",
-        "micro_batches": 4,
-        "stages": 2,  # a rank
-    },
-}
-
-
-def data() -> d2lmulti.Dataset:
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(42, 1, 28, 28)), rng.integers(0, 10, 42)
-    digits = tuple("0123456789")
-    return d2lmulti.Dataset("noise", X[:31], y[:31], X[31:], y[31:], digits)
-
-
-def train_all(n: int, backend: str, names: list[str]) -> dict[str, tuple]:
-    """Train each case on n devices for 12 steps; give history and all weights."""
-    B, found = get_backend(backend), {}
-    for name in names:
-        options = dict(CASES[name])
-        if "stages" in options:
-            options["stages"] *= n
-        history = d2lmulti.train(
-            n, 12, 0.05, epochs=4, dtype="float64", dataset=data(), backend=backend,
-            **options,
-        )  # fmt: skip
-        weights = [[B.numpy(p) for p in params] for params in history.device_params]
-        seconds = [epoch.seconds for epoch in history.epochs]
-        found[name] = (
-            (history.losses, history.accuracies, history.bytes_moved, history.devices),
-            weights,
-            seconds,
-        )
-    return found
-
-
 ENGINES = ("torch", "paddle")
-
-
-def collectives(B: Backend, group: Group, n: int, messages: bool) -> dict[str, bytes]:
-    """Run every collective on this group's ranks; give what each has in the end."""
-    ranks, found = group.local_ranks, {}
-    algorithms = (*ALLREDUCE, "auto") if messages else ("native",)
-    for dtype in ("float32", "int64") if messages else ("int64",):
-        for length in (0, 1, 10, 1003):
-            rng = np.random.default_rng(length)
-            values = (rng.normal(size=(n, length)) * 99).astype(dtype)
-            blocks = (rng.normal(size=(n, 2 * n, 3)) * 99).astype(dtype)
-
-            def tensors(rows: Any, ranks: Any = ranks) -> list[Any]:
-                return [B.array(rows[rank]) for rank in ranks]
-
-            for algorithm in algorithms:
-                for op in ("sum", "max"):
-                    xs = tensors(values)
-                    d2lmulti.allreduce(xs, algorithm, group, op)
-                    found[f"{algorithm} {op} {dtype} {length}"] = xs
-            for root in range(n):
-                xs, ys = tensors(values), tensors(values)
-                d2lmulti.broadcast(xs, root, group)
-                d2lmulti.reduce(ys, root, group)
-                found[f"broadcast {root} {dtype} {length}"] = xs
-                mine = zip(ranks, ys, strict=True)  # the others end as anything
-                found[f"reduce {root} {dtype} {length}"] = [
-                    y if rank == root else y * 0 for rank, y in mine
-                ]
-            parts = d2lmulti.reduce_scatter(tensors(values), group)
-            found[f"reduce_scatter {dtype} {length}"] = parts
-            uneven = [block[: rank + 1] for rank, block in enumerate(blocks)]
-            wholes = d2lmulti.allgather(tensors(uneven), group)
-            found[f"allgather {dtype} {length}"] = wholes
-            if messages:
-                xs = tensors(blocks)
-                d2lmulti.alltoall(xs, group)
-                found[f"alltoall {dtype} {length}"] = xs
-    longer = np.random.default_rng(0).integers(0, 99, (n, 1_200_001))  # in segments
-    for algorithm in ("star", "ring") if messages else ("native",):
-        xs = [B.array(longer[rank]) for rank in ranks]
-        d2lmulti.allreduce(xs, algorithm, group)
-        found[f"{algorithm} in segments"] = xs
-    return {
-        f"{name} on rank {rank}": B.numpy(x).tobytes()
-        for name, xs in found.items()
-        for rank, x in zip(ranks, xs, strict=True)
-    }
-
-
-def everything() -> dict[str, Any]:
-    """Ask everything of the engine; called in each process."""
-    group, B = started(), get_backend()
-    n, rank, transport = group.size, group.local_ranks[0], group.transport
-    differ, count = compared(B, group, n, messages=True)
-    arrived = round_the_ring(B, group, n)
-    native = [B.array(np.float64([rank, 10 - rank, 1])) for _ in range(3)]
-    if "allreduce" in transport.native:
-        for x, op in zip(native, ("sum", "max", "mean"), strict=True):
-            d2lmulti.allreduce([x], "native", op=op)
-    return {
-        "differ": differ,
-        "count": count,
-        "arrived": arrived,
-        "native": [B.numpy(x).tolist() for x in native],
-        "told": transport.tell_all(f"rang {rank} é"),
-        "trained": train_all(n, B.name, list(CASES)),
-        "refused": refusal(lambda: d2lmulti.devices(n + 1)),
-        "without messages": without_messages(B, group, n),
-    }
-
-
-def compared(
-    B: Backend, group: Group, n: int, messages: bool
-) -> tuple[list[str], int]:
-    """Tell which collectives differ from those of one process, of how many."""
-    alone = collectives(B, local_group(n), n, messages)
-    mine = collectives(B, group, n, messages)
-    return [name for name, bits in mine.items() if alone[name] != bits], len(mine)
-
-
-def without_messages(B: Backend, group: Group, n: int) -> Any:
-    """Use the engine as in a group that is too large for its messages."""
-    if "allgather" not in group.transport.native:
-        return None
-    group.transport.point_to_point = False
-    x = B.array(np.zeros(3))
-    refused = refusal(lambda: d2lmulti.allreduce([x], "ring", group))
-    return *compared(B, group, n, messages=False), refused
-
-
-def round_the_ring(B: Backend, group: Group, n: int) -> list[list[float]]:
-    """Send as a pipeline does: rank 0 begins, the others first receive."""
-    rank = group.local_ranks[0]
-    right, left = (rank + 1) % n, (rank - 1) % n
-    x = B.array(np.arange(6.0).reshape(2, 3) * rank)
-    if rank:
-        arrived = receive(B, left, rank, "cpu", group)
-    send(x, rank, right, group)
-    if not rank:
-        arrived = receive(B, left, rank, "cpu", group)
-    return B.numpy(arrived).tolist()
-
-
-def refusal(call: Callable[[], object]) -> str:
-    try:
-        call()
-    except InvalidInput as error:
-        return str(error)
-    return ""
 
 
 @pytest.fixture(
