@@ -101,9 +101,13 @@ def work() -> None:
 def serve() -> None:
     """Be the scheduler or a server (sys.argv[1]); called in that process."""
     end_with_launcher()
+    if sys.argv[1] == "scheduler":
+        from .transports.mxnet_scheduler import schedule
+
+        return schedule()
     from .transports import mxnet_kvstore  # only here is MXNet needed
 
-    mxnet_kvstore.serve(sys.argv[1])
+    mxnet_kvstore.serve()
 
 
 def _environment(workers: int, servers: int) -> dict[str, str]:

@@ -8,6 +8,8 @@ network, and so does the text. Chapter: *data_parallel*.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,10 +83,8 @@ def digits(dtype: Any = "float32") -> Dataset:
     Raises `InvalidInput` for a dtype that is neither float32 nor float64.
     Source: E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten Digits", 1998.
     """
-    from sklearn.datasets import load_digits  # here: it takes a second to import
-
     dtype = _check_dtype(dtype)
-    pixels, y = load_digits(return_X_y=True)  # (1797, 64) from 0 to 16, (1797,)
+    pixels, y = _read_digits()  # (1797, 64) from 0 to 16, (1797,)
     blocks = pixels.reshape(-1, 8, 8).repeat(3, axis=1).repeat(3, axis=2)
     X = np.pad(blocks, ((0, 0), (2, 2), (2, 2)))[:, None]  # (1797, 1, 28, 28)
     X, y = (X / 8 - 0.5).astype(dtype), y.astype(np.int64)
@@ -146,6 +146,19 @@ def check_fits(data: Dataset, model: Model, dtype: str) -> None:
             f"expected a data set of dtype {dtype}, as the weights have, got "
             f"{X.dtype}; make it with load({data.name!r}, {dtype!r})"
         )
+
+
+def _read_digits() -> tuple[np.ndarray, np.ndarray]:
+    # scikit-learn's own reader of this file imports SciPy and pandas: half a second.
+    package = find_spec("sklearn")
+    if package is not None and package.origin is not None:
+        file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+        if file.exists():
+            table = np.loadtxt(file, delimiter=",")
+            return table[:, :-1], table[:, -1]
+    from sklearn.datasets import load_digits  # a version that keeps it elsewhere
+
+    return load_digits(return_X_y=True)
 
 
 def _check_dtype(dtype: Any) -> np.dtype:

@@ -11,12 +11,12 @@ import os
 import traceback
 from collections.abc import Sequence
 
-import mxnet as mx
-from mxnet.kvstore.kvstore_server import KVStoreServer
-
 from ...backends import mxnet as B
 from ...backends.protocol import Tensor
 from ...errors import InvalidInput
+
+# After the backend, which hides what MXNet need not import.
+import mxnet as mx  # isort: skip
 
 KINDS = ("dist_sync", "dist_async")
 
@@ -119,8 +119,8 @@ class KVStore:
             )
 
 
-def serve(role: str) -> None:
-    """Be the scheduler or a server until the workers are done."""
+def serve() -> None:
+    """Be a server until the workers are done."""
     # Given before `import mxnet`, the role would start the server inside the import.
-    os.environ["DMLC_ROLE"] = role
-    KVStoreServer(mx.kv.create("dist")).run()
+    os.environ["DMLC_ROLE"] = "server"
+    mx.kvstore.kvstore_server.KVStoreServer(mx.kv.create("dist")).run()

@@ -1,0 +1,69 @@
+"""What takes long to import and is not needed stays away, and only for a while."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from d2lmulti.backends.hidden import hidden
+from d2lmulti.training import datasets
+
+
+def test_a_hidden_module_is_back_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    with hidden("colorsys"), pytest.raises(ImportError):
+        import colorsys
+    import colorsys  # noqa: F811
+
+    assert colorsys.rgb_to_hsv(0, 0, 0) == (0, 0, 0)
+
+
+def test_a_module_in_use_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    import colorsys
+
+    with hidden("colorsys"):
+        assert sys.modules["colorsys"] is colorsys
+    assert sys.modules["colorsys"] is colorsys
+
+
+def test_hidden_modules_are_back_after_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    with pytest.raises(KeyError), hidden("colorsys"):
+        raise KeyError
+    import colorsys
+
+    assert colorsys
+
+
+def test_the_digits_do_not_import_their_package() -> None:
+    code = "import d2lmulti, sys; d2lmulti.load('digits'); print(*sys.modules)"
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert not {"sklearn", "scipy", "pandas"} & {*told.stdout.split()}
+
+
+def test_the_digits_are_those_of_their_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = datasets.load("digits")
+    monkeypatch.setattr(datasets, "find_spec", lambda name: None)
+    theirs = datasets.load("digits")
+    assert np.array_equal(ours.train_X, theirs.train_X)
+    assert np.array_equal(ours.train_y, theirs.train_y)
+    assert np.array_equal(ours.test_X, theirs.test_X)
+    assert np.array_equal(ours.test_y, theirs.test_y)
+
+
+@pytest.mark.mxnet
+def test_mxnet_imports_nothing_that_it_can_do_without() -> None:
+    pytest.importorskip("mxnet")
+    code = "import d2lmulti, sys; d2lmulti.get_backend('mxnet'); print(*sys.modules)"
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    loaded = {*told.stdout.split()}
+    assert "mxnet" in loaded and not {"sklearn", "scipy.stats", "pandas"} & loaded
