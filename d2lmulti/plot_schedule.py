@@ -67,19 +67,21 @@ def gantt(records: Mapping[str, PipelineRecord]) -> Figure:
 def _panel(ax: Axes, record: PipelineRecord, end: float) -> None:
     for d in range(record.devices):
         ax.barh(d, record.makespan, height=0.86, color="#EEEEEE")
+    spans: dict[tuple[float, float, str], list[tuple[float, float]]] = {}
     for slot in record.slots:
         _, colour, ink = _KINDS[type(slot.instruction)]
         length = slot.end - slot.start
-        box = {"left": slot.start, "ec": "white", "lw": 0.7}
-        ax.barh(slot.device, length, height=0.86, color=colour, **box)
+        box = (slot.start, length)
+        spans.setdefault((slot.device - 0.43, 0.86, colour), []).append(box)
         if slot.instruction.stage >= record.devices:
-            ax.barh(slot.device + 0.36, length, height=0.14, color=INK, **box)
+            spans.setdefault((slot.device + 0.29, 0.14, INK), []).append(box)
         if length / end > 0.008:  # there is room for a number
+            centre = {"ha": "center", "va": "center", "in_layout": False}
             size = 8 if length / end > 0.016 else 6
             x, text = slot.start + length / 2, str(slot.instruction.micro)
-            ax.text(
-                x, slot.device, text, ha="center", va="center", color=ink, size=size
-            )
+            ax.text(x, slot.device, text, color=ink, size=size, **centre)
+    for (y, height, colour), boxes in sorted(spans.items()):  # faster than one by one
+        ax.broken_barh(boxes, (y, height), color=colour, ec="white", lw=0.7)
     labels = [f"device {d}" for d in range(record.devices)]
     ax.set_yticks(range(record.devices), labels)
     ax.set_ylim(record.devices - 0.5, -0.5)

@@ -53,16 +53,19 @@ def timeline(histories: Mapping[str, ServerHistory], seconds: float) -> Figure:
     )  # fmt: skip
     for ax, (label, history) in zip(axes[:, 0], histories.items(), strict=True):
         pulled: dict[int, float] = {}
+        spans: dict[int, list[tuple[float, float]]] = {}
         for event in history.events:
             if event.kind == "pull":
                 pulled[event.worker] = event.seconds
                 continue
             start = pulled.pop(event.worker)
-            colour = device_colour(event.worker)
-            width = event.seconds - start
-            ax.barh(event.worker, width, left=start, height=0.75, color=colour, ec="w")
-        for update in {push.seconds for push in history.pushes}:
-            ax.axvline(update, color=INK, lw=0.6, alpha=0.5)
+            spans.setdefault(event.worker, []).append((start, event.seconds - start))
+        for worker, bars in spans.items():  # one artist for many bars: ten times faster
+            row = (worker - 0.375, 0.75)
+            ax.broken_barh(bars, row, color=device_colour(worker), ec="w")
+        updates = {push.seconds for push in history.pushes}
+        axis = ax.get_xaxis_transform()
+        ax.vlines([*updates], 0, 1, color=INK, lw=0.6, alpha=0.5, transform=axis)
         _worker_rows(ax, history.workers)
         ax.set_xlim(0, seconds)
         ax.set_title(label, size=11, color=INK, loc="left")

@@ -195,7 +195,12 @@ def grad(x: Tensor) -> Tensor:
 
 
 def clear_grad_(x: Tensor) -> None:
-    grad(x)[:] = 0
+    found = grad(x)
+    values = memory(found)
+    if values is not None:
+        values[:] = 0  # a quarter of the time of found[:] = 0
+    else:
+        found[:] = 0
 
 
 def detach(x: Tensor) -> Tensor:

@@ -120,9 +120,7 @@ def pause() -> Context:
 def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
     checks.grads(ys, dys)
     checks.recorded([y.requires_grad for y in ys])
-    torch.autograd.backward(
-        list(ys), list(dys) if dys is not None else [torch.ones_like(y) for y in ys]
-    )
+    torch.autograd.backward(list(ys), _heads(ys, dys))
 
 
 def grad_of(
@@ -137,12 +135,19 @@ def grad_of(
     found = torch.autograd.grad(
         list(ys),
         list(xs),
-        list(dys) if dys is not None else [torch.ones_like(y) for y in ys],
+        _heads(ys, dys),
         retain_graph=keep_graph,
         allow_unused=True,
     )
     checks.reached([dx is not None for dx in found])
     return list(found)
+
+
+def _heads(ys: Sequence[Tensor], dys: Sequence[Tensor] | None) -> list[Tensor | None]:
+    if dys is not None:
+        return list(dys)
+    # None: one, for a scalar; to compare shapes PyTorch would import SymPy (0.4 s).
+    return [None if y.numel() == 1 else torch.ones_like(y) for y in ys]
 
 
 @contextmanager

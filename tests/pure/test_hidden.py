@@ -58,6 +58,26 @@ def test_the_digits_are_those_of_their_package(monkeypatch: pytest.MonkeyPatch) 
     assert np.array_equal(ours.test_y, theirs.test_y)
 
 
+@pytest.mark.torch
+def test_a_loss_goes_backward_without_symbols() -> None:
+    pytest.importorskip("torch")
+    code = """
+import sys, d2lmulti
+B = d2lmulti.get_backend("torch")
+x = B.array([3.0, 4.0])
+B.attach_grad(x)
+with B.record():
+    loss = (x * x).sum()
+B.backward([loss])
+print(*B.numpy(B.grad(x)), *sys.modules)
+"""
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    first, second, *loaded = told.stdout.split()
+    assert (first, second) == ("6.0", "8.0") and "sympy" not in loaded
+
+
 @pytest.mark.mxnet
 def test_mxnet_imports_nothing_that_it_can_do_without() -> None:
     pytest.importorskip("mxnet")

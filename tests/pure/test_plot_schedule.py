@@ -27,7 +27,9 @@ def test_a_box_for_every_slot_with_its_micro_batch(record):
     figure = gantt({"naive": record, "again": record})
     for ax in figure.axes:
         assert [text.get_text() for text in ax.texts] == ["7"] * 8
-        widths = sorted(bar.get_width() for bar in ax.patches)
+        boxes = [path for bars in ax.collections for path in bars.get_paths()]
+        widths = [box.get_extents().width for box in boxes]
+        widths = sorted([*widths, *(idle.get_width() for idle in ax.patches)])
         # Four forwards and backwards, as many edges of later stages, two idle rows.
         assert widths == sorted([1, 3] * 4 + [1, 3] * 2 + [16] * 2)
         assert [t.get_text() for t in ax.get_yticklabels()] == ["device 0", "device 1"]

@@ -33,9 +33,13 @@ def history() -> ServerHistory:
 def test_a_bar_for_every_gradient(history: ServerHistory) -> None:
     figure = plot_servers.timeline({"free": history}, history.seconds)
     (ax,) = figure.axes
-    assert len(ax.patches) == len(history.pushes) == 12
-    ends = sorted(bar.get_x() + bar.get_width() for bar in ax.patches)
-    assert ends == pytest.approx([push.seconds for push in history.pushes])
+    *workers, updates = ax.collections
+    bars = [path.get_extents() for bars in workers for path in bars.get_paths()]
+    assert len(bars) == len(history.pushes) == 12
+    times = [push.seconds for push in history.pushes]
+    assert sorted(bar.x1 for bar in bars) == pytest.approx(times)
+    lines = sorted(path.get_extents().x0 for path in updates.get_paths())
+    assert lines == pytest.approx(sorted({*times}))
     plt.close(figure)
 
 
