@@ -59,8 +59,8 @@ def train(
 ) -> History:
     """Train on the first `num_gpus` devices (real or simulated); return the history.
 
-    In a started group of as many processes, each trains its own device and loads its
-    own part of the data; the history is the same in all, and rank 0 saves.
+    In a started group of as many processes, each trains its own device on its own part
+    of every batch; the history is the same in all, and rank 0 saves.
 
     `batch_size` is the size of the whole batch, before it is split. `devices` names
     them one by one instead. `strategy` says how the work is split, and the options
