@@ -7,7 +7,6 @@ It can be under way while the backward pass goes on. Chapter: *built_in*.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from ..backends import backend_of
 from ..backends.protocol import Tensor
@@ -17,7 +16,7 @@ from ..errors import InvalidInput
 from ..plans.allreduce import ALLREDUCE
 from ..plans.rounds import Round
 from .group import Group
-from .transports import Asynchronous, Combine, nothing
+from .transports import Asynchronous, Combine, check_native, nothing
 
 
 def start_native(
@@ -56,13 +55,8 @@ def run_native(
     Returns what the engine returns, nothing for a broadcast. A mean is summed up only.
     Raises `InvalidInput` where the engine has none of that name.
     """
-    transport: Any = group.transport
-    x = data[0]
-    if what not in transport.native:
-        raise InvalidInput(
-            f"expected one of {', '.join(sorted(transport.native))} on the engine "
-            f"{transport.name}, which sends no messages, got {what}; use another engine"
-        )
+    transport, x = group.transport, data[0]
+    check_native(transport.name, transport.native, what)
     form = f"{tuple(x.shape[1:])} {backend_of(x).dtype_of(x)}"  # rows may differ
     transport.begin(f"{op} {what} from or to rank {root} of {form}")
     for ledger in open_ledgers():

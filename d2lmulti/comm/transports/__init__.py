@@ -30,7 +30,9 @@ class Transport(Protocol):
         order a round's pairs itself, or a ring of senders waits for ever.
         """
 
-    def run_native(self, what: str, data: Sequence[Any], op: Combine = "sum") -> Any:
+    def run_native(
+        self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
+    ) -> Any:
         """Run one of the collectives named in `native`; an all-reduce is in place."""
 
     def tell_all(self, text: str) -> list[str]:
@@ -45,7 +47,7 @@ class Asynchronous(Protocol):
     """A transport whose own collectives can be under way while others compute."""
 
     def start_native(
-        self, what: str, data: Sequence[Any], op: Combine = "sum"
+        self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
     ) -> Callable[[], Any]:
         """Begin one; the function that comes back waits and gives the result."""
 

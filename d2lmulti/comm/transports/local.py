@@ -14,7 +14,7 @@ import numpy as np
 from ...backends import backend_of, checks
 from ...backends.sizes import element_count
 from ...plans.rounds import Round, make_round
-from . import Combine
+from . import Combine, check_native
 
 
 class LocalTransport:
@@ -50,11 +50,15 @@ class LocalTransport:
             else:
                 B.write_(data[t.target], first, last, part, add=t.add)
 
-    def run_native(self, what: str, data: Sequence[Any], op: Combine = "sum") -> None:
-        """Sum (or take the maximum) on rank 0, the plain way, and copy it to all."""
-        size, others = element_count(data[0]), range(1, len(data))
-        self.exchange(data, make_round(others, 0, 0, size, add=True), op)
-        self.exchange(data, make_round(0, others, 0, size, add=False))
+    def run_native(
+        self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
+    ) -> None:
+        """Sum (or take the maximum) on a root, the plain way, and copy it to all."""
+        check_native(self.name, self.native, what)
+        size = element_count(data[0])
+        others = [rank for rank in range(len(data)) if rank != root]
+        self.exchange(data, make_round(others, root, 0, size, add=True), op)
+        self.exchange(data, make_round(root, others, 0, size, add=False))
 
     def tell_all(self, text: str) -> list[str]:
         """Give back the text: one process speaks for all its ranks."""

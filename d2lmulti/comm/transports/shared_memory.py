@@ -97,7 +97,9 @@ class SharedMemory:
                 receives.append((t.source, receiving))
         self._move(sends, receives)
 
-    def run_native(self, what: str, data: Sequence[Any], op: Combine = "sum") -> Any:
+    def run_native(
+        self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
+    ) -> None:
         """Sum (or take the maximum) in rank order through the slots, in place."""
         check_native(self.name, self.native, what)
         self._slots.allreduce(view(data[0]), _COMBINE[op], self._code)
