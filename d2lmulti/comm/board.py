@@ -20,7 +20,7 @@ from typing import NamedTuple
 _HEAD, _FORM = struct.Struct("<qq"), struct.Struct("<qqdQH")
 _START = _HEAD.size + _FORM.size
 _ROW = 512
-_TRIES = 10_000  # a few milliseconds; a row is written in microseconds
+_PATIENCE = 2.0  # seconds: a row takes microseconds, but its writer may have to wait
 
 STARTING, RUNNING, FINISHED, FAILED = range(4)
 
@@ -100,12 +100,17 @@ class Board:
 
     def read(self, rank: int) -> Row:
         """Read the row of a rank, as far as it got where its writer was killed."""
-        at = rank * _ROW
-        for _ in range(_TRIES):  # again, while its writer is at it
+        at, until = rank * _ROW, 0.0
+        while True:  # again, while its writer is at it
             row = self._memory[at : at + _ROW]
             (version, _), again = _HEAD.unpack_from(row), self._memory[at : at + 8]
             if version % 2 == 0 and again == row[:8]:
                 break
+            now = time.monotonic()
+            until = until or now + _PATIENCE
+            if now > until:
+                break
+            time.sleep(0)  # on one core, the writer needs it
         state, number, since, mask, length = _FORM.unpack_from(row, _HEAD.size)
         waits_for = tuple(i for i in range(64) if mask >> i & 1)
         text = row[_START : _START + length].decode("utf-8", "replace")

@@ -1,0 +1,34 @@
+"""The board is read while others write it, and after a writer was killed."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from d2lmulti.comm import board
+from d2lmulti.comm.board import RUNNING, Board
+
+
+def boards(path: Path) -> tuple[Board, Board]:
+    Board.create(path, 2)
+    return Board(path, 2, rank=0), Board(path, 2, rank=1)
+
+
+def test_a_row_tells_what_its_rank_does(tmp_path: Path) -> None:
+    mine, other = boards(tmp_path / "board")
+    mine.set_state(RUNNING)
+    mine.begin("a call with ü")
+    mine.wait_for(1)
+    row = other.read(0)
+    assert (row.number, row.call, row.waits_for) == (1, "a call with ü", (1,))
+    assert not row.ended and not other.read(1).number
+    assert "rank 0: at call 1, a call with ü; waits for rank 1" in other.in_words()
+
+
+def test_the_row_of_a_writer_that_was_killed_can_be_read(tmp_path, monkeypatch) -> None:
+    mine, other = boards(tmp_path / "board")
+    mine.set_state(RUNNING)
+    mine.begin("the last call")
+    struct.pack_into("<q", mine._memory, 0, 7)  # odd: it was writing
+    monkeypatch.setattr(board, "_PATIENCE", 0.05)
+    assert other.read(0).call == "the last call"
