@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 from ..errors import BackendNotInstalled, InvalidInput
+from .hidden import uncollected
 from .protocol import Backend
 
 # name -> (module in this package, start of its tensors' module names, what to install)
@@ -55,7 +56,8 @@ def get_backend(name: str | None = None) -> Backend:
         )
     module, _, package = _BACKENDS[key]
     try:
-        return importlib.import_module(f"{__name__}.{module}")
+        with uncollected():
+            return importlib.import_module(f"{__name__}.{module}")
     except Exception as error:  # MXNet on NumPy 2 ends in an AttributeError, for one
         raise BackendNotInstalled(
             f"expected the framework behind the backend {key!r}, but this Python "

@@ -1,4 +1,4 @@
-"""Imports that a framework tries and does not need here, hidden while it is imported.
+"""What makes the import of a framework shorter: no garbage collected, less to import.
 
 MXNet looks for scikit-learn, for the base of a class it has long given up, and for
 `scipy.stats`, for the quantisation of trained networks: half of the time of its import.
@@ -6,6 +6,7 @@ MXNet looks for scikit-learn, for the base of a class it has long given up, and 
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,3 +24,15 @@ def hidden(*modules: str) -> Iterator[None]:
     finally:
         for module in ours:
             del loaded[module]
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Collect no garbage meanwhile: what an import makes stays, a million objects."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from d2lmulti.backends.hidden import hidden
+from d2lmulti.backends.hidden import hidden, uncollected
 from d2lmulti.training import datasets
 
 
@@ -38,6 +39,20 @@ def test_hidden_modules_are_back_after_an_error(
     import colorsys
 
     assert colorsys
+
+
+def test_the_collector_is_as_it_was() -> None:
+    with pytest.raises(KeyError), uncollected():
+        assert not gc.isenabled()
+        raise KeyError
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with uncollected():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_the_digits_do_not_import_their_package() -> None:
