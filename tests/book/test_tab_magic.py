@@ -8,6 +8,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
+from d2lmulti import notebook
 from d2lmulti.backends import backend_names
 from d2lmulti.errors import InvalidInput
 from d2lmulti.notebook import (
@@ -71,6 +72,20 @@ def test_a_cell_that_needs_a_module_runs_where_it_is_installed(shell, monkeypatc
     result, _ = run(shell, "%%needs sys\nn = 1\nn / 0")
     assert isinstance(result.error_in_exec, ZeroDivisionError)
     assert shell.user_ns["n"] == 1
+
+
+def test_a_needed_module_does_not_import_what_it_can_do_without(
+    shell, monkeypatch, tmp_path
+):
+    source = "try:\n    import wave\nexcept ImportError:\n    wave = None\n"
+    (tmp_path / "greedy.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(BESIDE, "greedy", "make greedy")
+    monkeypatch.setitem(notebook._HIDDEN, "greedy", ("wave",))
+    monkeypatch.delitem(sys.modules, "wave", raising=False)
+    run(shell, "%%needs greedy\nimport greedy, wave")
+    assert shell.user_ns["greedy"].wave is None
+    assert shell.user_ns["wave"].__name__ == "wave"
 
 
 def test_where_the_module_is_missing_the_cell_says_what_to_install(shell, monkeypatch):
