@@ -10,12 +10,13 @@ from __future__ import annotations
 import ast
 import re
 import sysconfig
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
+from ..backends.hidden import uncollected
 from ..errors import DataUnavailable, InvalidInput
 from .datasets import Dataset
 
@@ -92,6 +93,13 @@ def _source_files(module: str) -> list[Path]:
 
 def _docstrings(path: Path) -> Iterator[str]:
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    with uncollected():  # a hundred thousand nodes, all in use
+        tree = ast.parse(path.read_bytes())
+    left: deque[ast.AST] = deque([tree])
+    while left:  # as ast.walk, but into statements only
+        node = left.popleft()
         if isinstance(node, kinds) and (text := ast.get_docstring(node)):
             yield text
+        for part in ("body", "handlers", "orelse", "finalbody"):
+            inside = getattr(node, part, None)
+            left.extend(inside if isinstance(inside, list) else ())
