@@ -71,7 +71,9 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
         name: value for name, value in vars(checkpoint).items() if name not in _GROUPS
     }
     about |= {"format": _FORMAT, "replicas": len(checkpoint.buffers)}
-    arrays = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
+    arrays: dict[str, Any] = {
+        "about": np.frombuffer(json.dumps(about).encode(), np.uint8)
+    }
     lists = {"params": checkpoint.params, "state": checkpoint.state}
     for rank, buffers in enumerate(checkpoint.buffers):
         lists[f"buffers/{rank}"] = buffers
