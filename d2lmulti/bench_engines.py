@@ -27,9 +27,10 @@ from .comm.engine import ENGINES, started
 from .comm.group import Group, local_group
 from .comm.launch import launch
 from .comm.place import find_place
-from .models.initial import he_normal
 from .models.lenet import LENET
+from .models.mlp import initial_mlp, mlp
 from .models.model import Model
+from .parallel.buckets import DEFAULT_BYTES
 from .parallel.data import get_params, train_batch
 from .training.progress import progress
 
@@ -40,7 +41,6 @@ _ENGINES_OF = {
     "paddle": ("paddle",),
     "mxnet": ("shared_memory", "horovod"),
 }
-_BUCKET = 2**22  # bytes: all gradients are one bucket, as in DDP's first megabyte
 _CPU = Device("cpu")
 
 Candidate = tuple[Callable[[], object], bool]  # what to run, and whether on rank 0 only
@@ -113,7 +113,7 @@ def _training(
         f"{model.name}, two that do not talk": (apart, False),  # the machine's limit
     }
     for name, group in groups.items():
-        how = {"algorithm": "native", "bucket_bytes": _BUCKET}
+        how = {"algorithm": "native", "bucket_bytes": DEFAULT_BYTES}
         run = ours(group, *part, **how)
         candidates[f"{model.name}, two, {name}"] = run, False
     module = import_module(
@@ -191,18 +191,11 @@ def _pin(rank: int) -> None:
 
 
 def _forward(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
-    W1, b1, W2, b2, W3, b3 = params
-    H = B.relu(B.avg_pool2d(X, 4).reshape((-1, 49)) @ W1 + b1)
-    for _ in range(32):
-        H = B.relu(H @ W2 + b2)
-    return H @ W3 + b3
-
-
-def _initial(rng: np.random.Generator) -> list[np.ndarray]:
-    shapes = [(49, 256), (256, 256), (256, 10)]
-    return [p for s in shapes for p in (he_normal(rng, s), np.zeros(s[1]))]
+    first, middle, last = params[:2], params[2:4], params[4:]
+    return mlp(B, [*first, *list(middle) * 32, *last], B.avg_pool2d(X, 4))
 
 
 # One matrix, used 32 times: 2.1 million multiplications an example, forwards alone, and
 # 81,000 numbers to send. Bound by computing.
-DEEP = Model("deep", _initial, _forward, _forward)
+_WIDTHS = (49, 256, 256, 10)
+DEEP = Model("deep", partial(initial_mlp, widths=_WIDTHS), _forward, _forward)

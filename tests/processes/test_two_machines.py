@@ -45,21 +45,20 @@ class Machine(NamedTuple):
     received: Callable[[], int]
 
 
-def ip(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["ip", *words], capture_output=True, text=True)
+def ip(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["ip", *words], check=check, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
 def machines() -> Iterator[list[Machine]]:
     names = [f"d2l{os.getpid()}{end}" for end in "ab"]
-    alone = shutil.which("ip") is None or ip("netns", "add", names[0]).returncode
-    if alone:
+    first = ("netns", "add", names[0])
+    if shutil.which("ip") is None or ip(*first, check=False).returncode:
         yield [Machine("127.0.0.1", [], {}, lambda: 0)] * 2
         return
     found = []
     try:
-        for name in names:
-            ip("netns", "add", name)
+        ip("netns", "add", names[1])
         ip("link", "add", "cable0", "netns", names[0], "type", "veth",
            "peer", "name", "cable0", "netns", names[1])  # fmt: skip
         for i, name in enumerate(names):
@@ -77,7 +76,7 @@ def machines() -> Iterator[list[Machine]]:
         yield found
     finally:
         for name in names:
-            ip("netns", "del", name)
+            ip("netns", "del", name, check=False)
 
 
 @pytest.mark.parametrize(

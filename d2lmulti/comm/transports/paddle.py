@@ -110,10 +110,10 @@ class PaddleDistributed:
         check_native(self.name, ("allreduce", "broadcast"), what)
         x = data[0].detach()
         checks.contiguous(x.is_contiguous())
-        at_home = B.device_of(x) == self._home
-        y = x if at_home else B.copy_to(x, self._home)
         if not element_count(x):  # gloo fails on those
             return nothing
+        at_home = B.device_of(x) == self._home
+        y = x if at_home else B.copy_to(x, self._home)
         with self._watch.waiting():
             if what == "allreduce":
                 how = dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM
