@@ -1,0 +1,127 @@
+"""The checks themselves: what passes, what comes back, what the sentence says."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from d2lmulti import checks
+from d2lmulti.errors import InvalidInput
+
+
+def refused(check, *arguments, **named):
+    with pytest.raises(InvalidInput) as caught:
+        check(*arguments, **named)
+    message = str(caught.value)
+    assert "\n" not in message and len(message) < 300
+    return message
+
+
+@pytest.mark.parametrize("value", [1, 7, np.int64(7), np.uint8(7), 2**63 - 1])
+def test_counts_come_back_as_python_integers(value):
+    found = checks.check_count("n", value)
+    assert found == value and type(found) is int
+
+
+NO_COUNTS = [0, -1, True, np.True_, 1.0, 1.5, math.nan, None, "3", [3], 10**25, 1j]
+
+
+@pytest.mark.parametrize("value", NO_COUNTS, ids=repr)
+def test_no_counts(value):
+    assert "as epochs, got " in refused(checks.check_count, "epochs", value)
+
+
+def test_a_count_has_bounds():
+    assert checks.check_count("n", 0, least=0) == 0
+    assert checks.check_count("seed", 10**30, least=0, most=None) == 10**30
+    message = refused(checks.check_count, "root", 4, 0, 3, "take a rank")
+    assert message == (
+        "expected a whole number from 0 to 3 as root, got 4; take a rank"
+    )
+    assert "64 bits" in refused(checks.check_count, "n", 2**63)
+
+
+@pytest.mark.parametrize("value", [0, 0.5, np.float32(0.5), np.int32(0), -0.0])
+def test_numbers_come_back_as_python_numbers(value):
+    found = checks.check_number("momentum", value, least=0, below=1)
+    assert found == value and type(found) in (int, float)
+
+
+NO_NUMBERS = [
+    1, -0.1, math.nan, math.inf, -math.inf, 10**400, True, None, "0.5", 1j,
+    np.array(0.5), object(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=checks.shown)
+def test_no_numbers(value):
+    message = refused(checks.check_number, "momentum", value, least=0, below=1)
+    expected = "expected a finite number of at least 0 and below 1 as momentum, got "
+    assert message.startswith(expected)
+
+
+def test_a_positive_number():
+    assert checks.check_positive("lr", 1e-9) == 1e-9
+    assert "above 0 as lr, got 0; try" in refused(
+        checks.check_positive, "lr", 0, "try 0.05"
+    )
+
+
+@pytest.mark.parametrize("value", ["c", "", None, [], ["a"], 1, object(), b"a"])
+def test_no_choice(value):
+    message = refused(checks.check_choice, "mode", value, ["a", "b"])
+    assert message.startswith("expected one of a, b as mode, got ")
+
+
+def test_a_flag_is_no_text_and_no_number():
+    assert checks.check_flag("resume", np.True_) is True
+    for value in ("no", 0, None):
+        assert "True or False as resume" in refused(checks.check_flag, "resume", value)
+
+
+@pytest.mark.parametrize("value", [[], (), "ab", None, {1}, (i for i in "ab"), 5])
+def test_no_list(value):
+    assert "a list of devices" in refused(checks.check_list, "d", value, "devices")
+
+
+@pytest.mark.parametrize("value", ["", "a\0b", None, 5, b"file"])
+def test_no_name_of_a_file(value):
+    assert "name of a file" in refused(checks.check_path, "json", value)
+
+
+def test_names_of_files_come_back_as_text():
+    assert checks.check_path("json", Path("a") / "b") == str(Path("a") / "b")
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [np.array([0, 10]), np.array([-1, 3]), np.array([0.0]), [1], np.array(1), None],
+)
+def test_no_labels(labels):
+    refused(checks.check_labels, "train_y", labels, 10)
+
+
+def test_labels_are_whole_numbers_below_the_classes():
+    y = np.array([0, 9], "uint8")
+    assert checks.check_labels("train_y", y, 10) is y
+
+
+def test_finite_values():
+    huge = np.full(4, 1e308)  # whose sum is not finite
+    assert checks.check_finite("X", huge) is huge
+    huge[2] = math.nan
+    assert "got nan at [2]" in refused(checks.check_finite, "X", huge)
+
+
+class Unprintable:
+    def __repr__(self):
+        raise RuntimeError("no")
+
+
+def test_whatever_comes_is_shown_in_one_short_line():
+    for value in (10**5000, Unprintable(), np.ones((9, 9)), "x" * 999):
+        assert len(checks.shown(value)) <= 60
+        assert "\n" not in checks.shown(value)
