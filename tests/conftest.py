@@ -32,7 +32,7 @@ from d2lmulti.backends.protocol import Backend
 from d2lmulti.errors import BackendNotInstalled
 from d2lmulti.notebook import is_installed
 
-ALL = (*backend_names(), "reference")
+ALL = (*backend_names(), "numpy")
 
 settings.register_profile(
     "default",
@@ -87,13 +87,13 @@ def _on(names: tuple[str, ...]) -> list:
 
 @pytest.fixture(scope="session", params=_on(ALL))
 def B(request: pytest.FixtureRequest) -> Backend:
-    """Each installed backend, the NumPy reference included."""
+    """Each installed backend, NumPy included."""
     return _load(request.param)
 
 
 @pytest.fixture(scope="session", params=_on(backend_names()))
 def framework(request: pytest.FixtureRequest) -> Backend:
-    """Each installed framework: `B` without the reference."""
+    """Each installed framework: `B` without NumPy."""
     return _load(request.param)
 
 
@@ -114,8 +114,8 @@ def horovod() -> None:
 
 @pytest.fixture(scope="session")
 def reference() -> Backend:
-    """The NumPy backend, to compare with."""
-    return get_backend("reference")
+    """The NumPy backend, which the frameworks are compared with."""
+    return get_backend("numpy")
 
 
 def _gpus_of_this_machine() -> list[str]:

@@ -20,11 +20,11 @@ _BACKENDS = {
     "torch": ("pytorch", "torch", "torch"),
     "mxnet": ("mxnet", "mxnet", "'mxnet==1.9.1' 'numpy<1.24'"),
     "paddle": ("paddle", "paddle", "paddlepaddle"),
-    "reference": ("reference", __name__ + ".tape", "numpy"),
+    "numpy": ("numpy", __name__ + ".tape", "numpy"),
 }
 # A framework that crashes the process when it is loaded after another.
 _NEVER_AFTER = {"mxnet": "tensorflow"}
-_ALIASES = {"pytorch": "torch", "paddlepaddle": "paddle", "numpy": "reference"}
+_ALIASES = {"pytorch": "torch", "paddlepaddle": "paddle"}
 
 
 def backend_names() -> tuple[str, ...]:

@@ -1,9 +1,9 @@
 """The backend contract: what a framework must be able to do, one verb a line.
 
 A backend is a *module of plain functions*. `pytorch.py`, `mxnet.py`, `paddle.py` and
-the NumPy `reference.py` hold the functions below in this order, so that any two can be
-laid side by side. There is no verb where the frameworks already agree: `+ - * / ** @`,
-`x[a:b]` along the first dimension, `x.reshape(shape)`, `x.shape`, `x.sum()`.
+`numpy.py` hold the functions below in this order, so that any two can be laid side by
+side. There is no verb where the frameworks already agree: `+ - * / ** @`, `x[a:b]`
+along the first dimension, `x.reshape(shape)`, `x.shape`, `x.sum()`.
 Setup and data parallelism: see the chapters *setup* and *data_parallel*.
 """
 

@@ -3,7 +3,7 @@
 While recording, every operation notes for each of its inputs the *pullback*: the
 function that turns the gradient of the result into the gradient of that input.
 Going backward plays these notes from the youngest result to the oldest.
-Used by `reference.py`, the definition that the three frameworks are tested against.
+Used by `numpy.py`, the definition that the three frameworks are tested against.
 """
 
 from __future__ import annotations

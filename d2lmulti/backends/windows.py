@@ -1,4 +1,4 @@
-"""Sliding over images and cutting them into windows, in NumPy, for `reference.py`."""
+"""Sliding over images and cutting them into windows, in NumPy, for `numpy.py`."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from d2lmulti.backends import mxnet, paddle, pytorch, reference
+    from d2lmulti.backends import mxnet, numpy, paddle, pytorch
     from d2lmulti.backends.protocol import Backend
 
-    modules: list[Backend] = [pytorch, mxnet, paddle, reference]
+    modules: list[Backend] = [pytorch, mxnet, paddle, numpy]

@@ -33,7 +33,7 @@ def test_a_backend_is_found_by_its_name(B):
 
 @pytest.mark.parametrize(
     ("alias", "name"),
-    [("pytorch", "torch"), ("paddlepaddle", "paddle"), ("numpy", "reference")],
+    [("pytorch", "torch"), ("paddlepaddle", "paddle")],
 )
 def test_a_backend_is_found_by_its_other_name(load, alias, name):
     B = load(name)  # first, because it skips where the framework is missing
@@ -74,7 +74,7 @@ def test_tensorflow_computes_beside_the_frameworks(load):
 @pytest.mark.parametrize("name", ["jax", "", "Torch", "torch ", 3, [], ("torch",)])
 def test_an_unknown_name_is_refused(name):
     with pytest.raises(
-        InvalidInput, match="torch, mxnet, paddle, reference as backend"
+        InvalidInput, match="torch, mxnet, paddle, numpy as backend"
     ):
         get_backend(name)
 
@@ -129,7 +129,7 @@ NO_TENSORS = {
     "torch": lambda m: [m.nn.Linear(1, 1), m.float32, m.device("cpu"), m.Size([1])],
     "mxnet": lambda m: [m.gluon.nn.Dense(1), m.cpu(), m.nd.zeros((1,))],
     "paddle": lambda m: [m.nn.Linear(1, 1), m.float32, m.CPUPlace()],
-    "reference": lambda m: [m.recording, m.recording(True)],
+    "numpy": lambda m: [m.recording, m.recording(True)],
 }
 
 
@@ -140,7 +140,7 @@ def test_backend_of_accepts_the_parameters_of_layers(load, name):
 
 
 def test_backend_of_refuses_what_is_not_a_tensor(B):
-    module = "d2lmulti.backends.tape" if B.name == "reference" else B.name
+    module = "d2lmulti.backends.tape" if B.name == "numpy" else B.name
     for thing in NO_TENSORS[B.name](importlib.import_module(module)):
         with pytest.raises(InvalidInput, match="expected a tensor"):
             backend_of(thing)

@@ -172,7 +172,7 @@ REFUSED = {
 def test_bad_options_are_refused_before_any_work(cause, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     options, message = REFUSED[cause]
-    backend = [] if "--backend" in options else ["--backend", "reference"]
+    backend = [] if "--backend" in options else ["--backend", "numpy"]
     try:
         status = cli.main(["train", *backend, *options])
     except SystemExit as stop:  # argparse's way
@@ -192,7 +192,7 @@ def test_bench_refuses_zero(option, capsys):
 def test_a_data_folder_that_is_a_file_is_refused(tmp_path, monkeypatch, capsys):
     (tmp_path / "data").write_text("")
     monkeypatch.setenv("D2LMULTI_DATA", str(tmp_path / "data"))
-    train = ["train", "--backend", "reference", "--dataset", "fashion_mnist"]
+    train = ["train", "--backend", "numpy", "--dataset", "fashion_mnist"]
     assert cli.main(train) == 2
     assert "expected a folder in D2LMULTI_DATA" in capsys.readouterr().err
 
@@ -205,7 +205,7 @@ def test_a_missing_framework_is_refused_with_its_install_line():
 
 
 def test_a_refusal_from_the_shell_has_no_traceback():
-    done = python("-m", "d2lmulti", "train", "--devices", "0", "--backend", "reference")
+    done = python("-m", "d2lmulti", "train", "--devices", "0", "--backend", "numpy")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: expected at least 1 device, got 0; use devices(1)\n"
 

@@ -10,7 +10,7 @@ from d2lmulti.backends import protocol
 
 VERBS = [n for n, f in vars(protocol.Backend).items() if inspect.isfunction(f)]
 VERBS = [n for n in VERBS if not n.startswith("_")]
-MODULES = ["pytorch", "mxnet", "paddle", "reference"]
+MODULES = ["pytorch", "mxnet", "paddle", "numpy"]
 
 
 def parameters(function, skip=0):

@@ -251,7 +251,7 @@ def bytes_of_a_step(B: Backend, model: SplitModel, k: int) -> dict[str, int]:
 @pytest.mark.parametrize(("name", "k"), [("transformer", 3), ("alexnet", 4)])
 def test_every_weight_is_held_once(reference: Backend, name: str, k: int) -> None:
     model = SPLITS[name]
-    shards = split_params(start(reference, model), devices(k, "reference"), model)
+    shards = split_params(start(reference, model), devices(k, "numpy"), model)
     whole = start(reference, model)
     for i, (p, (_, cut)) in enumerate(zip(whole, model.cuts, strict=True)):
         held = sum(s[i].size for s in shards)

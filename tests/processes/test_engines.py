@@ -27,7 +27,7 @@ GROUPS = [
     ("shared_memory", "torch", 2),
     ("shared_memory", "mxnet", 2),
     ("shared_memory", "paddle", 2),
-    ("shared_memory", "reference", 4),
+    ("shared_memory", "numpy", 4),
 ]
 ENGINES = ("torch", "paddle")
 

@@ -33,11 +33,11 @@ def undisturbed(B: Backend, data: d2lmulti.Dataset) -> list[str]:
     return [digest(B.numpy(p)) for p in history.device_params[0]]
 
 
-@pytest.mark.reference
+@pytest.mark.numpy
 def test_ten_kills_lose_nothing(reference, data, tmp_path: Path) -> None:
     want, path = undisturbed(reference, data), tmp_path / "run.npz"
     run = launch(
-        dying_run, 2, data, str(path), KILLS, backend="reference", restarts=KILLS
+        dying_run, 2, data, str(path), KILLS, backend="numpy", restarts=KILLS
     )
     assert run.restarts == KILLS
     assert run.values == [want, want]

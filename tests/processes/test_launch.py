@@ -20,11 +20,11 @@ from d2lmulti.comm.launch import launch
 from d2lmulti.comm.processes import ProcessFailed
 from d2lmulti.errors import InvalidInput
 
-pytestmark = pytest.mark.reference  # NumPy's processes start in half a second
+pytestmark = pytest.mark.numpy  # NumPy's processes start in half a second
 
 
 def run(function, n=2, *args, **options):
-    return launch(function, n, *args, backend="reference", **options)
+    return launch(function, n, *args, backend="numpy", **options)
 
 
 def test_values_and_output_come_in_rank_order(monkeypatch) -> None:

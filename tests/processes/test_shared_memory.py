@@ -24,7 +24,7 @@ from d2lmulti.plans.allreduce import ALLREDUCE
 
 # Nothing, one element, a few, more than the channels and slots hold at once.
 LENGTHS = [0, 1, 5, (5 * BLOCK + CAPACITY) // 8 + 3]
-RANKS = {"torch": 3, "mxnet": 2, "paddle": 2, "reference": 4}
+RANKS = {"torch": 3, "mxnet": 2, "paddle": 2, "numpy": 4}
 
 
 def values(rank: int, length: int, dtype: str) -> np.ndarray:

@@ -18,7 +18,7 @@ def test_numpy_does_the_same_work(algorithm):
 
 
 def test_the_table_has_the_limit_and_a_ratio_for_each_row():
-    timings = bench_allreduce("reference", ranks=2, megabytes=1, repeats=1)
+    timings = bench_allreduce("numpy", ranks=2, megabytes=1, repeats=1)
     assert list(timings) == [
         "NumPy",
         "allreduce, ring",

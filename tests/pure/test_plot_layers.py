@@ -21,9 +21,9 @@ SPLIT = get_split(make_transformer("small", 12, 8, 24, heads=12, blocks=1))
 
 @pytest.mark.parametrize("k", [1, 3])
 def test_every_weight_shows_its_parts(k: int) -> None:
-    B = get_backend("reference")
+    B = get_backend("numpy")
     start = [B.array(p) for p in SPLIT.whole.initial(np.random.default_rng(0))]
-    shards = split_params(start, devices(k, "reference"), SPLIT)
+    shards = split_params(start, devices(k, "numpy"), SPLIT)
     figure = who_holds(SPLIT, shards)
     (ax,) = figure.axes
     texts = [text.get_text() for text in ax.texts]

@@ -24,7 +24,7 @@ def history() -> ServerHistory:
     X, y = rng.normal(size=(24, 4)), rng.integers(0, 3, 24)
     tiny = Model("tiny", lambda rng: initial_mlp(rng, (4, 3)), mlp, mlp)
     return train_on_servers(
-        3, 6, 0.1, mode="async", backend="reference", model=tiny,
+        3, 6, 0.1, mode="async", backend="numpy", model=tiny,
         dataset=Dataset("noise", X, y, X, y, ("a", "b", "c")),
         seconds=worker_seconds(3, 99, jitter=0.3),
     )  # fmt: skip

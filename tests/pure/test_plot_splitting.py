@@ -11,7 +11,7 @@ from d2lmulti.models import get_model
 
 @pytest.fixture
 def params():
-    B = get_backend("reference")
+    B = get_backend("numpy")
     return [B.array(p) for p in get_model("lenet").initial(np.random.default_rng(0))]
 
 

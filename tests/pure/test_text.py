@@ -58,4 +58,4 @@ def test_a_strange_character_is_named() -> None:
 )
 def test_data_that_do_not_fit_the_model_are_refused(settings, message) -> None:
     with pytest.raises(InvalidInput, match=message):
-        train(1, 32, backend="reference", **settings)
+        train(1, 32, backend="numpy", **settings)

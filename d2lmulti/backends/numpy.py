@@ -21,7 +21,7 @@ from .reporting import Reporter
 from .tape import Tensor, result
 from .windows import correlate, correlate_back, cut_windows, join_windows, pad
 
-name = "reference"
+name = "numpy"
 
 
 # -- devices ---------------------------------------------------------------------
