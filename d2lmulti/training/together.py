@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..backends import backend_of
@@ -56,6 +56,17 @@ def leader_does(group: Group, work: Callable[[], object]) -> None:
         )
 
 
+def add_up(loss: float, losses: Iterable[float]) -> float:
+    """Add losses one by one, from left to right, to what there is already.
+
+    Only so is the sum of an epoch also the sum of its parts, bit for bit: since Python
+    3.12 the built-in `sum` carries the rounding errors along and drops them at its end.
+    """
+    for x in losses:
+        loss += x
+    return loss
+
+
 class Tally:
     """Losses, seconds and bytes of an epoch, those of all processes together."""
 
@@ -77,14 +88,11 @@ class Tally:
         self.losses.clear()
         seconds = time.perf_counter() - self.began
         if not self.group.spread:
-            return (
-                sum((x for step in steps for x in step), loss),
-                seconds,
-                self.moved.bytes,
-            )
+            loss = add_up(loss, (x for step in steps for x in step))
+            return loss, seconds, self.moved.bytes
         received = self.moved.received
         mine = sum(received[rank] for rank in self.group.local_ranks)
         told = everyones(self.group, [steps, seconds, mine])
         ordered = zip(*(theirs for theirs, _, _ in told), strict=True)
-        loss = sum((x for step in ordered for part in step for x in part), loss)
+        loss = add_up(loss, (x for step in ordered for part in step for x in part))
         return loss, max(s for _, s, _ in told), sum(count for *_, count in told)
