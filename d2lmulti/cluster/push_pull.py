@@ -11,13 +11,24 @@ import heapq
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from ..checks import (
+    MOST_RANKS,
+    check_choice,
+    check_count,
+    check_kind,
+    check_list,
+    check_number,
+    check_positive,
+    refusal,
+)
 from ..errors import InvalidInput
 
 MODES = ("sync", "async", "bounded")
+MOST_STEPS = 10**8  # of all workers: their times lie in memory
 
 
 class Event(NamedTuple):
@@ -41,11 +52,9 @@ class Network:
     bandwidth: float = math.inf
 
     def __post_init__(self) -> None:
-        if not self.latency >= 0 or not self.bandwidth > 0:
-            raise InvalidInput(
-                "expected a latency of at least 0 seconds and a bandwidth above 0 "
-                f"bytes a second, got {self.latency!r} and {self.bandwidth!r}"
-            )
+        check_number("latency", self.latency, least=0, cure="give seconds")
+        if self.bandwidth is not math.inf:
+            check_positive("bandwidth", self.bandwidth, "give bytes a second")
 
 
 def worker_seconds(
@@ -63,22 +72,20 @@ def worker_seconds(
     worker i of `stragglers` takes `stragglers[i]` times as long. Raises `InvalidInput`
     for no workers, negative times and a straggler that is no worker.
     """
-    stragglers = stragglers or {}
     check_workers(workers)
-    if not 0 < seconds < math.inf or not 0 <= jitter < math.inf:
-        raise InvalidInput(
-            "expected seconds above 0 and a jitter of at least 0, got "
-            f"{seconds!r} and {jitter!r}"
-        )
+    check_count("steps", steps, most=MOST_STEPS // workers)
+    check_positive("seconds", seconds)
+    check_number("jitter", jitter, least=0, most=20)
+    check_count("seed", seed, least=0, most=None)
+    stragglers = {} if stragglers is None else stragglers
+    check_kind("stragglers", stragglers, Mapping, "a dictionary {worker: factor}")
     for worker, factor in stragglers.items():
-        if worker not in range(workers) or not 0 < factor < math.inf:
-            raise InvalidInput(
-                f"expected stragglers as worker: factor, with workers 0 to "
-                f"{workers - 1} and factors above 0, got {worker!r}: {factor!r}"
-            )
+        check_count("a straggler", worker, least=0, most=workers - 1)
+        check_positive("a straggler's factor", factor)
     normal = np.random.default_rng(seed).standard_normal((workers, steps))
     factors = np.array([stragglers.get(w, 1.0) for w in range(workers)])
-    return seconds * factors[:, None] * np.exp(jitter * normal)
+    with np.errstate(over="ignore"):  # which is refused
+        return check_times(seconds * factors[:, None] * np.exp(jitter * normal))
 
 
 def push_pull_events(
@@ -100,9 +107,12 @@ def push_pull_events(
     Raises `InvalidInput` for what `check_mode` refuses, and in `sync` for a number of
     batches that the workers do not divide.
     """
+    seconds = check_times(seconds)
     workers = len(seconds)
-    check_workers(workers)
     check_mode(mode, staleness)
+    check_count("batches", batches)
+    for size in check_list("server_bytes", server_bytes, "bytes, one number a server"):
+        check_count("server_bytes", size, least=0)
     if mode == "sync" and batches % workers:
         raise InvalidInput(
             f"expected a number of batches that {workers} workers divide, got "
@@ -115,7 +125,8 @@ def push_pull_events(
             f"expected times for up to {batches} steps of a worker, got "
             f"{seconds.shape[1]}; draw more with worker_seconds(workers, steps)"
         )
-    network = network or Network()
+    network = Network() if network is None else network
+    check_kind("network", network, Network, "a Network")
     servers = len(server_bytes)
     latency = network.latency if any(server_bytes) else 0.0
     # When each server's link is free, for what it sends (get) and receives (put).
@@ -163,22 +174,34 @@ def _released(
 
 def check_workers(workers: int) -> None:
     """Refuse fewer than one worker."""
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise InvalidInput(f"expected at least 1 worker, got {workers!r}")
+    check_count("workers", workers, most=MOST_RANKS)
+
+
+def check_times(seconds: Any) -> np.ndarray:
+    """Refuse times that are no finite numbers of at least 0, in a row a worker."""
+    try:
+        times = np.asarray(seconds, dtype=np.float64)
+    except (TypeError, ValueError):
+        times = np.zeros(0)
+    fine = np.isfinite(times) & (times >= 0)
+    if times.ndim != 2 or not times.size or not fine.all():
+        raise refusal(
+            "finite times of at least 0 seconds, (workers, steps),",
+            seconds,
+            "draw them with worker_seconds(workers, steps)",
+        )
+    check_workers(len(times))
+    return times
 
 
 def check_mode(mode: str, staleness: int | None) -> None:
     """Refuse an unknown mode, and a bound where none belongs or one that is missing."""
-    if mode not in MODES:
-        raise InvalidInput(f"expected one of {', '.join(MODES)} as mode, got {mode!r}")
+    check_choice("mode", mode, MODES)
     if mode != "bounded" and staleness is not None:
         raise InvalidInput(
             f"expected no staleness in mode {mode!r}, got {staleness!r}; use "
             "mode='bounded'"
         )
-    whole = isinstance(staleness, int) and not isinstance(staleness, bool)
-    if mode == "bounded" and not (whole and staleness is not None and staleness >= 0):
-        raise InvalidInput(
-            "expected a staleness of 0 or more steps in mode 'bounded', got "
-            f"{staleness!r}; say how far ahead a worker may be, as in staleness=2"
-        )
+    if mode == "bounded":
+        cure = "say how far ahead of the slowest a worker may be, as in staleness=2"
+        check_count("staleness", staleness, least=0, cure=cure)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..errors import InvalidInput
+from ..checks import check_count
 from .chunks import even_edges
 from .collectives import (
     allgather,
@@ -92,8 +92,7 @@ def hierarchical(ranks: int, length: int, per_node: int = 8) -> Iterator[Round]:
     sends 2 (nodes - 1) / nodes of the vector, however many ranks it has. Raises
     `InvalidInput` for a `per_node` below 1. Source: Jia et al. (2018).
     """
-    if per_node < 1:
-        raise InvalidInput(f"expected at least 1 rank per node, got {per_node}")
+    per_node = check_count("per_node", per_node)
     nodes = np.split(np.arange(ranks), range(per_node, ranks, per_node))
     parts = len(nodes[0])
     edges = even_edges(length, parts)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..checks import MOST_RANKS, check_count
+
 
 def even_bounds(total: int, parts: int) -> list[tuple[int, int]]:
     """Cut range(total) into `parts` neighbouring (first, last) pairs.
@@ -13,6 +15,8 @@ def even_bounds(total: int, parts: int) -> list[tuple[int, int]]:
     >>> even_bounds(10, 4)
     [(0, 3), (3, 6), (6, 8), (8, 10)]
     """
+    total = check_count("total", total, least=0)
+    parts = check_count("parts", parts, most=MOST_RANKS)
     edges = even_edges(total, parts).tolist()
     return list(zip(edges[:-1], edges[1:], strict=True))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ..errors import InvalidInput
+from ..checks import MOST_RANKS, check_choice, check_count, check_list
 from .chunks import even_bounds
 
 
@@ -77,17 +77,10 @@ def place(sizes: Sequence[int], servers: int, placement: str = "greedy") -> list
 
     Raises `InvalidInput` for no servers, no parameters and an unknown placement.
     """
-    if isinstance(servers, bool) or not isinstance(servers, int) or servers < 1:
-        raise InvalidInput(
-            f"expected at least 1 server, got {servers!r}; use servers=1"
-        )
-    if not len(sizes):
-        raise InvalidInput("expected at least 1 parameter to place, got none")
-    if placement not in PLACEMENTS:
-        raise InvalidInput(
-            f"expected one of {', '.join(PLACEMENTS)} as placement, got {placement!r}"
-        )
-    return PLACEMENTS[placement](sizes, servers)
+    servers = check_count("servers", servers, most=MOST_RANKS, cure="use servers=1")
+    check_list("sizes", sizes, "numbers of elements, one a parameter")
+    sizes = [check_count("size", size, least=0) for size in sizes]
+    return PLACEMENTS[check_choice("placement", placement, PLACEMENTS)](sizes, servers)
 
 
 def server_sizes(parts: Sequence[Part], servers: int) -> list[int]:

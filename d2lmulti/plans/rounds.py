@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import InvalidInput
+from ..checks import MOST_RANKS, check_count
 
 
 class Transfer(NamedTuple):
@@ -89,6 +89,7 @@ class Round:
 
 
 Plan = Callable[..., Iterator[Round]]  # of (ranks, length), sometimes with more
+MOST_ELEMENTS = 2**40  # of a vector: bytes of all ranks still fit into 64 bits
 
 
 def make_round(
@@ -137,11 +138,8 @@ def plan(rounds: Plan) -> Plan:
 
     @wraps(rounds)
     def checked(ranks: int, length: int, *more: Any, **named: Any) -> Iterator[Round]:
-        if ranks < 1 or length < 0:
-            raise InvalidInput(
-                f"expected at least 1 rank and a length of at least 0, got {ranks} and "
-                f"{length}; a plan is made for the ranks of a group and one vector each"
-            )
+        ranks = check_count("ranks", ranks, most=MOST_RANKS)
+        length = check_count("length", length, least=0, most=MOST_ELEMENTS)
         return (r for r in rounds(ranks, length, *more, **named) if len(r))
 
     return checked

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import wraps
 
+from ..checks import MOST_RANKS, check_count
 from ..errors import InvalidInput
 from .instructions import (
     Backward,
@@ -24,6 +25,7 @@ from .transfers import add_transfers
 
 Order = list[list[Instruction]]  # what every device computes, in order
 Schedule = Callable[..., Lists]  # of (devices, micro_batches, chunks)
+MOST_WORK = 10**6  # a schedule is lists in memory: seconds and a gigabyte of them
 
 
 def _schedule(order: Callable[..., Order]) -> Schedule:
@@ -31,11 +33,13 @@ def _schedule(order: Callable[..., Order]) -> Schedule:
 
     @wraps(order)
     def complete(devices: int, micro_batches: int, chunks: int = 1) -> Lists:
-        counts = (devices, micro_batches, chunks)
-        if any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in counts):
+        devices = check_count("devices", devices, most=MOST_RANKS)
+        micro_batches = check_count("micro_batches", micro_batches)
+        chunks = check_count("chunks", chunks)
+        if devices * micro_batches * chunks > MOST_WORK:
             raise InvalidInput(
-                "expected at least 1 device, 1 micro-batch and 1 chunk a device, got "
-                f"{devices!r}, {micro_batches!r} and {chunks!r}"
+                f"expected at most {MOST_WORK:,} forward passes in a schedule, got "
+                f"{devices} devices x {micro_batches} micro-batches x {chunks} chunks"
             )
         if order is _interleaved:
             return add_transfers(order(devices, micro_batches, chunks))

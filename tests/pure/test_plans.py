@@ -83,10 +83,10 @@ def test_rounds_are_lazy_and_rows_sorted_and_never_empty(name):
 
 
 def test_arguments_out_of_range_are_refused():
-    for bad in ((0, 5), (-1, 5), (3, -1)):
-        with pytest.raises(InvalidInput, match="at least 1 rank"):
+    for bad, name in (((0, 5), "ranks"), ((1.5, 10), "ranks"), ((3, -1), "length")):
+        with pytest.raises(InvalidInput, match=f"whole number .* as {name}, got"):
             ring(*bad)
-    with pytest.raises(InvalidInput, match="at least 1 rank per node, got 0"):
+    with pytest.raises(InvalidInput, match="at least 1 as per_node, got 0"):
         list(hierarchical(4, 5, per_node=0))
 
 

@@ -124,14 +124,14 @@ def test_a_straggler_takes_its_factor() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: worker_seconds(0, 3), "at least 1 worker, got 0"),
-        (lambda: worker_seconds(2, 3, -1.0), "seconds above 0"),
-        (lambda: worker_seconds(2, 3, stragglers={2: 3.0}), "workers 0 to 1"),
-        (lambda: Network(-1.0), "latency of at least 0"),
-        (lambda: Network(0.0, 0.0), "bandwidth above 0"),
+        (lambda: worker_seconds(0, 3), "as workers, got 0"),
+        (lambda: worker_seconds(2, 3, -1.0), "above 0 as seconds, got -1.0"),
+        (lambda: worker_seconds(2, 3, stragglers={2: 3.0}), "from 0 to 1 as a straggler, got 2"),
+        (lambda: Network(-1.0), "of at least 0 as latency, got -1.0"),
+        (lambda: Network(0.0, 0.0), "above 0 as bandwidth, got 0.0"),
         (lambda: run("eager", 2, 2), "one of sync, async, bounded as mode"),
-        (lambda: run("bounded", 2, 2, staleness=-1), "staleness of 0 or more"),
-        (lambda: run("bounded", 2, 2), "staleness of 0 or more steps"),
+        (lambda: run("bounded", 2, 2, staleness=-1), "as staleness, got -1"),
+        (lambda: run("bounded", 2, 2), "as staleness, got None"),
         (lambda: run("sync", 2, 2, staleness=1), "no staleness in mode 'sync'"),
         (
             lambda: list(push_pull_events("sync", np.ones((2, 9)), 3)),

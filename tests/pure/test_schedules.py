@@ -218,7 +218,7 @@ def test_an_order_that_cannot_go_on_is_refused():
 @pytest.mark.parametrize("counts", [(0, 1, 1), (1, 0, 1), (1, 1, 0), (True, 1, 1)])
 def test_counts_below_one_are_refused(counts):
     for name in NAMES:
-        with pytest.raises(InvalidInput, match="at least 1 device, 1 micro-batch"):
+        with pytest.raises(InvalidInput, match="a whole number .*, got (0|True)"):
             SCHEDULES[name](*counts)
 
 
