@@ -64,10 +64,11 @@ setup: ## make or update the environment; the other targets do it for you
 horovod: setup ## build Horovod for MXNet and PyTorch from source
 	@$(RUN) tools/build_horovod.py
 
-# The tests want it too, but run without it where there is no compiler.
+# The tests want it too, but run without it where it cannot be built, unless BESIDE
+# names it.
 if-horovod: setup
 ifeq ($(SETUP),full)
-	@$(RUN) tools/build_horovod.py --if-possible
+	@$(RUN) tools/build_horovod.py $(if $(filter horovod,$(BESIDE)),,--if-possible)
 endif
 
 # After a build that failed or was stopped, Sphinx would skip the pages it has read, and

@@ -4,7 +4,8 @@ Horovod comes as source. The environment's Python runs this: it takes the source
 the package index, checks its hash, sets C++17, which PyTorch's headers want, compiles
 in a build environment of its own (3 to 4 minutes on two cores) and keeps the wheel, so
 that the next environment need not build. Where the right build is installed, nothing
-is done. It is a build for CPUs, because MXNet's wheel is one for CPUs.
+is done. It is a build for CPUs, because MXNet's wheel is one for CPUs: neither a torch
+with CUDA nor an nvcc, whole or not, changes it.
 """
 
 import argparse
@@ -13,14 +14,15 @@ import importlib.util
 import os
 import pathlib
 import platform
+import re
 import shutil
 import signal
+import subprocess
 import sys
 import sysconfig
 import tarfile
+import time
 from importlib import metadata
-
-from setup_venv import Progress, SetupError
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 VERSION = "0.28.1"
@@ -29,17 +31,35 @@ SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 # Old build tools for an old source; they never enter the environment of the book.
 BUILD_TOOLS = ("cmake==3.31.6", "setuptools==69.5.1", "wheel==0.45.1")
 
-# PyTorch's headers need C++17, and this source says 14.
-EDITS = {
-    name: ("set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 17)")
-    for name in ("CMakeLists.txt", "horovod/torch/CMakeLists.txt")
-}
+CPP_17 = ("set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 17)")
+EDITS = (  # in which file, what stands there once, and what comes in its place
+    # PyTorch's headers need C++17.
+    ("CMakeLists.txt", *CPP_17),
+    ("horovod/torch/CMakeLists.txt", *CPP_17),
+    # No look for CUDA's compiler, and no GPU operations because torch has its own.
+    (
+        "CMakeLists.txt",
+        "check_language(CUDA)\nif(NOT CMAKE_CUDA_COMPILER)",
+        "if(FALSE)",
+    ),
+    (
+        "cmake/Modules/FindPytorch.cmake",
+        'string(TOUPPER "${Pytorch_CUDA}" Pytorch_CUDA)',
+        "set(Pytorch_CUDA FALSE)",
+    ),
+    (
+        "cmake/Modules/FindPytorch.cmake",
+        'string(TOUPPER "${Pytorch_ROCM}" Pytorch_ROCM)',
+        "set(Pytorch_ROCM FALSE)",
+    ),
+)
 CHOICES = {
     "HOROVOD_WITH_MXNET": "1",
     "HOROVOD_WITH_PYTORCH": "1",
     "HOROVOD_WITHOUT_TENSORFLOW": "1",
     "HOROVOD_WITH_GLOO": "1",
     "HOROVOD_WITHOUT_MPI": "1",
+    "HOROVOD_WITHOUT_NVTX": "1",  # a library of the CUDA toolkit
 }
 
 # The framework before its front end, and never both front ends in one process.
@@ -47,10 +67,11 @@ WORKS = {
     name: f"import {name}, horovod.{name} as hvd; hvd.init(); hvd.shutdown()"
     for name in ("torch", "mxnet")
 }
-NO_COMPILER = (
-    "Horovod has to be compiled, and {} was not found; install a C++ compiler and make "
-    "(on Debian and Ubuntu: sudo apt-get install g++ make), then run: make horovod"
-)
+LOG = ROOT / "_build" / "horovod.log"
+
+
+class CannotBuild(Exception):
+    """Horovod cannot be had here; the message is one line that says why."""
 
 
 def fingerprint(frameworks):
@@ -65,9 +86,9 @@ def frameworks_installed():
     try:
         return {name: metadata.version(name) for name in ("torch", "mxnet")}
     except metadata.PackageNotFoundError as error:
-        raise SetupError(
-            f"Horovod is built for PyTorch and MXNet, and {error.name} is not "
-            "installed here; use the full set-up: make setup, make horovod"
+        raise CannotBuild(
+            f"it is built for PyTorch and MXNet, and {error.name} is not installed "
+            "here; use the full set-up: make setup"
         ) from None
 
 
@@ -87,15 +108,54 @@ def cache_folder():
 
 def edit(source):
     """Apply EDITS to the unpacked source; raise where a text does not stand once."""
-    for name, (old, new) in EDITS.items():
+    for name, old, new in EDITS:
         path = source / name
         text = path.read_text()
         if text.count(old) != 1:
-            raise SetupError(
+            raise CannotBuild(
                 f"expected {old!r} once in {name} of Horovod {VERSION}, got "
                 f"{text.count(old)} times; is this the source it claims to be?"
             )
         path.write_text(text.replace(old, new))
+
+
+def cause(said):
+    """Pick the line that tells most from what a failed command said."""
+    lines = [line.strip() for line in said if line.strip()]
+    for i, line in enumerate(lines):
+        # pip's own first line says no more than that something failed.
+        if re.search("error", line, re.I) and "subprocess-exited" not in line:
+            # CMake names the place first, and the reason in the next line.
+            return lines[i + 1] if line.startswith("CMake Error") else line
+    return lines[-1] if lines else "it said nothing"
+
+
+def step(what, *command):
+    """Run a command with its words in the log; one line says how long it took."""
+    print(f"  {what} ...", end="", flush=True)
+    since, said = time.time(), []
+    with (
+        LOG.open("a", encoding="utf-8") as log,
+        subprocess.Popen(
+            [str(word) for word in command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+        ) as process,
+    ):
+        log.write(f"\n$ {' '.join(map(str, command))}\n")
+        try:
+            for line in process.stdout:
+                log.write(line)
+                said.append(line)
+        except BaseException:
+            process.terminate()  # Ctrl-C: leave no compiler running behind us
+            raise
+    print(f" {time.time() - since:.0f} s", flush=True)
+    if process.returncode:
+        where = LOG.relative_to(ROOT) if LOG.is_relative_to(ROOT) else LOG
+        raise CannotBuild(f"{what} failed: {cause(said)} (all of it: {where})")
 
 
 def jobs():
@@ -104,84 +164,97 @@ def jobs():
     return max(1, min(len(os.sched_getaffinity(0)), memory // 2**31))
 
 
-def make_build_environment(progress, folder):
-    """Make an environment with the old tools that also sees the frameworks."""
-    progress.step("build environment", [sys.executable, "-m", "venv", folder])
+def fetch(work):
+    """Get the old tools and the checked, edited source; return its folder and a pip."""
+    folder = work / "env"
+    step("build environment", sys.executable, "-m", "venv", folder)
     # After its own packages those of the book, .pth files included.
     (own,) = folder.glob("lib/python*/site-packages")
     book = sysconfig.get_path("purelib")
     (own / "book.pth").write_text(f"import site; site.addsitedir({book!r})\n")
     python = folder / "bin" / "python"
     pip = [python, "-m", "pip", "--no-input"]
-    progress.run([*pip, "install", "--quiet", *BUILD_TOOLS], "build tools")
-    return python, pip
-
-
-def compile_wheel(progress, work):
-    """Download, check, edit and compile; return the path of the wheel."""
-    python, pip = make_build_environment(progress, work / "env")
+    step("build tools", *pip, "install", "--quiet", *BUILD_TOOLS)
     wanted = work / "wanted.txt"
     wanted.write_text(f"horovod=={VERSION} --hash=sha256:{SHA256}\n")
     download = ["download", "--no-deps", "--no-binary", ":all:", "--require-hashes"]
-    progress.step(
-        "source",
-        [*pip, *download, "--no-build-isolation", "-d", work, "-r", wanted],
-    )
+    step("source", *pip, *download, "--no-build-isolation", "-d", work, "-r", wanted)
     with tarfile.open(work / f"horovod-{VERSION}.tar.gz") as archive:
         archive.extractall(work, filter="data")
     source = work / f"horovod-{VERSION}"
     edit(source)
+    return source, pip
+
+
+def compile_wheel(source, pip):
+    """Compile the source; return the path of the wheel."""
     for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
         del os.environ[name]  # a GPU build would want an MXNet for GPUs
-    os.environ.update(CHOICES, HOROVOD_CMAKE=str(python.parent / "cmake"))
+    os.environ.update(CHOICES, HOROVOD_CMAKE=str(pip[0].parent / "cmake"))
     os.environ["MAKEFLAGS"] = f"-j{jobs()}"  # instead of those of a calling make
-    options = ["--no-deps", "--no-build-isolation", "--wheel-dir", work / "wheel"]
-    progress.step(
-        "compiling (3 to 4 minutes on two cores)", [*pip, "wheel", *options, source]
-    )
-    (wheel,) = (work / "wheel").glob("horovod-*.whl")
+    wheels = source.parent / "wheel"
+    options = ["--no-deps", "--no-build-isolation", "--wheel-dir", wheels]
+    step("compiling (3 to 4 minutes on two cores)", *pip, "wheel", *options, source)
+    (wheel,) = wheels.glob("horovod-*.whl")
     return wheel
 
 
-def build(if_possible=False):
-    """Make sure that this environment has the right Horovod; raises SetupError."""
+def keep(wheel, folder):
+    """Move a wheel among the kept ones, whole or not at all; return its new path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f"{wheel.name}.{os.getpid()}"
+    shutil.copy(str(wheel), str(partial))
+    return partial.rename(folder / wheel.name)
+
+
+def install(wheel):
+    """Install a wheel, and keep it only if it runs."""
+    pip = [sys.executable, "-m", "pip", "--no-input"]
+    step("installing", *pip, "install", "--no-deps", "--force-reinstall", wheel)
+    try:
+        for framework, code in WORKS.items():
+            step(f"does it run with {framework}?", sys.executable, "-c", code)
+    except CannotBuild:
+        step("removing it again", *pip, "uninstall", "--yes", "horovod")
+        raise
+
+
+def build(try_again=True):
+    """Make sure that this environment has the right Horovod; raises CannotBuild."""
     frameworks = frameworks_installed()
     key = fingerprint(frameworks)
     stamp = pathlib.Path(sys.prefix) / ".horovod-made-from"
-    python = pathlib.Path(sys.executable)
+    failed = pathlib.Path(sys.prefix) / ".horovod-failed"
     built = importlib.util.find_spec("horovod") and stamp.exists()
     if built and stamp.read_text() == key:
         return
-    kept = cache_folder() / key
-    if not list(kept.glob("*.whl")) and (missing := tool_missing()):
-        if not if_possible:
-            raise SetupError(NO_COMPILER.format(missing))
-        print(f"Skipping Horovod. {NO_COMPILER.format(missing)}")
-        return
+    if not try_again and failed.exists():
+        of, reason = failed.read_text().split("\n", 1)
+        if of == key:
+            raise CannotBuild(reason)
+    wheel = next(cache_folder().glob(f"{key}/*.whl"), None)
+    if not wheel and (missing := tool_missing()):
+        raise CannotBuild(
+            f"it has to be compiled, and {missing} was not found; install a C++ "
+            "compiler and make (on Debian and Ubuntu: sudo apt-get install g++ make)"
+        )
 
-    log = ROOT / "_build" / "horovod.log"
-    log.parent.mkdir(exist_ok=True)
-    log.write_text("")
+    LOG.parent.mkdir(exist_ok=True)
+    LOG.write_text("")
     which = " and ".join(f"{name} {version}" for name, version in frameworks.items())
-    print(f"Horovod {VERSION} for {which}. Details: {log.relative_to(ROOT)}.")
-    wheels = list(kept.glob("*.whl"))
-    progress = Progress(3 if wheels else 6, log)
-    if not wheels:
-        work = ROOT / "_build" / "horovod"
-        shutil.rmtree(str(work), ignore_errors=True)
-        work.mkdir()
-        wheel = compile_wheel(progress, work)
-        kept.mkdir(parents=True, exist_ok=True)
-        partial = kept / f"{wheel.name}.{os.getpid()}"
-        shutil.copy(str(wheel), str(partial))
-        wheels = [partial.rename(kept / wheel.name)]  # whole or not there
-        shutil.rmtree(str(work))
-    install = ["install", "--no-input", "--no-deps", "--force-reinstall", *wheels]
-    progress.step("installing the wheel", [python, "-m", "pip", *install])
-    for framework, code in WORKS.items():
-        progress.step(f"does it run with {framework}?", [python, "-c", code])
+    print(f"Horovod {VERSION} for {which}, on CPUs:", flush=True)
+    work = ROOT / "_build" / "horovod"
+    shutil.rmtree(str(work), ignore_errors=True)
+    work.mkdir()
+    fetched = None if wheel else fetch(work)
+    try:
+        install(wheel or keep(compile_wheel(*fetched), cache_folder() / key))
+    except CannotBuild as error:
+        failed.write_text(f"{key}\n{error}")
+        raise
     stamp.write_text(key)
-    print("Horovod is ready.", flush=True)
+    failed.unlink(missing_ok=True)
+    shutil.rmtree(str(work))
 
 
 def main():
@@ -190,14 +263,16 @@ def main():
     parser.add_argument(
         "--if-possible",
         action="store_true",
-        help="without a compiler say what to install and go on",
+        help="where it cannot be had, say why in one line and go on",
     )
-    options = parser.parse_args()
+    if_possible = parser.parse_args().if_possible
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop the compiler too
     try:
-        build(options.if_possible)
-    except SetupError as error:
-        sys.exit(f"\n{error}")
+        build(try_again=not if_possible)
+    except CannotBuild as error:
+        if not if_possible:
+            sys.exit(f"Horovod cannot be built: {error}")
+        print(f"Going on without Horovod and its tests: {error}; next: make horovod")
     except KeyboardInterrupt:
         sys.exit("\nStopped; the next run begins again.")
 
