@@ -15,7 +15,7 @@ from nbformat import NotebookNode
 
 from d2lmulti.notebook import BESIDE, TABS, gpus_needed, module_needed, tab_of
 
-MOST_CELLS, MOST_LINES, MOST_COLUMNS = 20, 25, 79
+MOST_CELLS, MOST_LINES, MOST_COLUMNS = 25, 25, 79
 
 # Changes from run to run or from machine to machine, so it can be no stored output.
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]{6,}")

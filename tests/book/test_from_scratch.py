@@ -1,0 +1,76 @@
+"""The core chapters build their idea on the page: their own cells train without ours.
+
+Cells tagged `from-scratch` are what a page builds. Here they run alone, from the top,
+in a process where every function of `d2lmulti.parallel` refuses to work.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from book.notebooks import ROOT
+
+from d2lmulti.notebook import tab_of, without_tab_line
+
+CHAPTERS = ("layer_parallel",)
+TAG = "from-scratch"
+
+HIDE = """
+import inspect, pkgutil, importlib, sys
+import d2lmulti, d2lmulti.parallel
+
+def gone(*_, **__):
+    raise RuntimeError("the library's own way to split is hidden here")
+
+for found in pkgutil.walk_packages(d2lmulti.parallel.__path__, "d2lmulti.parallel."):
+    importlib.import_module(found.name)
+for module in [m for n, m in sys.modules.items() if n.startswith("d2lmulti")]:
+    for name, value in list(vars(module).items()):
+        if inspect.isfunction(value) and ".parallel" in value.__module__:
+            setattr(module, name, gone)
+"""
+
+
+def built_on_the_page(chapter: str, tab: str) -> list[str]:
+    """Return the sources of the tagged cells that run under `tab`, in order."""
+    nb = nbformat.read(ROOT / "chapters" / f"{chapter}.ipynb", as_version=4)
+    tagged = [c for c in nb.cells if TAG in c.metadata.get("tags", [])]
+    sources = [
+        without_tab_line(c.source)
+        for c in tagged
+        if tab_of(c.source, c.metadata.get("tags", [])) in (None, tab)
+    ]
+    return [s.replace("%load_ext d2lmulti.notebook", "") for s in sources]
+
+
+def run(code: str, backend: str) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"D2LMULTI_BACKEND": backend, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_the_page_trains_without_the_library(chapter: str, framework) -> None:
+    cells = built_on_the_page(chapter, framework.name)
+    assert len(cells) >= 6
+    done = run("\n".join([HIDE, *cells]), framework.name)
+    assert done.returncode == 0, done.stderr
+    first, last = [
+        float(line.split()[-1]) for line in done.stdout.splitlines() if "loss" in line
+    ]
+    assert last < first / 2
+
+
+def test_the_library_is_hidden(framework) -> None:
+    done = run(f"{HIDE}\nd2lmulti.train_batch()", framework.name)
+    assert done.returncode == 1
+    assert "hidden here" in done.stderr
