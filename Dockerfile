@@ -19,6 +19,7 @@ ENV PIP_NO_CACHE_DIR=1
 # First what the environment is made of, so that an edit of a chapter does not redo it.
 COPY Makefile pyproject.toml requirements*.txt constraints*.txt README.md LICENSE ./
 COPY tools/setup_venv.py tools/build_horovod.py tools/
+COPY d2lmulti/__init__.py d2lmulti/
 RUN make setup horovod
 
 COPY . .
