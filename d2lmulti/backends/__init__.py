@@ -11,6 +11,7 @@ import os
 import sys
 from typing import Any
 
+from ..checks import check_choice
 from ..errors import BackendNotInstalled, InvalidInput
 from .hidden import uncollected
 from .protocol import Backend
@@ -32,6 +33,18 @@ def backend_names() -> tuple[str, ...]:
     return ("torch", "mxnet", "paddle")
 
 
+def backend_name(name: str | None = None) -> str:
+    """Return the name of the backend that is asked for, without importing it.
+
+    Raises `InvalidInput` for an unknown one.
+    """
+    asked = name if name is not None else os.environ.get("D2LMULTI_BACKEND") or "torch"
+    if isinstance(asked, str):
+        asked = _ALIASES.get(asked, asked)
+    cure = "set D2LMULTI_BACKEND or pass one of these names"
+    return check_choice("backend", asked, _BACKENDS, cure)
+
+
 def get_backend(name: str | None = None) -> Backend:
     """Import and return the backend module called `name`.
 
@@ -40,13 +53,7 @@ def get_backend(name: str | None = None) -> Backend:
     command) for a framework that this Python does not have, `InvalidInput` for one
     that would crash the process because of what is loaded already.
     """
-    asked = name if name is not None else os.environ.get("D2LMULTI_BACKEND") or "torch"
-    key = _ALIASES.get(str(asked), str(asked))
-    if key not in _BACKENDS:
-        raise InvalidInput(
-            f"expected one of {', '.join(_BACKENDS)} as backend, got {asked!r}; set "
-            "D2LMULTI_BACKEND or pass one of these names"
-        )
+    key = backend_name(name)
     earlier = _NEVER_AFTER.get(key)
     if earlier in sys.modules and key not in sys.modules:
         raise InvalidInput(

@@ -17,6 +17,7 @@ import numpy as np
 from ..backends import backend_of
 from ..backends.protocol import Tensor
 from ..backends.sizes import element_count, itemsize, nbytes
+from ..checks import check_choice, check_count, check_kind
 from ..cluster.ledger import open_ledgers, uncounted
 from ..errors import InvalidInput
 from ..plans import collectives as plans
@@ -61,11 +62,8 @@ def start_allreduce(
 
     An engine's own may be under way meanwhile; all others are done at once.
     """
-    if not callable(algorithm) and algorithm not in (*ALLREDUCE, "auto", "native"):
-        raise InvalidInput(
-            f"expected one of {', '.join(ALLREDUCE)}, auto or native as algorithm, got "
-            f"{algorithm!r}"
-        )
+    if not callable(algorithm):
+        check_choice("algorithm", algorithm, (*ALLREDUCE, "auto", "native"))
     check_data(data)
     check_op(op, data[0])
     group = group_for(len(data), group)
@@ -110,7 +108,7 @@ def reduce(
     check_data(data)
     check_op(op, data[0])
     group = group_for(len(data), group)
-    _check_root(root, group)
+    root = check_count("root", root, least=0, most=group.size - 1)
     rounds = plans.reduce(group.size, element_count(data[0]), root)
     if group.transport.point_to_point:
         run_plan(data, rounds, group, op, f"{op} reduce to rank {root}")
@@ -129,7 +127,7 @@ def broadcast(
     """
     check_data(data)
     group = group_for(len(data), group)
-    _check_root(root, group)
+    root = check_count("root", root, least=0, most=group.size - 1)
     rounds = plans.broadcast(group.size, element_count(data[0]), root)
     if group.transport.point_to_point:
         run_plan(data, rounds, group, call=f"broadcast from rank {root}")
@@ -229,6 +227,7 @@ def run_plan(
         form = f"{tuple(data[0].shape)} {backend_of(data[0]).dtype_of(data[0])}"
         group.transport.begin(f"{call} of {form}")
     for round in rounds:
+        check_kind("a plan's round", round, Round, "a Round, see make_round,")
         group.transport.exchange(data, round, combine)
         for ledger in open_ledgers():
             ledger.count_round(round, size)
@@ -252,14 +251,3 @@ def _rows_of_all(data: Sequence[Tensor], group: Group) -> list[int]:
     with uncounted():
         allreduce(counts, usual_algorithm(group), group)
     return [int(count) for count in B.numpy(counts[0])]
-
-
-def _check_root(root: int, group: Group) -> None:
-    if (
-        isinstance(root, bool)
-        or not isinstance(root, int)
-        or root not in range(group.size)
-    ):
-        raise InvalidInput(
-            f"expected a rank from 0 to {group.size - 1} as root, got {root!r}"
-        )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..backends import get_backend
+from ..checks import MOST_RANKS, check_count, check_flag
 from ..errors import InvalidInput
 from .group import current_group
 from .place import find_place
@@ -40,8 +41,9 @@ def devices(
     another n than the group's, and when `simulate=False` asks for more GPUs than there
     are.
     """
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise InvalidInput(f"expected at least 1 device, got {n!r}; use devices(1)")
+    n = check_count("devices", n, most=MOST_RANKS, cure="use devices(1)")
+    if simulate is not None:
+        check_flag("simulate", simulate)
     B = get_backend(backend)
     group, needed, ranks, numbers = current_group.get(), n, [*range(n)], [*range(n)]
     if group is not None and group.spread:
@@ -66,8 +68,7 @@ def devices(
 
 def try_gpu(i: int = 0, backend: str | None = None) -> Device:
     """Return GPU i if the backend sees it, otherwise the CPU (D2L's `try_gpu`)."""
-    if isinstance(i, bool) or not isinstance(i, int) or i < 0:
-        raise InvalidInput(f"expected the number of a GPU, 0 or more, got {i!r}")
+    i = check_count("i, the number of a GPU", i, least=0)
     count = get_backend(backend).gpu_count()
     return Device("gpu", i) if i < count else Device("cpu")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from ..checks import check_choice
 from ..errors import InvalidInput
 from .group import Group, current_group, local_group
 from .place import Place, find_place
@@ -59,10 +60,8 @@ def stop() -> None:
 
 def check_name(engine: str | None) -> None:
     """Refuse an unknown engine."""
-    if engine is not None and engine not in ENGINES:
-        raise InvalidInput(
-            f"expected one of {', '.join(ENGINES)} as engine, got {engine!r}"
-        )
+    if engine is not None:
+        check_choice("engine", engine, ENGINES)
 
 
 __all__ = ["ENGINES", "Place", "check_name", "find_place", "start", "started", "stop"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from ..checks import check_kind
 from ..errors import InvalidInput
 from .transports import Transport
 from .transports.local import LocalTransport
@@ -48,7 +49,9 @@ def group_for(count: int, group: Group | None = None) -> Group:
     Order: the argument, the current group, a one-process group of `count` ranks.
     Raises `InvalidInput` when the group has another number of local ranks.
     """
-    group = group or current_group.get() or local_group(count)
+    if group is None:
+        group = current_group.get() or local_group(count)
+    check_kind("group", group, Group, "a group of ranks", "leave it out")
     if len(group.local_ranks) != count:
         raise InvalidInput(
             f"expected one entry for each of this process's {len(group.local_ranks)} "

@@ -23,7 +23,8 @@ from typing import Any
 
 import cloudpickle
 
-from ..errors import InvalidInput
+from ..backends import backend_name
+from ..checks import MOST_RANKS, check_count, check_kind, check_positive
 from . import engine as engines
 from .board import FAILED, FINISHED, RUNNING, Board
 from .patience import RankGone
@@ -80,8 +81,13 @@ def launch(
     arguments out of range, `ProcessFailed` with the traceback of the rank that failed
     first, or, after `timeout` seconds, with who waits for whom.
     """
-    _check(n, threads, timeout, restarts)
+    check_kind("function", function, Callable, "a function")
+    n = check_count("n", n, most=MOST_RANKS, cure="say how many processes")
+    check_count("threads", threads, most=MOST_RANKS)
+    check_positive("timeout", timeout, "give seconds")
+    check_count("restarts", restarts, least=0)
     engines.check_name(engine)
+    backend = backend and backend_name(backend)
     job, attempt = _pickled(function, args, kwargs), 0
     while True:
         try:
@@ -227,13 +233,3 @@ def _pickled(
 
 def _shared_folder() -> str | None:
     return "/dev/shm" if os.path.isdir("/dev/shm") else None
-
-
-def _check(n: int, threads: int, timeout: float, restarts: int) -> None:
-    for what, count, least in (
-        ("process", n, 1), ("thread", threads, 1), ("restarts", restarts, 0)
-    ):  # fmt: skip
-        if isinstance(count, bool) or not isinstance(count, int) or count < least:
-            raise InvalidInput(f"expected at least {least} {what}, got {count!r}")
-    if not timeout > 0:
-        raise InvalidInput(f"expected a timeout above 0 seconds, got {timeout!r}")

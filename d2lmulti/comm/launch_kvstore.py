@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..errors import InvalidInput
+from ..checks import MOST_RANKS, check_count, check_kind, check_list, check_positive
 from .processes import (
     Process,
     ProcessFailed,
@@ -54,11 +54,12 @@ def launch_kvstore(
     Raises `InvalidInput` for no workers, no servers and no time, `ProcessFailed` when a
     process ends with an error or `timeout` seconds are over.
     """
-    for what, count in (("worker", workers), ("server", servers)):
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise InvalidInput(f"expected at least 1 {what}, got {count!r}")
-    if not timeout > 0:
-        raise InvalidInput(f"expected a timeout above 0 seconds, got {timeout!r}")
+    check_kind("program", program, str, "a Python program's text")
+    check_count("workers", workers, most=MOST_RANKS)
+    check_count("servers", servers, most=MOST_RANKS)
+    check_positive("timeout", timeout, "give seconds")
+    for argument in check_list("arguments", arguments, "texts", least=0):
+        check_kind("an argument", argument, str, "a text")
     with TemporaryDirectory(prefix="d2lmulti-") as name:
         folder = Path(name)
         (folder / "program.py").write_text(program)

@@ -8,6 +8,7 @@ from typing import Any
 from ..backends import backend_of
 from ..backends.protocol import AnyDevice, Tensor
 from ..backends.sizes import nbytes
+from ..checks import check_list
 from ..cluster.ledger import open_ledgers
 from ..errors import InvalidInput
 from ..plans.chunks import even_bounds
@@ -24,11 +25,10 @@ def split_batch(
     on its device. Raises `InvalidInput` for no devices, for different lengths of X and
     y and for fewer examples than devices.
     """
-    if not len(devices):
-        raise InvalidInput(
-            "expected at least 1 device, got an empty list; use devices(1)"
-        )
+    check_list("devices", devices, "devices", cure="use devices(1)")
     group = group_for(len(devices), group)
+    for x in (X, y):
+        backend_of(x)  # refuses what is no tensor
     if not tuple(X.shape) or not tuple(y.shape) or len(X) != len(y):
         raise InvalidInput(
             f"expected X and y with the same number of examples, got shapes "

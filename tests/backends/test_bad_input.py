@@ -54,23 +54,23 @@ def trained(B: Backend, k: int, examples: int, labelled: int) -> float:
 # cause -> (what is done, a part of what was expected, of what came, of what to do)
 CAUSES: dict[str, tuple[Callable[[Backend], object], str, str, str]] = {
     "no devices": (
-        lambda B: devices(0, B.name), "at least 1 device", "got 0", "devices(1)",
+        lambda B: devices(0, B.name), "as devices", "got 0", "devices(1)",
     ),
     "negative number of devices": (
-        lambda B: devices(-2, B.name), "at least 1 device", "got -2", "devices(1)",
+        lambda B: devices(-2, B.name), "as devices", "got -2", "devices(1)",
     ),
     "half a device": (
-        lambda B: devices(1.5, B.name), "at least 1 device", "got 1.5", "devices(1)",
+        lambda B: devices(1.5, B.name), "as devices", "got 1.5", "devices(1)",
     ),
     "True devices": (
-        lambda B: devices(True, B.name), "at least 1 device", "got True", "devices(1)",
+        lambda B: devices(True, B.name), "as devices", "got True", "devices(1)",
     ),
     "more real GPUs than there are": (
         lambda B: devices(999, B.name, simulate=False), "at most", "got 999", "fewer",
     ),
     "a GPU with a negative number": (
         lambda B: d2lmulti.try_gpu(-1, B.name),
-        "0 or more", "got -1", "number of a GPU",
+        "whole number", "got -1", "number of a GPU",
     ),
     "a device that is nonsense": (
         lambda B: get_params([ones(B, 2)], "tpu:0"), "'gpu:0'", "'tpu:0'", "doctor",
@@ -129,7 +129,7 @@ CAUSES: dict[str, tuple[Callable[[Backend], object], str, str, str]] = {
     ),
     "a batch split over nothing": (
         lambda B: split_batch(ones(B, 4, 2), labels(B, 4), []),
-        "at least 1 device", "empty", "devices(1)",
+        "a list of devices", "empty", "devices(1)",
     ),
     "X and y of different lengths": (
         lambda B: split_batch(ones(B, 4, 2), labels(B, 5), ["cpu"]),

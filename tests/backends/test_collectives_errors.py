@@ -39,7 +39,7 @@ REFUSED = {
         "floating-point.*got int64",
     ),
     "a root that is no rank": (
-        lambda B: broadcast([ones(B, 2)] , root=1), "rank from 0 to 0 as root, got 1",
+        lambda B: broadcast([ones(B, 2)] , root=1), "from 0 to 0 as root, got 1",
     ),
     "a root that is no number": (
         lambda B: reduce([ones(B, 2)], root="0"), "as root, got '0'",

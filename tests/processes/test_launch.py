@@ -183,10 +183,10 @@ def test_nobody_is_told_what_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"n": 0}, "at least 1 process, got 0"),
-        ({"threads": 0}, "at least 1 thread, got 0"),
-        ({"restarts": -1}, "at least 0 restarts, got -1"),
-        ({"timeout": 0}, "timeout above 0 seconds"),
+        ({"n": 0}, "as n, got 0"),
+        ({"threads": 0}, "as threads, got 0"),
+        ({"restarts": -1}, "as restarts, got -1"),
+        ({"timeout": 0}, "above 0 as timeout, got 0"),
         ({"engine": "telepathy"}, "shared_memory.* as engine, got 'telepathy'"),
     ],
 )

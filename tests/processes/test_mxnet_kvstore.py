@@ -124,9 +124,9 @@ def test_a_worker_that_waits_for_ever_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"workers": 0}, "at least 1 worker, got 0"),
-        ({"servers": 0}, "at least 1 server, got 0"),
-        ({"timeout": 0}, "timeout above 0 seconds"),
+        ({"workers": 0}, "as workers, got 0"),
+        ({"servers": 0}, "as servers, got 0"),
+        ({"timeout": 0}, "above 0 as timeout, got 0"),
     ],
 )
 def test_impossible_groups(options: dict, words: str) -> None:

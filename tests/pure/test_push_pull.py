@@ -126,7 +126,7 @@ def test_a_straggler_takes_its_factor() -> None:
     [
         (lambda: worker_seconds(0, 3), "as workers, got 0"),
         (lambda: worker_seconds(2, 3, -1.0), "above 0 as seconds, got -1.0"),
-        (lambda: worker_seconds(2, 3, stragglers={2: 3.0}), "from 0 to 1 as a straggler, got 2"),
+        (lambda: worker_seconds(2, 3, stragglers={2: 3.0}), "a straggler, got 2"),
         (lambda: Network(-1.0), "of at least 0 as latency, got -1.0"),
         (lambda: Network(0.0, 0.0), "above 0 as bandwidth, got 0.0"),
         (lambda: run("eager", 2, 2), "one of sync, async, bounded as mode"),
