@@ -102,9 +102,7 @@ def check_flag(name: str, value: Any) -> bool:
     raise refusal(f"True or False as {name}", value)
 
 
-def check_kind(
-    name: str, value: T, kind: type | tuple[type, ...], words: str, cure: str = ""
-) -> T:
+def check_kind(name: str, value: T, kind: Any, words: str, cure: str = "") -> T:
     """Give back an instance of `kind`, which `words` describe."""
     if isinstance(value, kind):
         return value
