@@ -31,3 +31,7 @@ class DataUnavailable(D2LMultiError, OSError):
 
 class DataCorrupt(D2LMultiError, ValueError):
     """A data file is truncated, has a wrong checksum, or is not what it says."""
+
+
+class WriteFailed(D2LMultiError, OSError):
+    """A file cannot be written: no room, no permission; the old one is as it was."""

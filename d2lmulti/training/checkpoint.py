@@ -2,32 +2,29 @@
 
 Parameters and optimizer state are saved whole, as one device would hold them, so a run
 can go on with another number of devices, another strategy, another framework. The file
-is NumPy's npz; it is written whole or not at all.
+is NumPy's npz, sealed; it is written whole or not at all, and believed as little.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..cluster.ledger import uncounted
-from ..errors import DataCorrupt, InvalidInput
-from .files import remove_leftovers, write_atomically
-from .strategy import Strategy
-from .together import leader_does
+from ..checks import check_path
+from ..errors import DataCorrupt, DataUnavailable, InvalidInput
+from .checkpoint_fields import check_about, check_arrays, parse_about
+from .files import write_atomically
+from .npz import Unreadable, read_npz, write_npz
 
-_FORMAT = 1
-_UNREADABLE = (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile)
+FORMAT = 2  # 1 had no seal
 _GROUPS = ("params", "state", "buffers")
-# What must be the same in the run that goes on; the rest is free.
-_FIXED = ("model", "dataset", "dtype", "batch_size", "seed", "optimizer")
 
 
 @dataclass
@@ -65,112 +62,68 @@ class Checkpoint:
 def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
     """Write a checkpoint; until it is whole on the disk, the old file stays.
 
-    Raises `InvalidInput` as `write_atomically` does, and what the disk raises.
+    Raises `InvalidInput` for what `load_checkpoint` would refuse, such as a loss that
+    is not finite, and what `write_atomically` raises.
     """
     about = {
         name: value for name, value in vars(checkpoint).items() if name not in _GROUPS
     }
-    about |= {"format": _FORMAT, "replicas": len(checkpoint.buffers)}
-    arrays: dict[str, Any] = {
-        "about": np.frombuffer(json.dumps(about).encode(), np.uint8)
+    about["counts"] = {
+        "params": len(checkpoint.params),
+        "state": len(checkpoint.state),
+        "buffers": [len(buffers) for buffers in checkpoint.buffers],
     }
-    lists = {"params": checkpoint.params, "state": checkpoint.state}
-    for rank, buffers in enumerate(checkpoint.buffers):
-        lists[f"buffers/{rank}"] = buffers
-    for name, values in lists.items():
-        arrays |= {f"{name}/{i}": value for i, value in enumerate(values)}
-    write_atomically(path, lambda file: np.savez(file, **arrays))
+    arrays = [*checkpoint.params, *checkpoint.state]
+    arrays += [x for buffers in checkpoint.buffers for x in buffers]
+    try:
+        check_about(about)
+        check_arrays(arrays, about["settings"]["dtype"])
+    except Unreadable as error:
+        raise InvalidInput(
+            f"cannot save this run to {os.fspath(path)}, because {error}; the file "
+            "there is as it was"
+        ) from error
+    text = json.dumps(about).encode()
+    members = {"about": np.frombuffer(text, np.uint8)}
+    members |= dict(zip(_names(about["counts"]), arrays, strict=True))
+    write_atomically(path, lambda f: write_npz(f, "checkpoint", FORMAT, members))
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read a checkpoint.
+    """Read a checkpoint and check all that can be checked without its model.
 
-    Raises `InvalidInput` where there is none, `DataCorrupt` for a file that is
-    truncated, damaged or something else.
+    Raises `InvalidInput` where there is none, `DataUnavailable` where it cannot be
+    opened, `DataCorrupt` for a file that is truncated, damaged, forged or something
+    else.
     """
-    if not Path(path).is_file():
+    if not Path(check_path("checkpoint", path)).is_file():
         raise InvalidInput(f"expected a checkpoint at {os.fspath(path)}, found no file")
     try:
-        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}  # checks every CRC
-        about = json.loads(arrays.pop("about").tobytes())
-        if about.pop("format") != _FORMAT:
-            raise ValueError("it has another format")
-        replicas = about.pop("replicas")
-        return Checkpoint(
-            **about,
-            params=_numbered(arrays, "params"),
-            state=_numbered(arrays, "state"),
-            buffers=[_numbered(arrays, f"buffers/{rank}") for rank in range(replicas)],
-        )
-    except _UNREADABLE as e:
+        with open(path, "rb") as file:
+            arrays = read_npz(file, "checkpoint", FORMAT)
+        about = parse_about(arrays.pop("about", None))
+        counts = about.pop("counts")
+        sizes = [counts["params"], counts["state"], *counts["buffers"]]
+        # The number first: a list of all names may be too long for this world.
+        if sum(sizes) != len(arrays) or list(arrays) != _names(counts):
+            raise Unreadable("its arrays are not those that it should have")
+        check_arrays(list(arrays.values()), about["settings"]["dtype"])
+    except Unreadable as error:
         raise DataCorrupt(
             f"expected a checkpoint in {os.fspath(path)}, got a file that cannot be "
-            f"read: {e}; take an older checkpoint or start anew"
-        ) from e
+            f"read: {error}; take an older checkpoint or start anew"
+        ) from error
+    except OSError as error:
+        raise DataUnavailable(
+            f"expected a checkpoint in {os.fspath(path)}, but it cannot be opened: "
+            f"{error.strerror}; change its permissions or choose another"
+        ) from error
+    rest = iter(arrays.values())
+    params, state, *buffers = ([*islice(rest, count)] for count in sizes)
+    return Checkpoint(**about, params=params, state=state, buffers=buffers)
 
 
-class Saver:
-    """When and where a run saves itself, and where it goes on."""
-
-    def __init__(
-        self, path: str | os.PathLike[str], every: int | None, resume: bool
-    ) -> None:
-        if every is not None and (isinstance(every, bool) or every < 1):
-            raise InvalidInput(f"expected save_every of at least 1 step, got {every!r}")
-        self.path, self.every, self.resume = Path(path), every, resume
-
-    @classmethod
-    def of(
-        cls, path: str | os.PathLike[str] | None, every: int | None, resume: bool
-    ) -> Saver | None:
-        """Make one, or none without a file; refuse options that need a file."""
-        if path is not None:
-            return cls(path, every, resume)
-        if resume or every is not None:
-            raise InvalidInput(
-                "expected a checkpoint file with resume or save_every, got none; pass "
-                "checkpoint='run.npz'"
-            )
-        return None
-
-    def start_from(self, beginning: Checkpoint) -> Checkpoint:
-        """Give the saved position to go on from, or the beginning if there is none.
-
-        Raises `InvalidInput` for a checkpoint of another run, and what
-        `load_checkpoint` raises.
-        """
-        remove_leftovers(self.path)
-        if not self.resume or not self.path.exists():
-            return beginning
-        saved = load_checkpoint(self.path)
-        for name in _FIXED:
-            old, new = saved.settings.get(name), beginning.settings[name]
-            if old != new:
-                raise InvalidInput(
-                    f"expected to go on with {name} {old!r}, as in {self.path}, got "
-                    f"{new!r}; give the same one or another checkpoint file"
-                )
-        shapes = [[p.shape for p in c.params] for c in (saved, beginning)]
-        if shapes[0] != shapes[1]:
-            raise InvalidInput(
-                f"expected parameters of shapes {shapes[1]!r:.80}, got others in "
-                f"{self.path}; it belongs to another model of this name"
-            )
-        saved.settings = beginning.settings
-        return saved
-
-    def is_due(self, step: int) -> bool:
-        """Tell whether to save after so many steps of an epoch."""
-        return self.every is not None and step % self.every == 0
-
-    def save(self, at: Checkpoint, split: Strategy) -> None:
-        """Write the position and everything the strategy holds, on rank 0."""
-        with uncounted():
-            at.params, at.state, at.buffers = split.snapshot()
-        leader_does(split.group, lambda: save_checkpoint(self.path, at))
-
-
-def _numbered(arrays: dict[str, np.ndarray], name: str) -> list[np.ndarray]:
-    count = sum(key.rpartition("/")[0] == name for key in arrays)
-    return [arrays[f"{name}/{i}"] for i in range(count)]
+def _names(counts: dict[str, Any]) -> list[str]:
+    groups = {"params": counts["params"], "state": counts["state"]}
+    groups |= {f"buffers/{rank}": n for rank, n in enumerate(counts["buffers"])}
+    return [f"{group}/{i}" for group, count in groups.items() for i in range(count)]

@@ -18,16 +18,18 @@ from ..backends import backend_of, get_backend
 from ..backends.protocol import AnyDevice
 from ..cluster.ledger import ledger, uncounted
 from ..comm.devices import devices as first_devices
+from ..comm.group import group_for
 from ..errors import InvalidInput
 from ..models import get_model
 from ..models.model import Model
 from ..optimizers import Optimizer, make_optimizer
 from .batches import batch_count, batches
-from .checkpoint import Checkpoint, Saver
+from .checkpoint import Checkpoint
 from .datasets import Dataset, check_fits, load
 from .evaluate import evaluate
 from .history import Epoch, History
 from .progress import progress
+from .saver import Saver
 from .strategies import make_strategy
 from .strategy import Strategy
 from .together import Tally, check_position, everyones
@@ -72,6 +74,8 @@ def train(
     With `checkpoint`, a file, everything is saved after each epoch, or each
     `save_every` steps. With `resume` the run goes on from that file, if it is there:
     on as many devices bit for bit as if it had never stopped, on others up to rounding.
+    Without, a file that is there is refused, and so is one that another run is using.
+    What the disk refuses later is `WriteFailed`; the last checkpoint stays.
     """
     B = get_backend(backend)
     model = get_model(model)
@@ -94,62 +98,61 @@ def train(
         "strategy": strategy,
     }
     start = [p.astype(dtype) for p in model.initial(np.random.default_rng(seed))]
-    at = Checkpoint(settings, params=start)
-    if saver := Saver.of(checkpoint, save_every, resume):
-        at = saver.start_from(at)
-    options = {
-        "algorithm": algorithm,
-        "bucket_bytes": bucket_bytes,
-        "schedule": schedule,
-        "micro_batches": micro_batches,
-        "stages": stages,
-    }
-    split = make_strategy(
-        strategy,
-        [B.array(p) for p in at.params],
-        devices,
-        model,
-        make_optimizer(optimizer, momentum),
-        options,
-    )
-    _check_last_batch(n, batch_size, *split.shares)
-    group = split.group
-    check_position(group, at.epoch, at.step)
-    if at.began:
-        with uncounted():
-            split.restore(at.state, at.buffers)
-    for name in split.options:
-        value = getattr(split, name)
-        settings[name] = getattr(value, "__name__", value)  # a plan is a function
-    names = everyones(group, [str(device) for device in devices])
-    history = History(
-        settings,
-        [name for theirs in names for name in theirs],
-        [Epoch(**epoch) for epoch in at.epochs],
-    )
-    title = f"{model.name} on {group.size}"
-    with progress(epochs * n, " images", title, wanted=group.leader) as bar:
-        bar.update(min(n, at.step * batch_size) + n * min(at.epoch, epochs))
-        while at.epoch < epochs:
-            _run_epoch(at, split, data, lr, batch_size, seed, saver, bar)
-            history.device_params, places = split.replicas()
-            accuracy = evaluate(
-                history.device_params, data.test_X, data.test_y, places, model=model
-            )
-            loss = at.loss / data.train_y.size
-            epoch = Epoch(loss, accuracy, at.seconds, at.bytes_moved)
-            history.epochs.append(epoch)
-            at.next_epoch(asdict(epoch))
-            if saver:
+    beginning = Checkpoint(settings, params=start)
+    saver = Saver(checkpoint, save_every, resume)
+    group = group_for(len(devices))
+    with saver.held(group, beginning, batch_count(n, batch_size)) as at:
+        options = {
+            "algorithm": algorithm,
+            "bucket_bytes": bucket_bytes,
+            "schedule": schedule,
+            "micro_batches": micro_batches,
+            "stages": stages,
+        }
+        split = make_strategy(
+            strategy,
+            [B.array(p) for p in at.params],
+            devices,
+            model,
+            make_optimizer(optimizer, momentum),
+            options,
+        )
+        _check_last_batch(n, batch_size, *split.shares)
+        check_position(group, at.epoch, at.step)
+        if at.began:
+            with uncounted():
+                split.restore(at.state, at.buffers)
+        for name in split.options:
+            value = getattr(split, name)
+            settings[name] = getattr(value, "__name__", value)  # a plan is a function
+        names = everyones(group, [str(device) for device in devices])
+        history = History(
+            settings,
+            [name for theirs in names for name in theirs],
+            [Epoch(**epoch) for epoch in at.epochs],
+        )
+        title = f"{model.name} on {group.size}"
+        with progress(epochs * n, " images", title, wanted=group.leader) as bar:
+            bar.update(min(n, at.step * batch_size) + n * min(at.epoch, epochs))
+            while at.epoch < epochs:
+                _run_epoch(at, split, data, lr, batch_size, seed, saver, bar)
+                history.device_params, places = split.replicas()
+                accuracy = evaluate(
+                    history.device_params, data.test_X, data.test_y, places, model=model
+                )
+                loss = at.loss / data.train_y.size
+                epoch = Epoch(loss, accuracy, at.seconds, at.bytes_moved)
+                history.epochs.append(epoch)
+                at.next_epoch(asdict(epoch))
                 saver.save(at, split)
-            bar.set_postfix(loss=f"{loss:.3f}", accuracy=f"{accuracy:.3f}")
-    history.device_params, _ = split.replicas()
-    return history
+                bar.set_postfix(loss=f"{loss:.3f}", accuracy=f"{accuracy:.3f}")
+        history.device_params, _ = split.replicas()
+        return history
 
 
 def _run_epoch(
     at: Checkpoint, split: Strategy, data: Dataset, lr: float, batch_size: int,
-    seed: int, saver: Saver | None, bar: Any,
+    seed: int, saver: Saver, bar: Any,
 ) -> None:  # fmt: skip
     """Train on what is left of the epoch, and keep the position `at` up to date."""
     B, group = backend_of(split.owned[0][0]), split.group
@@ -170,7 +173,7 @@ def _run_epoch(
             targets = whole * each if part else None
             tally.losses.append(split.step(B.array(X), B.array(y), lr, targets))
             at.step += 1
-            if saver and saver.is_due(at.step):
+            if saver.is_due(at.step):
                 settle()
                 saver.save(at, split)
             bar.update(whole)

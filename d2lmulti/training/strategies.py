@@ -96,6 +96,12 @@ class DataParallel(Strategy):
         if not self.model.buffers:
             return
         B = backend_of(self.owned[0][0])
+        own = [B.numpy(x).shape for x in self.owned[0][self._count :]]
+        if not buffers or any([x.shape for x in row] != own for row in buffers):
+            raise InvalidInput(
+                f"expected statistics of shapes {own!r:.80} for every replica, got "
+                "others; was it saved by another strategy?"
+            )
         for rank, mine in zip(self.group.local_ranks, self.owned, strict=True):
             for x, saved in zip(mine[self._count :], buffers[rank % len(buffers)],
                                 strict=True):  # fmt: skip

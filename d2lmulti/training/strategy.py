@@ -97,8 +97,8 @@ class Strategy(ABC):
 
         Raises `InvalidInput` for the state of another optimizer or model.
         """
-        expected = [np.shape(s) for s in self.snapshot().state]
-        if [np.shape(s) for s in state] != expected:
+        expected = [(s.shape, s.dtype) for s in self.snapshot().state]
+        if [(s.shape, s.dtype) for s in state] != expected:
             raise InvalidInput(
                 f"expected an optimizer state of {len(expected)} arrays as this run "
                 f"has, got {len(state)}, or of other shapes; was it saved with "

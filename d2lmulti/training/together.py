@@ -52,7 +52,7 @@ def leader_does(group: Group, work: Callable[[], object]) -> None:
         raise error
     if told[0]:
         raise D2LMultiError(
-            f"expected rank 0 to write the file, but it failed: {told[0]}"
+            f"expected rank 0 to look after the run's files, but it failed: {told[0]}"
         )
 
 

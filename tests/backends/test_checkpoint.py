@@ -211,7 +211,7 @@ REFUSED = {
     "another dtype": ({"dtype": "float32", "dataset": "digits"}, "dataset|dtype"),
     "another optimizer": ({"optimizer": "adam"}, "optimizer 'sgd'.*got 'adam'"),
     "no momentum": ({"momentum": 0.0}, "0 arrays.*got 4.*momentum"),
-    "no steps": ({"save_every": 0}, "at least 1 step, got 0"),
+    "no steps": ({"save_every": 0}, "at least 1 as save_every, got 0"),
     "no file": ({"checkpoint": None}, "checkpoint='run.npz'"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from d2lmulti.errors import InvalidInput
-from d2lmulti.training.files import write_atomically, write_json
+from d2lmulti.training.files import check_output, write_atomically, write_json
 
 
 def fail_midway(file: BinaryIO) -> None:
@@ -122,6 +123,20 @@ def test_a_new_file_is_as_readable_as_any_other(tmp_path: Path) -> None:
     assert ours == ordinary
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o755])
+def test_the_permissions_of_the_old_file_are_kept(tmp_path: Path, mode: int) -> None:
+    path, seen = tmp_path / "result", []
+    path.write_bytes(b"secret")
+    path.chmod(mode)
+
+    def write(file: BinaryIO) -> None:
+        seen.append(stat.S_IMODE(os.fstat(file.fileno()).st_mode))
+        file.write(b"new")
+
+    write_atomically(path, write)
+    assert [*seen, stat.S_IMODE(path.stat().st_mode)] == [mode, mode]
+
+
 def test_a_link_stays_and_the_file_behind_it_is_new(tmp_path: Path) -> None:
     target, link = tmp_path / "run-7.json", tmp_path / "latest.json"
     target.write_bytes(b"old")
@@ -135,15 +150,29 @@ def test_a_link_stays_and_the_file_behind_it_is_new(tmp_path: Path) -> None:
 
 
 def test_bad_targets_and_bad_data_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="missing is not a folder; create it first"):
+    with pytest.raises(
+        InvalidInput, match="missing is not a folder; make the folder first"
+    ):
         write_atomically(tmp_path / "missing" / "result", b"new")
-    with pytest.raises(InvalidInput, match="not an ordinary file; choose another name"):
+    with pytest.raises(
+        InvalidInput, match="an ordinary file, got a folder .* choose another"
+    ):
         write_atomically(tmp_path, b"new")
-    with pytest.raises(InvalidInput, match="not an ordinary file"):
+    with pytest.raises(InvalidInput, match="expected an ordinary file"):
         write_atomically(os.devnull, b"new")
     with pytest.raises(InvalidInput, match="expected bytes, or a function .* got str"):
         write_atomically(tmp_path / "result", "new")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_read_only_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "result"
+    path.write_bytes(b"old")
+    path.chmod(0o444)  # which does not stop the administrator, nor a rename
+    for refuse in (lambda: write_atomically(path, b"new"), lambda: check_output(path)):
+        with pytest.raises(InvalidInput, match="read-only; choose another name"):
+            refuse()
+    assert path.read_bytes() == b"old"
 
 
 PLAIN = st.recursive(
