@@ -11,20 +11,22 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from .backends import backend_names, get_backend
-from .cluster.timeline import timeline
+from .cluster.timeline import Timeline, timeline
 from .comm import engine
 from .comm.devices import devices
+from .comm.group import local_group
 from .comm.place import find_place, launched
-from .errors import BackendNotInstalled, D2LMultiError, InvalidInput
+from .errors import BackendNotInstalled, D2LMultiError, InvalidInput, WriteFailed
 from .models import MODELS
 from .optimizers import OPTIMIZERS
 from .plans.allreduce import ALLREDUCE
 from .plans.schedules import SCHEDULES
 from .training.datasets import DATASETS
-from .training.files import write_json
+from .training.files import check_outputs, write_json
 from .training.history import History
 from .training.loop import train
 from .training.strategies import STRATEGIES
+from .training.together import leader_does
 
 BENCHMARKS = {
     "devices": "LeNet step, whole batch 256",
@@ -97,7 +99,10 @@ def _parser() -> argparse.ArgumentParser:
         "--stages", type=int, help="a multiple of the devices (model; one a device)"
     )
     run.add_argument(
-        "--checkpoint", type=Path, metavar="FILE.npz", help="save the run after epochs"
+        "--checkpoint",
+        type=Path,
+        metavar="FILE.npz",
+        help="save the run after epochs; a file that is there needs --resume",
     )
     run.add_argument(
         "--save-every", type=int, metavar="STEPS", help="and within them, this often"
@@ -105,9 +110,14 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--resume", action="store_true", help="go on from the checkpoint if it is there"
     )
-    run.add_argument("--json", type=Path, metavar="FILE", help="write the history")
-    run.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the history")
-    run.add_argument(
+    results = run.add_argument_group(
+        "results", "Files that are there are replaced; read-only ones are refused."
+    )
+    results.add_argument("--json", type=Path, metavar="FILE", help="write the history")
+    results.add_argument(
+        "--plot", type=Path, metavar="FILE.png", help="draw the history"
+    )
+    results.add_argument(
         "--timeline",
         type=Path,
         metavar="FILE.json",
@@ -155,45 +165,52 @@ def _doctor(_: argparse.Namespace) -> int:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    for path in (
-        arguments.json,
-        arguments.plot,
-        arguments.timeline,
-        arguments.checkpoint,
-    ):
-        if path is not None and not path.resolve().parent.is_dir():
-            raise InvalidInput(
-                f"expected a file in a folder that exists, got {path}; make the folder "
-                f"{path.parent} first"
-            )
-        if path is not None and path.exists() and not path.is_file():
-            raise InvalidInput(
-                f"expected an ordinary file, got {path}, which is a folder or device; "
-                "choose another name"
-            )
     # Started by torchrun, paddle.distributed.launch, ...: one process is one device.
     group = engine.start() if launched() and not engine.started() else engine.started()
     if arguments.devices is None:
         arguments.devices = group.size if group else 2
+    names = ("json", "plot", "timeline", "checkpoint")
+    outputs = {f"--{name}": getattr(arguments, name) for name in names}
+    leader_does(group or local_group(1), lambda: check_outputs(outputs))
     with timeline() if arguments.timeline else nullcontext() as recorded:
         history = _run(arguments)
     if group and not group.leader:
         return 0
-    if recorded:
-        write_json(arguments.timeline, recorded.trace())
-    if arguments.json:
-        write_json(arguments.json, history.as_json())
-    if arguments.plot:
-        from .plot import learning_curve, save  # matplotlib only where it is needed
-
-        save(learning_curve({arguments.backend: history}), arguments.plot)
+    failed = _write_results(arguments, history, recorded)
     seconds = sum(epoch.seconds for epoch in history.epochs) / len(history.epochs)
     print(
         f"test accuracy {history.accuracies[-1]:.4f}, loss {history.losses[-1]:.4f}, "
         f"{seconds:.2f} s an epoch, {history.bytes_moved / 1e6:.1f} MB moved, "
         f"{history.settings['backend']} on {', '.join(history.devices)}"
     )
+    if failed:
+        raise WriteFailed("; ".join(map(str, failed)))
     return 0
+
+
+def _write_results(
+    arguments: argparse.Namespace, history: History, recorded: Timeline | None
+) -> list[D2LMultiError]:
+    """Write what was asked for; give the errors, so that the rest is not lost."""
+    failed: list[D2LMultiError] = []
+
+    def attempt(path: Path | None, write: Callable[[Path], None]) -> None:
+        if path is not None:
+            try:
+                write(path)
+            except D2LMultiError as error:
+                failed.append(error)
+
+    def draw(path: Path) -> None:
+        from .plot import learning_curve, save  # matplotlib only where it is needed
+
+        save(learning_curve({arguments.backend: history}), path)
+
+    if recorded:
+        attempt(arguments.timeline, lambda path: write_json(path, recorded.trace()))
+    attempt(arguments.json, lambda path: write_json(path, history.as_json()))
+    attempt(arguments.plot, draw)
+    return failed
 
 
 def _run(arguments: argparse.Namespace) -> History:

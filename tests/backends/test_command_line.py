@@ -161,10 +161,10 @@ REFUSED = {
     "a seed below zero": (["--seed", "-1"], "at least 0, got -1"),
     "a history nowhere": (
         ["--json", "nowhere/x.json"],
-        "make the folder nowhere first",
+        "nowhere is not a folder; make the folder first",
     ),
-    "a picture nowhere": (["--plot", "nowhere/x.png"], "make the folder nowhere first"),
-    "a history over a folder": (["--json", "."], "expected an ordinary file, got ."),
+    "a picture nowhere": (["--plot", "nowhere/x.png"], "nowhere is not a folder; make"),
+    "a history over a folder": (["--json", "."], "an ordinary file, got a folder"),
 }
 
 
