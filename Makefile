@@ -50,7 +50,7 @@ export TORCH_INDEX
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup horovod if-horovod book serve lab test check test-units \
-  test-notebooks test-torch check-pages execute bench clean
+  test-notebooks test-torch run-all check-pages execute bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -113,6 +113,9 @@ test-notebooks: if-horovod ## pytest --nbval chapters, once per backend
 
 test-torch: ## the same tests in the second environment: PyTorch alone, NumPy 2
 	@$(MAKE) test SETUP=torch BACKENDS=torch
+
+run-all: if-horovod ## every notebook from top to bottom, as in plain Jupyter
+	@$(RUN) tools/run_all.py $(BACKENDS:%=--backend %) $(NOTEBOOKS)
 
 check-pages: book ## visit every page with Chromium
 	$(RUN) tools/check_pages.py

@@ -31,6 +31,7 @@ from d2lmulti.notebook import (
     missing,
     module_needed,
     tab_of,
+    too_few,
 )
 
 HERE = Path(__file__).resolve().parent
@@ -148,7 +149,7 @@ def pytest_runtest_setup(item):
     if not is_chapter_cell(item):
         return
     tags = item.cell.metadata.get("tags", [])
-    tab, needed = tab_of(item.cell.source, tags), gpus_needed(tags)
+    tab, needed = tab_of(item.cell.source, tags), gpus_needed(item.cell.source)
     if missing_backend():
         pytest.skip(f"{current_tab()} is not installed")
     if tab in TABS and tab != current_tab():  # a wrong key runs, and fails
@@ -159,7 +160,7 @@ def pytest_runtest_setup(item):
             pytest.fail(f"D2LMULTI_REQUIRE names {module}, which is not installed")
         pytest.skip(missing(module))
     if needed and gpus() < needed:
-        pytest.skip(f"needs {needed} GPUs, {current_tab()} finds {gpus()}")
+        pytest.skip(too_few(needed, current_tab(), gpus()))
 
 
 def stderr_of(outputs):

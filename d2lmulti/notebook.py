@@ -1,15 +1,16 @@
 """What a chapter needs from Jupyter: `%load_ext d2lmulti.notebook`.
 
-It adds two cell magics. `%%tab torch` (or mxnet, paddle) runs the cell when
+It adds three cell magics. `%%tab torch` (or mxnet, paddle) runs the cell when
 `D2LMULTI_BACKEND` names that framework; `%%needs tensorflow` (or horovod) runs it where
-that module is installed, and elsewhere says how to. Figures are sharp PNG in one style.
-The page builder, the tests of the chapters and the script that executes them ask here
-too, so that all agree on what a tab is.
+that module is installed, and elsewhere says how to; `%%gpu 2` runs it where the
+framework finds two GPUs. Figures are sharp PNG in one style. The page builder, the
+tests of the chapters and the script that executes them ask here too, so all agree.
 Chapter: setup.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import os
@@ -20,6 +21,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from d2lmulti.backends import get_backend
 from d2lmulti.backends.hidden import hidden, uncollected
 from d2lmulti.errors import InvalidInput
 
@@ -36,6 +38,7 @@ _HIDDEN = {"tensorflow": ("pandas", "scipy", "sklearn")}
 """What it would import and can do without: it takes half of the time."""
 
 _NEEDS_LINE = re.compile(r"\A\s*%%needs\b[ \t]*([^\n]*)(?:\n|\Z)")
+_GPU_LINE = re.compile(r"\A\s*%%gpu\b[ \t]*([^\n]*)(?:\n|\Z)")
 _TAB_LINE = re.compile(r"\A\s*%%tab\b[ \t]*([^\n]*)(?:\n|\Z)")
 
 _STYLE = {
@@ -112,9 +115,13 @@ def is_installed(module: str) -> bool:
         return False
 
 
-def gpus_needed(tags: Iterable[str]) -> int:
-    """Return N for a cell with the tag `gpu-N`, which needs N real GPUs; else 0."""
-    return max((int(t[4:]) for t in tags if re.fullmatch(r"gpu-\d+", t)), default=0)
+def gpus_needed(source: str) -> int:
+    """Return N for a cell that begins with `%%gpu N`, which needs N real GPUs; else 0.
+
+    Before it, only the line of a tab may stand.
+    """
+    match = _GPU_LINE.match(without_tab_line(source))
+    return int(match.group(1)) if match and match.group(1).strip().isdecimal() else 0
 
 
 def kernel_environment(backend: str, repository: str) -> dict[str, str]:
@@ -189,6 +196,32 @@ def bring(module: str) -> None:
             importlib.import_module(module)
 
 
+def _select_gpus(lines: list[str]) -> list[str]:
+    """Turn a cell that needs GPUs into an ordinary one, or into one sentence."""
+    source = "".join(lines)
+    needed = gpus_needed(source)
+    if not needed:
+        return lines  # the magic below says so
+    if (found := _gpus_here(current_tab())) < needed:
+        return [f"print({too_few(needed, current_tab(), found)!r})\n"]
+    rest = _GPU_LINE.sub("", source)
+    return [f"# needs {needed} GPUs\n", *rest.splitlines(keepends=True)]
+
+
+@functools.cache
+def _gpus_here(backend: str) -> int:
+    """Count the GPUs that a framework sees: the same ones as long as it lives."""
+    return get_backend(backend).gpu_count()
+
+
+def too_few(needed: int, backend: str, found: int) -> str:
+    """Say that a cell is skipped because the machine has too few GPUs."""
+    return (
+        f"skipped: this cell needs {needed} GPU{'s' * (needed > 1)}, and {backend} "
+        f"finds {found} here"
+    )
+
+
 def missing(module: str) -> str:
     """Say that a cell is skipped because a module is missing, and what to do."""
     return (
@@ -197,19 +230,23 @@ def missing(module: str) -> str:
     )
 
 
-def _unknown_needs(line: str, cell: str | None = None) -> None:
-    """%%needs MODULE runs the cell where that module is installed."""
-    raise InvalidInput(
-        f"expected one of {', '.join(BESIDE)} after %%needs, got {line.strip()!r}"
-    )
+_EXPECTED = {
+    "tab": f"one of {', '.join(TABS)} after %%tab, on the first line of the cell",
+    "needs": f"one of {', '.join(BESIDE)} after %%needs",
+    "gpu": "a number of GPUs after %%gpu, as in: %%gpu 2",
+}
 
 
-def _unknown_tab(line: str, cell: str | None = None) -> None:
-    """%%tab KEY runs the cell when D2LMULTI_BACKEND is KEY (torch, mxnet, paddle)."""
-    raise InvalidInput(
-        f"expected one of {', '.join(TABS)} after %%tab, got {line.strip()!r}; "
-        "write the key on the first line of the cell, as in: %%tab torch"
-    )
+def _refuse(magic: str) -> Callable[[str, str], None]:
+    """Make the magic that is left when the lines above did not know what to do."""
+
+    def refuse(line: str, cell: str = "") -> None:
+        raise InvalidInput(f"expected {_EXPECTED[magic]}, got {line.strip()!r}")
+
+    return refuse
+
+
+_SELECT = (_select_tab, _select_installed, _select_gpus)
 
 
 def _set_figure_style(shell: Any) -> None:
@@ -229,19 +266,19 @@ def _set_figure_style(shell: Any) -> None:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Make the two magics and the figure style part of this IPython shell."""
+    """Make the three magics and the figure style part of this IPython shell."""
     current_tab()  # a wrong choice should fail in the first cell
     transforms: list[Callable[[list[str]], list[str]]] = (
         shell.input_transformers_cleanup
     )
-    for select in (_select_tab, _select_installed):
+    for select in _SELECT:
         if select not in transforms:
             names = [getattr(f, "__name__", "") for f in transforms]
             # IPython's own step for %%magics is called cell_magic; come before it.
             at = names.index("cell_magic") if "cell_magic" in names else len(names)
             transforms.insert(at, select)
-    shell.register_magic_function(_unknown_tab, "cell", "tab")
-    shell.register_magic_function(_unknown_needs, "cell", "needs")
+    for name in _EXPECTED:
+        shell.register_magic_function(_refuse(name), "cell", name)
     # TensorFlow reports the processor's features on stderr; 2: only errors.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     _set_figure_style(shell)
@@ -252,8 +289,8 @@ def load_ipython_extension(shell: Any) -> None:
 
 def unload_ipython_extension(shell: Any) -> None:
     """Take the magics out of this shell again."""
-    for select in (_select_tab, _select_installed):
+    for select in _SELECT:
         if select in shell.input_transformers_cleanup:
             shell.input_transformers_cleanup.remove(select)
-    for name in ("tab", "needs"):
+    for name in _EXPECTED:
         shell.magics_manager.magics["cell"].pop(name, None)

@@ -66,7 +66,7 @@ def run(nb: NotebookNode, backend: str, folder: Path, timeout: float) -> Run:
     gpus = None
     for n, cell in enumerate(cells):
         cell.outputs = []
-        needed = gpus_needed(tags_of(cell))
+        needed = gpus_needed(cell.source)
         if needed and gpus is None:
             gpus = count_gpus(backend, str(ROOT))
         if tab_of_cell(cell) not in (None, backend) or (needed and gpus < needed):

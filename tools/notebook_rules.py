@@ -94,7 +94,7 @@ def _cell_sources(nb: NotebookNode) -> Iterator[tuple[int, str]]:
         if (module := module_needed(cell.source)) and module not in BESIDE:
             yield n, f"needs {module!r}; expected one of {', '.join(BESIDE)}"
         if "nbval-skip" in tags_of(cell) or "NBVAL_SKIP" in cell.source:
-            yield n, "nbval-skip hides the cell from the tests; use gpu-N if it needs N"
+            yield n, "nbval-skip hides the cell from the tests; begin with %%gpu N"
 
 
 def output_rules(nb: NotebookNode) -> list[str]:
@@ -119,7 +119,7 @@ def figure_of(cell: NotebookNode) -> dict[str, str]:
 
 def _cell_outputs(nb: NotebookNode) -> Iterator[tuple[int, str]]:
     for n, cell in enumerate(code_cells(nb), start=1):
-        if cell.execution_count is None and not gpus_needed(tags_of(cell)):
+        if cell.execution_count is None and not gpus_needed(cell.source):
             yield n, "never executed; run tools/execute.py"
         for output in cell.outputs:
             if output.output_type == "stream" and output.name == "stderr":

@@ -51,7 +51,7 @@ def settled(steps, at_once, group):
 
 
 def test_the_sum_of_the_parts_is_the_sum_of_the_whole():
-    B = get_backend("reference")
+    B = get_backend("numpy")
     alone = SimpleNamespace(spread=False)
     numbers = np.random.default_rng(0).uniform(0, 3, (50, 2))
     steps = [[B.array(x) for x in row] for row in numbers]

@@ -112,15 +112,15 @@ def test_running_again_changes_nothing(good):
 
 
 def test_a_cell_that_needs_more_gpus_is_not_run(tmp_path):
-    cell = new("undefined", tags=("gpu-999",))
+    cell = new("%%gpu 999\nundefined")
     path = save(tmp_path / "a.ipynb", TITLE, code(LOAD.source), cell)
     done = execute(path, "--backend", "torch")
     assert done.returncode == 0, done.stderr
 
 
 def test_what_did_not_run_keeps_its_stored_output():
-    kept = code("run()", printed("on two GPUs\n"), tags=("gpu-2",), count=7)
-    never = new("run()", tags=("gpu-2",))
+    kept = code("%%gpu 2\nrun()", printed("on two GPUs\n"), count=7)
+    never = new("%%gpu 2\nrun()")
     nb = new_notebook(cells=[TITLE, kept, never, new("1")])
     runs = {name: script.Run(outputs={2: [printed(name)]}) for name in BACKENDS}
     merged = script.merged(nb, runs).cells[1:]

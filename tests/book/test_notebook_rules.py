@@ -27,7 +27,7 @@ GOOD = (
     code(
         "1 / 0", new_output("error", ename="E", evalue="v"), tags=("raises-exception",)
     ),
-    code("gpus()", count=None, tags=("gpu-2",)),
+    code("%%gpu 2\ngpus()", count=None),
 )
 
 

@@ -180,9 +180,49 @@ def test_without_tab_line_keeps_the_rest():
     assert without_tab_line("x = '%%tab torch'") == "x = '%%tab torch'"
 
 
-def test_gpus_needed_reads_the_tag():
-    assert gpus_needed(["hide-input", "gpu-2"]) == 2
-    assert gpus_needed(["gpu", "gpu-x", "big-gpu-4"]) == 0
+@pytest.mark.parametrize(
+    ("source", "needed"),
+    [
+        ("%%gpu 2\nx", 2),
+        ("%%tab torch\n%%gpu 1\nx", 1),
+        ("%%gpu\nx", 0),
+        ("%%gpu two\nx", 0),
+        ("x\n%%gpu 2", 0),
+        ("%%gpus 2", 0),
+    ],
+)
+def test_gpus_needed_reads_the_first_lines(source, needed):
+    assert gpus_needed(source) == needed
+
+
+@pytest.fixture
+def one_gpu(monkeypatch):
+    monkeypatch.setattr(notebook, "_gpus_here", {"mxnet": 1}.get)
+
+
+def test_a_cell_that_needs_gpus_runs_where_they_are(shell, one_gpu):
+    result, _ = run(shell, "%%tab mxnet\n%%gpu 1\ng = 1\ng / 0")
+    assert isinstance(result.error_in_exec, ZeroDivisionError)
+    assert shell.user_ns["g"] == 1
+
+
+def test_where_gpus_are_missing_the_cell_says_so_and_does_nothing(shell, one_gpu):
+    result, shown = run(shell, "%%gpu 2\ng = 1 / 0")
+    assert result.success and "g" not in shell.user_ns
+    assert shown == "skipped: this cell needs 2 GPUs, and mxnet finds 1 here\n"
+    _, shown = run(shell, "%%tab torch\n%%gpu 2\ng = 1 / 0")
+    assert shown == ""  # the cell of another framework
+
+
+@pytest.mark.parametrize("line", ["%%gpu", "%%gpu two", "%%gpu -1"])
+def test_a_cell_needs_a_number_of_gpus(shell, one_gpu, line):
+    result, _ = run(shell, f"{line}\ng = 1")
+    assert "expected a number of GPUs after %%gpu" in str(result.error_in_exec)
+    assert "g" not in shell.user_ns
+
+
+def test_the_gpus_are_those_that_the_framework_finds(framework):
+    assert notebook._gpus_here(framework.name) == framework.gpu_count()
 
 
 def test_the_kernel_gets_the_checkout_the_backend_and_no_progress_bars(monkeypatch):
