@@ -36,7 +36,7 @@ from d2lmulti.notebook import (
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = str(HERE.parent)
-SLOW = 10.0  # seconds that a chapter may take under one backend
+SLOW = 15.0  # seconds that a chapter may take under one backend
 CELL_TIMEOUT = 120.0  # nbval's own is 2000 s
 
 

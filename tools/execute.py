@@ -45,7 +45,7 @@ from d2lmulti.notebook import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-SLOW = 10.0  # seconds a chapter may take under one backend
+SLOW = 15.0  # seconds a chapter may take under one backend
 
 
 @dataclass
