@@ -52,7 +52,7 @@ def devices(
                 f"expected as many devices as the {group.size} processes of the group, "
                 f"got {n}; each process has one device"
             )
-        place = find_place()
+        place = group.place or find_place()
         needed, ranks, numbers = place.local_size, [place.rank], [place.local_rank]
     if simulate is None:
         simulate = B.gpu_count() < needed

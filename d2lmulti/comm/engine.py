@@ -2,6 +2,8 @@
 
 A process learns its place from environment variables, those of `launch` or those of
 the frameworks' own launchers. `start` makes the group of all ranks the current one.
+`launch` opens ports on the loopback address alone; `torchrun` and Paddle's launcher
+open them on all interfaces, for whoever connects: use them inside a firewall.
 Chapter: *many_machines*.
 """
 
@@ -12,7 +14,7 @@ from importlib import import_module
 from ..checks import check_choice
 from ..errors import InvalidInput
 from .group import Group, current_group, local_group
-from .place import Place, find_place
+from .place import Place, find_place, launched
 
 # Name -> module of `transports`, whose `connect(place)` makes the transport.
 ENGINES = {
@@ -27,22 +29,40 @@ def start(engine: str | None = None) -> Group:
     """Join the group that this process was started for; it becomes the current one.
 
     Without a name: D2LMULTI_ENGINE, else the engine of the launcher that is recognised.
-    Raises `InvalidInput` for an unknown engine, outside a launch, and when a group has
-    been started already.
+    A process group that you have made already, with `torch.distributed` or
+    `paddle.distributed`, is adopted, with its rank and size, and `stop` leaves it as it
+    is. Raises `InvalidInput` for an unknown engine, outside a launch, when a group has
+    been started already, and where yours has another rank or size than the environment
+    says.
     """
     check_name(engine)
     if started() is not None:
         raise InvalidInput("expected one start a process, got a second; call stop()")
-    place = find_place()
-    name = engine or place.engine
+    name = engine or find_place().engine
     check_name(name)
+    module = import_module(f"{__package__}.transports.{ENGINES[name]}")
+    joined = module.joined() if hasattr(module, "joined") else None
+    place = find_place() if joined is None else _adopted(name, *joined)
     if place.size == 1:  # nobody to talk to: an engine may refuse to start
         group = local_group(1)
     else:
-        module = import_module(f"{__package__}.transports.{ENGINES[name]}")
-        group = Group(place.size, (place.rank,), module.connect(place))
+        group = Group(place.size, (place.rank,), module.connect(place), place)
     current_group.set(group)
     return group
+
+
+def _adopted(engine: str, rank: int, size: int) -> Place:
+    """Give the place of a process in a group that the user has made."""
+    if not launched():
+        return Place(rank, size, rank, engine, size)
+    place = find_place()
+    if (place.rank, place.size) != (rank, size):
+        raise InvalidInput(
+            f"expected your process group to be the one of the environment, rank "
+            f"{place.rank} of {place.size}, got rank {rank} of {size}; start with the "
+            "group of all processes, or correct the environment"
+        )
+    return place
 
 
 def started() -> Group | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..checks import check_kind
 from ..errors import InvalidInput
+from .place import Place
 from .transports import Transport
 from .transports.local import LocalTransport
 
@@ -23,6 +24,7 @@ class Group:
     size: int
     local_ranks: tuple[int, ...]
     transport: Transport
+    place: Place | None = None  # where processes share it: this one's
 
     @property
     def spread(self) -> bool:

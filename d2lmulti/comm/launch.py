@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import secrets
 import signal
 import sys
 import time
@@ -31,15 +32,19 @@ from .patience import RankGone
 from .processes import (
     Process,
     ProcessFailed,
+    check_private,
     end,
     end_with_launcher,
     environment,
     free_port,
+    loopback,
     spawn,
     state_of,
 )
 
 _GRACE = 0.2  # seconds in which all that fail for one reason do so
+# Which network each engine takes: by the machine's name it would find an outer one.
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
 _START = "from d2lmulti.comm.launch import work; work()"
 
 
@@ -106,6 +111,7 @@ def work() -> None:
     place = engines.find_place()
     board = Board.mine()
     try:
+        check_private(folder)
         with open(folder / "function", "rb") as file:
             function, args, kwargs = pickle.load(file)
         if board:
@@ -137,6 +143,7 @@ def _run_once(
     with TemporaryDirectory(prefix="d2lmulti-", dir=_shared_folder()) as name:
         folder = Path(name)
         (folder / "function").write_bytes(job)
+        (folder / "word").write_bytes(secrets.token_bytes(32))
         Board.create(folder / "board", n)
         common = environment() | {
             "D2LMULTI_WORLD_SIZE": str(n),
@@ -146,6 +153,7 @@ def _run_once(
             "D2LMULTI_TIMEOUT": str(timeout),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(free_port()),
+            **dict.fromkeys(_INTERFACES, loopback()),
         }
         for library in ("OMP", "MKL", "OPENBLAS"):
             common[f"{library}_NUM_THREADS"] = str(threads)
@@ -159,6 +167,7 @@ def _run_once(
                 env = common | {"D2LMULTI_RANK": str(rank)}
                 group.append(spawn(f"rank {rank}", ["-c", _START], env, folder))
             _wait(group, timeout, folder)
+            check_private(folder)
             values = []
             for process in group:
                 with open(folder / f"{process.name}.value", "rb") as file:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from itertools import count
+from pathlib import Path
 
 from ..errors import InvalidInput
 
@@ -64,6 +67,22 @@ def find_place(env: Mapping[str, str] | None = None) -> Place:
         f"{', '.join(words[0] for words in _WORDS.values())} in the environment; start "
         "it with d2lmulti.comm.launch or torchrun"
     )
+
+
+def meeting_place() -> Path | None:
+    """Name a file in which the ranks of a `launch` can meet; None without a launch.
+
+    They live on one machine, and nobody else can write to its folder. Every call names
+    another file, the same on all ranks.
+    """
+    if "D2LMULTI_BOARD" not in os.environ:
+        return None
+    return Path(os.environ["D2LMULTI_FOLDER"]) / f"meeting {next(_meetings())}"
+
+
+@cache
+def _meetings() -> Iterator[int]:
+    return count()
 
 
 def launched(env: Mapping[str, str] | None = None) -> bool:

@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -109,6 +110,28 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def check_private(folder: Path) -> None:
+    """Refuse a folder in which another user could have put a file to unpickle.
+
+    Raises `D2LMultiError`.
+    """
+    about = folder.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_mode & 0o077 or (
+        hasattr(os, "getuid") and about.st_uid != os.getuid()
+    ):
+        raise D2LMultiError(
+            f"expected {folder} to be this user's own folder with the mode 0700, got "
+            f"one of user {about.st_uid} with {stat.filemode(about.st_mode)}; what it "
+            "holds is not read"
+        )
+
+
+def loopback() -> str:
+    """Name the network interface that ends in this machine: lo, or lo0 on a Mac."""
+    names = [name for _, name in socket.if_nameindex()]
+    return next((name for name in names if name in ("lo", "lo0")), "lo")
 
 
 def state_of(pid: int) -> str:

@@ -7,6 +7,8 @@ collectives do not run on it. Chapter: *parameter_server*.
 
 from __future__ import annotations
 
+import ctypes
+import json
 import os
 import traceback
 from collections.abc import Sequence
@@ -18,6 +20,7 @@ from ...errors import InvalidInput
 # After the backend, which hides what MXNet need not import.
 import mxnet as mx  # isort: skip
 
+_OPTIMIZER = 0  # the number of MXNet's command
 KINDS = ("dist_sync", "dist_async")
 
 
@@ -90,7 +93,9 @@ class KVStore:
             B.attach_grad(p)
         self._keys = [str(i) for i in range(len(params))]
         if self.worker == 0:
-            self._kv.set_optimizer(ServerSGD(lr, momentum))
+            # As text: with `set_optimizer` a server would unpickle, and so run, what
+            # anybody sends to its port.
+            self._kv._send_command_to_servers(_OPTIMIZER, json.dumps([lr, momentum]))
         # Ends with a barrier, so nobody pushes to a server without an optimizer.
         self._kv.init(self._keys, [B.detach(p) for p in self._replica])
 
@@ -123,4 +128,17 @@ def serve() -> None:
     """Be a server until the workers are done."""
     # Given before `import mxnet`, the role would start the server inside the import.
     os.environ["DMLC_ROLE"] = "server"
-    mx.kvstore.kvstore_server.KVStoreServer(mx.kv.create("dist")).run()
+    store = mx.kv.create("dist")
+
+    def command(number: int, body: bytes, _: object) -> None:
+        try:
+            if number == _OPTIMIZER:
+                lr, momentum = map(float, json.loads(body))
+                store.set_optimizer(ServerSGD(lr, momentum))
+        except BaseException:  # ctypes would print it and go on
+            traceback.print_exc()
+            os._exit(1)
+
+    kind = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+    call = kind(command)
+    mx.base.check_call(mx.base._LIB.MXKVStoreRunServer(store.handle, call, None))

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import paddle
 import paddle.distributed as dist
+from paddle.base import core
 
 from ...backends import checks
 from ...backends import paddle as B
@@ -29,16 +30,25 @@ from ...errors import InvalidInput
 from ...plans.chunks import even_bounds
 from ...plans.matching import Share, share_of
 from ...plans.rounds import Round
-from ..place import Place
+from ..place import Place, meeting_place
 from ..watch import Watch
 from . import Combine, check_native, nothing
+from .paddle_store import StoreServer, meet
 
+_LOOPBACK = "127.0.0.1:"
 MOST = 8  # ranks with messages over gloo: 28 pairs, made in 0.3 s each
 
 
 def connect(place: Place) -> PaddleDistributed:
     """Join the process group that the launcher's environment describes."""
     return PaddleDistributed(place)
+
+
+def joined() -> tuple[int, int] | None:
+    """Give rank and size of the process group that the user has made, if there is."""
+    if not dist.is_initialized():
+        return None
+    return dist.get_rank(), dist.get_world_size()
 
 
 class PaddleDistributed:
@@ -50,13 +60,15 @@ class PaddleDistributed:
     def __init__(self, place: Place) -> None:
         self.rank, self.size = place.rank, place.size
         self._watch = Watch(place)
+        self._server: StoreServer | None = None
+        self._adopted = dist.is_initialized()  # then it is the user's, who ends it
         enough = B.gpu_count() >= place.local_size
+        if self._adopted:
+            enough = dist.get_backend().lower() != "gloo"
         self._home = f"gpu:{place.local_rank}" if enough else "cpu"
-        _complete_environment(place, gloo=self._home == "cpu")
-        if place.rank and os.environ.get("PADDLE_MASTER", "").startswith("127.0.0.1:"):
-            _wait_for_listener(int(os.environ["PADDLE_MASTER"].rpartition(":")[2]))
-        with self._watch.waiting(), contextlib.redirect_stderr(io.StringIO()):
-            dist.init_parallel_env()  # writes which flags differ from their defaults
+        if not self._adopted:
+            with self._watch.waiting():
+                self._join(place)
         self.point_to_point = self._home != "cpu" or place.size <= MOST
         self._pairs: dict[int, Any] = {}  # peer -> the group of it and this rank
         if self._home == "cpu" and 2 < place.size <= MOST:
@@ -140,8 +152,30 @@ class PaddleDistributed:
         return [found[: int(size[0])].tobytes().decode() for found, size in texts]
 
     def close(self) -> None:
-        """Leave the process group."""
+        """Leave the process group, unless it is the user's own."""
+        if self._adopted:
+            for group in self._pairs.values():
+                dist.destroy_process_group(group)
+            return
         dist.destroy_process_group()
+        if self._server:
+            self._server.close()
+
+    def _join(self, place: Place) -> None:
+        _complete_environment(place, gloo=self._home == "cpu")
+        usual = core.create_or_get_global_tcp_store
+        if file := meeting_place():
+            seconds = max(1, int(self._watch.timeout))
+            self._server, port = meet(file, place.rank, seconds)
+            store = core.TCPStore(_LOOPBACK[:-1], port, False, place.size, seconds)
+            core.create_or_get_global_tcp_store = lambda: store
+        elif place.rank and os.environ.get("PADDLE_MASTER", "").startswith(_LOOPBACK):
+            _wait_for_listener(int(os.environ["PADDLE_MASTER"].rpartition(":")[2]))
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):
+                dist.init_parallel_env()  # writes which flags differ from defaults
+        finally:
+            core.create_or_get_global_tcp_store = usual
 
     def _make_pairs(self) -> None:
         for pair in combinations(range(self.size), 2):

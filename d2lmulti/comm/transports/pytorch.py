@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -19,17 +21,25 @@ from ...backends import checks
 from ...backends.protocol import Tensor
 from ...plans.matching import Message, Share, share_of
 from ...plans.rounds import Round
-from ..place import Place
+from ..place import Place, meeting_place
 from ..watch import Watch
 from . import Combine, check_native
 
 SEGMENT = 2**22  # bytes that are received and added at a time
+GREETING = timedelta(seconds=20)
 AHEAD = 2  # segments that may arrive before they are added
 
 
 def connect(place: Place) -> TorchDistributed:
     """Join the process group that the launcher's environment describes."""
     return TorchDistributed(place)
+
+
+def joined() -> tuple[int, int] | None:
+    """Give rank and size of the process group that the user has made, if there is."""
+    if not dist.is_initialized():
+        return None
+    return dist.get_rank(), dist.get_world_size()
 
 
 class TorchDistributed:
@@ -42,26 +52,58 @@ class TorchDistributed:
     def __init__(self, place: Place) -> None:
         self.rank, self.size = place.rank, place.size
         self._watch = Watch(place)
+        self._adopted = dist.is_initialized()  # then it is the user's, who ends it
         self.nccl = (
             dist.is_nccl_available() and torch.cuda.device_count() >= place.local_size
         )
+        if not self._adopted:
+            with self._watch.waiting():
+                self._join(place)
+        engines = dist.get_backend_config()  # such as cpu:gloo,cuda:nccl
+        self.nccl = "nccl" in engines
+        self._home = "cpu" if "cpu:" in engines else "cuda"
+        self._scratch: dict[tuple[torch.dtype, int], list[Tensor]] = {}
+
+    def _join(self, place: Place) -> None:
         if self.nccl:
             torch.cuda.set_device(place.local_rank)
         timeout = timedelta(seconds=self._watch.timeout)
-        with self._watch.waiting():
+        if file := meeting_place():  # on one machine: no port, where strangers connect
+            store = dist.FileStore(str(file), place.size)
+        else:
             meet = dist.rendezvous("env://", place.rank, place.size, timeout=timeout)
             store, *_ = next(iter(meet))
             # torchrun keeps its store when it starts a group again, and in it the
             # addresses of the group that died.
             attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-            dist.init_process_group(
-                "cpu:gloo,cuda:nccl" if self.nccl else "gloo",
-                rank=place.rank,
-                world_size=place.size,
-                timeout=timeout,
-                store=dist.PrefixStore(f"attempt {attempt}", store),
-            )
-        self._scratch: dict[tuple[torch.dtype, int], list[Tensor]] = {}
+            store = dist.PrefixStore(f"attempt {attempt}", store)
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if self.nccl else "gloo",
+            rank=place.rank,
+            world_size=place.size,
+            timeout=timeout,
+            store=store,
+        )
+        if file:
+            self._greet(file)
+
+    def _greet(self, file: Path) -> None:
+        """Exchange a word that only this launch knows with every other rank.
+
+        Gloo takes any connection for that of a rank. Here one of a stranger, who came
+        first, is an error instead of a hang. All have just connected, so none is late.
+        """
+        word = np.frombuffer(file.with_name("word").read_bytes(), np.uint8)
+        mine = torch.tensor(word)
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        heard = {rank: torch.empty_like(mine) for rank in others}
+        work = [dist.irecv(theirs, rank) for rank, theirs in heard.items()]
+        work += [dist.isend(mine, rank) for rank in others]
+        for one in work:
+            one.wait(GREETING)
+        for rank, theirs in heard.items():
+            if not torch.equal(mine, theirs):
+                raise RuntimeError(f"a stranger has connected as rank {rank}")
 
     def begin(self, call: str) -> None:
         """Note that this rank makes its next call."""
@@ -112,15 +154,27 @@ class TorchDistributed:
 
     def tell_all(self, text: str) -> list[str]:
         """Give every rank's short text to every rank, in rank order."""
-        texts: list[Any] = [""] * self.size
+        # As bytes: `all_gather_object` would unpickle, and so run, what others send.
         self.begin("tell_all")
-        with self._watch.waiting():
-            dist.all_gather_object(texts, text)
-        return texts
+        mine = np.frombuffer(text.encode(), np.uint8)
+        sizes = [int(size[0]) for size in self._gather(np.array([len(mine)]))]
+        padded = np.zeros(max(1, *sizes), np.uint8)
+        padded[: len(mine)] = mine
+        texts = zip(self._gather(padded), sizes, strict=True)
+        return [found[:size].tobytes().decode() for found, size in texts]
 
     def close(self) -> None:
-        """Leave the process group."""
-        dist.destroy_process_group()
+        """Leave the process group, unless it is the user's own."""
+        if not self._adopted:
+            dist.destroy_process_group()
+
+    def _gather(self, values: np.ndarray) -> list[np.ndarray]:
+        """Give everyone's values, of one shape and dtype."""
+        x = torch.tensor(values, device=self._home)
+        found = [torch.empty_like(x) for _ in range(self.size)]
+        with self._watch.waiting():
+            dist.all_gather(found, x)
+        return [y.cpu().numpy() for y in found]
 
     def _stream(self, x: Tensor, share: Share, combine: Combine) -> None:
         """All messages at once; sums in segments, so both ends cut them alike."""
