@@ -30,9 +30,16 @@ from .evaluate import evaluate
 from .history import Epoch, History
 from .progress import progress
 from .saver import Saver
+from .settings import (
+    about_data,
+    about_machine,
+    about_model,
+    about_start,
+    check_settings,
+)
 from .strategies import make_strategy
 from .strategy import Strategy
-from .together import Tally, check_position, everyones
+from .together import Tally, everyones
 
 
 def train(
@@ -118,7 +125,21 @@ def train(
             options,
         )
         _check_last_batch(n, batch_size, *split.shares)
-        check_position(group, at.epoch, at.step)
+        if group.spread:  # else there is nobody to compare with
+            beside = {
+                **about_machine(B),
+                "model": about_model(model, start),
+                "dataset": about_data(data),
+                "epochs": epochs,
+                "optimizer": split.optimizer,
+                **options,
+                **split.settings(),
+                "checkpoint": checkpoint and os.fspath(checkpoint),
+                "save_every": save_every,
+                "resume": resume,
+                "start": about_start(at),
+            }
+            check_settings(group, settings | beside)
         if at.began:
             with uncounted():
                 split.restore(at.state, at.buffers)

@@ -196,6 +196,14 @@ class ModelParallel(Strategy):
             states=self.states,
         )
 
+    def settings(self) -> dict[str, Any]:
+        """Give the options in effect; of a schedule of the user's own, its lists."""
+        found = super().settings()
+        if callable(self.schedule):
+            p = self.group.size
+            found["schedule"] = self.schedule(p, self.micro_batches, self.stages // p)
+        return found
+
     @property
     def shares(self) -> tuple[int, str]:
         """An equal part for each micro-batch."""

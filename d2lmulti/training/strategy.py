@@ -71,6 +71,10 @@ class Strategy(ABC):
     def shares(self) -> tuple[int, str]:
         """Into how many parts of what kind a batch is cut."""
 
+    def settings(self) -> dict[str, Any]:
+        """Give the options in effect, for processes to compare."""
+        return {name: getattr(self, name) for name in self.options}
+
     def held(self) -> list[list[Tensor]]:
         """Give the parameters, or parts of them, that every device holds."""
         return self.owned

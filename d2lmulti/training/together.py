@@ -14,9 +14,8 @@ from typing import Any
 from ..backends import backend_of
 from ..backends.protocol import Tensor
 from ..cluster.ledger import Ledger
-from ..comm.agreement import check_same
 from ..comm.group import Group
-from ..errors import D2LMultiError
+from ..comm.patience import RankGone
 
 
 def everyones(group: Group, value: Any) -> list[Any]:
@@ -26,20 +25,10 @@ def everyones(group: Group, value: Any) -> list[Any]:
     return [json.loads(text) for text in group.transport.tell_all(json.dumps(value))]
 
 
-def check_position(group: Group, epoch: int, step: int) -> None:
-    """Refuse to go on where some processes found another checkpoint than the rest."""
-    places = everyones(group, f"a start after epoch {epoch}, step {step}")
-    check_same(
-        dict(enumerate(places)),
-        "every process to start from the same checkpoint",
-        "keep it on a disk that all machines share",
-    )
-
-
 def leader_does(group: Group, work: Callable[[], object]) -> None:
     """Let the process of rank 0 do it, and the others wait; fail together.
 
-    Raises what the work raises, and `D2LMultiError` in the other processes.
+    Raises what the work raises, and `RankGone` in the other processes.
     """
     error: Exception | None = None
     if group.leader:
@@ -51,7 +40,7 @@ def leader_does(group: Group, work: Callable[[], object]) -> None:
     if error:
         raise error
     if told[0]:
-        raise D2LMultiError(
+        raise RankGone(
             f"expected rank 0 to look after the run's files, but it failed: {told[0]}"
         )
 

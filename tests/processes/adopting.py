@@ -57,7 +57,9 @@ def adopting(name: str, told: bool) -> tuple[object, ...]:
 
     `told`: whether the environment names rank and size too.
     """
-    rank, size = (int(os.environ[f"D2LMULTI_{what}"]) for what in ("RANK", "WORLD_SIZE"))
+    group = started()
+    assert group is not None
+    (rank,), size = group.local_ranks, group.size
     stop()  # what `launch` has started
     {"torch": join_torch, "paddle": join_paddle}[name](rank, size)
     if not told:
