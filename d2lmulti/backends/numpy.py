@@ -14,12 +14,11 @@ from functools import partial
 
 import numpy as np
 
-from . import checks, tape
+from . import checks, tape, windows
 from .device_names import place
 from .protocol import AnyDevice, Context
 from .reporting import Reporter
 from .tape import Tensor, result
-from .windows import correlate, correlate_back, cut_windows, join_windows, pad
 
 name = "numpy"
 
@@ -226,37 +225,21 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
 
 
 def conv2d(X: Tensor, W: Tensor, b: Tensor | None, padding: int = 0) -> Tensor:
-    padded = pad(X.value, padding, padding)
-    into_X, into_W = correlate_back(padded, W.value, padding)
-    out = correlate(padded, W.value)
-    if b is None:
-        return result(out, (X, into_X), (W, into_W))
-    into_b = (b, lambda d: d.sum(axis=(0, 2, 3)))
-    return result(out + b.value.reshape((-1, 1, 1)), (X, into_X), (W, into_W), into_b)
+    value, into_X, into_W = windows.correlate(X.value, W.value, padding)
+    z = result(value, (X, into_X), (W, into_W))
+    return z if b is None else z + b.reshape((-1, 1, 1))
 
 
 def avg_pool2d(X: Tensor, size: int) -> Tensor:
     checks.window(X, size)
-    windows = cut_windows(X.value, size)
-
-    def spread(d: np.ndarray) -> np.ndarray:
-        shares = d[..., None] / _like(X, size * size)
-        return join_windows(np.broadcast_to(shares, windows.shape), X.value, size)
-
-    return result(windows.mean(axis=-1), (X, spread))
+    value, spread = windows.average(X.value, size)
+    return result(value, (X, spread))
 
 
 def max_pool2d(X: Tensor, size: int) -> Tensor:
     checks.window(X, size)
-    windows = cut_windows(X.value, size)
-    best = windows.argmax(axis=-1)[..., None]  # on a tie, the first takes it all
-
-    def to_best(d: np.ndarray) -> np.ndarray:
-        out = np.zeros_like(windows)
-        np.put_along_axis(out, best, d[..., None], axis=-1)
-        return join_windows(out, X.value, size)
-
-    return result(np.take_along_axis(windows, best, axis=-1)[..., 0], (X, to_best))
+    value, to_largest = windows.largest(X.value, size)
+    return result(value, (X, to_largest))
 
 
 def embedding(ids: Tensor, W: Tensor) -> Tensor:

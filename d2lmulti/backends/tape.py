@@ -70,11 +70,6 @@ class Tensor:
         return self.value.shape
 
     @property
-    def size(self) -> int:
-        """Number of elements."""
-        return self.value.size
-
-    @property
     def dtype(self) -> np.dtype:
         """NumPy's dtype of the elements."""
         return self.value.dtype
@@ -99,9 +94,8 @@ class Tensor:
 
     def __mul__(self, other: Any) -> Tensor:
         x, y = self, _lift(other, self)
-        return result(
-            x.value * y.value, (x, lambda d: d * y.value), (y, lambda d: d * x.value)
-        )
+        z = x.value * y.value
+        return result(z, (x, lambda d: d * y.value), (y, lambda d: d * x.value))
 
     def __truediv__(self, other: Any) -> Tensor:
         x, y = self, _lift(other, self)
@@ -159,15 +153,13 @@ class Tensor:
 
     def reshape(self, *shape: Any) -> Tensor:
         """Give the same elements, in row-major order, another shape."""
-        return result(
-            self.value.reshape(*shape), (self, lambda d: d.reshape(self.shape))
-        )
+        z = self.value.reshape(*shape)
+        return result(z, (self, lambda d: d.reshape(self.shape)))
 
     def sum(self) -> Tensor:
         """Add up all elements; the result has no dimension."""
-        return result(
-            self.value.sum(), (self, lambda d: np.broadcast_to(d, self.shape))
-        )
+        z = self.value.sum()
+        return result(z, (self, lambda d: np.broadcast_to(d, self.shape)))
 
 
 def _lift(other: Any, like: Tensor) -> Tensor:
@@ -204,13 +196,10 @@ def _fit(d: np.ndarray, x: Tensor) -> np.ndarray:
 
 def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
     """Add d(sum of ys)/dx, each y weighted by its dy, to the gradient of every leaf."""
-
-    def add(x: Tensor, gradient: Tensor, d: np.ndarray) -> None:
+    for x, gradient, d in _go_back(ys, dys, keep_graph=False):
         gradient.value += d
         if x.on_gradient is not None:
             x.on_gradient()
-
-    _go_back(ys, dys, add, keep_graph=False)
 
 
 def grad_of(
@@ -221,23 +210,15 @@ def grad_of(
 ) -> list[Tensor]:
     """Get the gradients of some leaves as new tensors; no leaf's own one changes."""
     checks.wanted(xs, [x.gradient is not None for x in xs])
-    found: dict[int, Tensor] = {}
-
-    def take(x: Tensor, _: Tensor, d: np.ndarray) -> None:
-        found[id(x)] = Tensor(np.array(d))
-
-    _go_back(ys, dys, take, keep_graph)
+    found = {id(x): np.array(d) for x, _, d in _go_back(ys, dys, keep_graph)}
     checks.reached([id(x) in found for x in xs])
-    return [found[id(x)] for x in xs]
+    return [Tensor(found[id(x)]) for x in xs]
 
 
 def _go_back(
-    ys: Sequence[Tensor],
-    dys: Sequence[Tensor] | None,
-    meet: Callable[[Tensor, Tensor, np.ndarray], None],
-    keep_graph: bool,
-) -> None:
-    # meet(x, its gradient, d) at every tensor that collects one.
+    ys: Sequence[Tensor], dys: Sequence[Tensor] | None, keep_graph: bool
+) -> Iterator[tuple[Tensor, Tensor, np.ndarray]]:
+    # Yields every tensor that collects a gradient, with what it has and what it gets.
     checks.grads(ys, dys)
     checks.recorded([y.in_graph for y in ys])
     if dys is None:
@@ -251,8 +232,8 @@ def _go_back(
 
     def arrive(x: Tensor, d: np.ndarray) -> None:
         d = _fit(d, x)
-        if id(x) in total:
-            total[id(x)] = total[id(x)] + d
+        if id(x) in total:  # a fork: x was used more than once
+            total[id(x)] = total[id(x)] + d  # never +=, d may be shared with others
         else:
             total[id(x)] = d
             heapq.heappush(queue, (-x.depth, next(arrivals), x))
@@ -263,12 +244,10 @@ def _go_back(
         *_, x = heapq.heappop(queue)
         d = total.pop(id(x))
         if x.gradient is not None:
-            meet(x, x.gradient, d)
+            yield x, x.gradient, d
         if x.notes is None:
             raise checks.not_recorded()
         for parent, pullback in x.notes:
             arrive(parent, pullback(d))
-        if (
-            x.notes and not keep_graph
-        ):  # used up: a second pass would count everything twice
-            x.notes = None
+        if x.notes and not keep_graph:
+            x.notes = None  # used up: a second pass would count everything twice
