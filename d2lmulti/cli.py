@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from .backends import backend_names, get_backend
+from .backends import backend_names, framework_names, get_backend
 from .cluster.timeline import Timeline, timeline
 from .comm import engine
 from .comm.devices import devices
@@ -36,7 +36,7 @@ BENCHMARKS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit code (0 good, 1 nothing works, 2 bad input)."""
+    """Run one command; return 0 (good), 1 (a backend is missing) or 2 (bad input)."""
     arguments = _parser().parse_args(argv)
     try:
         return int(arguments.run(arguments))
@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.set_defaults(run=_train)
     backend = os.environ.get("D2LMULTI_BACKEND") or _usual_backend()
-    run.add_argument("--backend", default=backend, help="torch, mxnet or paddle")
+    run.add_argument("--backend", default=backend, help="torch, mxnet, paddle, numpy")
     run.add_argument(
         "--devices", type=int, help="how many devices (2; in a launch, one a process)"
     )
@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="time ours beside the peer or the limit")
     bench.set_defaults(run=_bench)
     bench.add_argument("what", choices=BENCHMARKS)
-    bench.add_argument("--backend", help="only this one (default: all installed)")
+    bench.add_argument("--backend", help="only this one (default: all frameworks)")
     bench.add_argument("--repeats", type=int, default=15)
     bench.add_argument("--threads", type=int, default=1, help="of each framework")
     return parser
@@ -136,19 +136,17 @@ def _parser() -> argparse.ArgumentParser:
 def _usual_backend() -> str:
     """The engine of a framework's own launcher says which framework is meant."""
     name = find_place().engine if launched() else "torch"
-    return name if name in backend_names() else "torch"
+    return name if name in framework_names() else "torch"
 
 
 def _doctor(_: argparse.Namespace) -> int:
     print(f"Python {platform.python_version()} on {platform.platform(terse=True)}")
-    working = 0
     for name in backend_names():
         try:
             B = get_backend(name)
         except BackendNotInstalled as error:
             print(f"{name:7} missing  {error}")
             continue
-        working += 1
         version = sys.modules[name].__version__
         two = ", ".join(map(str, devices(2, name)))
         print(
@@ -158,8 +156,13 @@ def _doctor(_: argparse.Namespace) -> int:
     asked = os.environ.get("D2LMULTI_BACKEND")
     because = "from D2LMULTI_BACKEND" if asked else "D2LMULTI_BACKEND is not set"
     print(f"default backend: {asked or 'torch'} ({because})")
-    if not working:
-        print("No backend works. Start with PyTorch: pip install torch")
+    try:
+        get_backend()
+    except BackendNotInstalled:
+        print(
+            "It is missing: install it, or begin without a framework:\n"
+            "python -m d2lmulti train --backend numpy"
+        )
         return 1
     return 0
 
@@ -256,7 +259,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         "engines": bench_engines,
     }
     run = runs[arguments.what]
-    names = [arguments.backend] if arguments.backend else backend_names()
+    names = [arguments.backend] if arguments.backend else framework_names()
     print(
         f"{BENCHMARKS[arguments.what]}, {arguments.threads} thread(s), median of "
         f"{arguments.repeats}, candidates in turn"

@@ -27,12 +27,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from d2lmulti.backends import backend_names, get_backend
+from d2lmulti.backends import backend_names, framework_names, get_backend
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.errors import BackendNotInstalled
 from d2lmulti.notebook import is_installed
-
-ALL = (*backend_names(), "numpy")
 
 settings.register_profile(
     "default",
@@ -51,7 +49,7 @@ settings.load_profile(
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for name in ALL:
+    for name in backend_names():
         config.addinivalue_line("markers", f"{name}: runs on the backend {name}")
 
 
@@ -85,13 +83,13 @@ def _on(names: tuple[str, ...]) -> list:
     return [pytest.param(n, id=n, marks=getattr(pytest.mark, n)) for n in names]
 
 
-@pytest.fixture(scope="session", params=_on(ALL))
+@pytest.fixture(scope="session", params=_on(backend_names()))
 def B(request: pytest.FixtureRequest) -> Backend:
     """Each installed backend, NumPy included."""
     return _load(request.param)
 
 
-@pytest.fixture(scope="session", params=_on(backend_names()))
+@pytest.fixture(scope="session", params=_on(framework_names()))
 def framework(request: pytest.FixtureRequest) -> Backend:
     """Each installed framework: `B` without NumPy."""
     return _load(request.param)

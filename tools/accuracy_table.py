@@ -20,7 +20,7 @@ import numpy as np
 from tqdm import tqdm
 
 from d2lmulti import History, get_backend, train
-from d2lmulti.backends import backend_names
+from d2lmulti.backends import framework_names
 from d2lmulti.errors import BackendNotInstalled
 
 LEAST = 0.97  # of the test images, after the last epoch
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def installed() -> list[str]:
     """Return the names of the backends that import; say which do not."""
     found = []
-    for name in backend_names():
+    for name in framework_names():
         try:
             get_backend(name)
             found.append(name)

@@ -29,8 +29,13 @@ _ALIASES = {"pytorch": "torch", "paddlepaddle": "paddle"}
 
 
 def backend_names() -> tuple[str, ...]:
+    """Names of all backends: the frameworks, then `numpy`, which is always there."""
+    return tuple(_BACKENDS)
+
+
+def framework_names() -> tuple[str, ...]:
     """Names of the three framework backends, in the order of the book's tabs."""
-    return ("torch", "mxnet", "paddle")
+    return backend_names()[:3]
 
 
 def backend_name(name: str | None = None) -> str:
@@ -48,7 +53,8 @@ def backend_name(name: str | None = None) -> str:
 def get_backend(name: str | None = None) -> Backend:
     """Import and return the backend module called `name`.
 
-    Without a name: the environment variable D2LMULTI_BACKEND, else `torch`.
+    Without a name: the environment variable D2LMULTI_BACKEND, else `torch`; never
+    another one in its place.
     Raises `InvalidInput` for an unknown name, `BackendNotInstalled` (with the install
     command) for a framework that this Python does not have, `InvalidInput` for one
     that would crash the process because of what is loaded already.
@@ -70,7 +76,8 @@ def get_backend(name: str | None = None) -> Backend:
             f"expected the framework behind the backend {key!r}, but this Python "
             f"cannot import it ({type(error).__name__}: {error}); install it with "
             f"`pip install {package}` (README, 'What works where', says which versions "
-            "exist) or choose another backend"
+            "exist) or choose another backend, by its name or with D2LMULTI_BACKEND: "
+            "`numpy` needs no framework"
         ) from error
 
 
@@ -88,6 +95,6 @@ def backend_of(x: Any) -> Backend:
                 if isinstance(x, backend.Tensor):  # not a layer, a device or a dtype
                     return backend
     raise InvalidInput(
-        f"expected a tensor of torch, mxnet or paddle, got {type(x).__module__}."
+        f"expected a tensor of {', '.join(_BACKENDS)}, got {type(x).__module__}."
         f"{type(x).__name__}; make one with get_backend(name).array(values, device)"
     )

@@ -7,7 +7,12 @@ import sys
 import numpy as np
 import pytest
 
-from d2lmulti.backends import backend_names, backend_of, get_backend
+from d2lmulti.backends import (
+    backend_names,
+    backend_of,
+    framework_names,
+    get_backend,
+)
 from d2lmulti.errors import BackendNotInstalled, InvalidInput
 
 INSTALL = {
@@ -23,8 +28,9 @@ def run_python(code, *arguments):
     )
 
 
-def test_the_three_frameworks_in_the_order_of_the_tabs():
-    assert backend_names() == ("torch", "mxnet", "paddle")
+def test_the_frameworks_in_the_order_of_the_tabs_and_then_numpy():
+    assert framework_names() == ("torch", "mxnet", "paddle")
+    assert backend_names() == (*framework_names(), "numpy")
 
 
 def test_a_backend_is_found_by_its_name(B):
@@ -60,14 +66,14 @@ def test_mxnet_after_tensorflow_is_refused_before_it_crashes():
 )
 @pytest.mark.mxnet
 def test_tensorflow_computes_beside_the_frameworks(load):
-    for name in backend_names():
+    for name in framework_names():
         load(name)
     code = (
         "import d2lmulti, sys\nfor name in sys.argv[1:]: d2lmulti.get_backend(name)\n"
         "import tensorflow as tf\n"
         "print(int(tf.reduce_sum(tf.ones((3, 4)) @ tf.ones((4, 5)))))"
     )
-    done = run_python(code, *backend_names())
+    done = run_python(code, *framework_names())
     assert (done.returncode, done.stdout) == (0, "60\n"), done.stderr
 
 

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from d2lmulti import cli
-from d2lmulti.backends import backend_names
+from d2lmulti.backends import framework_names
 
 QUICK = ["train", "--model", "mlp", "--epochs", "2", "--batch-size", "512"]
 
@@ -27,7 +27,7 @@ def python(*arguments: str) -> subprocess.CompletedProcess:
 def without_frameworks(*arguments: str) -> subprocess.CompletedProcess:
     """Run the command line in a Python where no framework can be imported."""
     code = (
-        f"import sys; sys.modules.update(dict.fromkeys({backend_names()}))\n"
+        f"import sys; sys.modules.update(dict.fromkeys({framework_names()}))\n"
         f"from d2lmulti.cli import main; sys.exit(main({list(arguments)}))"
     )
     return python("-c", code)
@@ -48,19 +48,23 @@ def test_doctor_names_what_is_installed(load):
         re.MULTILINE,
     )
     assert f"Python {'.'.join(map(str, sys.version_info[:3]))}" in done.stdout
-    for name in backend_names():
+    for name in framework_names():
         assert re.search(
             rf"^{name} +(missing  .*pip install|[0-9.]+)", done.stdout, re.M
         )
     assert "default backend: torch (D2LMULTI_BACKEND is not set)" in done.stdout
 
 
-def test_doctor_gives_advice_when_nothing_works():
+def test_doctor_without_a_framework_names_numpy():
     done = without_frameworks("doctor")
     assert done.returncode == 1, done.stderr
-    for name in backend_names():
+    for name in framework_names():
         assert re.search(rf"^{name} +missing .*pip install .*{name}", done.stdout, re.M)
-    assert done.stdout.endswith("Start with PyTorch: pip install torch\n")
+    assert re.search(r"^numpy +[0-9.]+ +GPUs: 0; devices\(2\) gives", done.stdout, re.M)
+    assert done.stdout.endswith(
+        "default backend: torch (D2LMULTI_BACKEND is not set)\nIt is missing: install "
+        "it, or begin without a framework:\npython -m d2lmulti train --backend numpy\n"
+    )
 
 
 # -- train -----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
 from d2lmulti import notebook
-from d2lmulti.backends import backend_names
+from d2lmulti.backends import framework_names
 from d2lmulti.errors import InvalidInput
 from d2lmulti.notebook import (
     BESIDE,
@@ -156,7 +156,7 @@ def test_a_wrong_backend_fails_in_the_first_cell(monkeypatch):
 
 
 def test_there_is_a_tab_for_every_backend_in_their_order():
-    assert tuple(TABS) == backend_names()
+    assert tuple(TABS) == framework_names()
 
 
 @pytest.mark.parametrize(
