@@ -27,7 +27,7 @@ def test_a_module_docstring_has_8_lines_at_most():
 @pytest.mark.parametrize(
     ("cells", "words"),
     [
-        ([code("x = 1") for _ in range(21)], "21 code cells"),
+        ([code("x = 1") for _ in range(26)], "26 code cells"),
         ([code("x = 1\n" * 26)], "26 lines"),
         ([code("x = '" + "y" * 80 + "'")], "columns"),
         ([code("x = 1", count=None)], "never executed"),

@@ -47,3 +47,25 @@ def test_points_are_what_was_counted_and_lines_the_formula():
     line, points = figure.axes[0].lines[2:]
     assert list(points.get_ydata()) == [3, 12]
     assert list(line.get_ydata()[[0, -1]]) == pytest.approx([3, 12])
+
+
+def test_the_three_ways_show_whose_each_layer_is_and_every_meeting():
+    alexnet = get_model("alexnet")
+    meetings = ["convolution 2 forward", "dense 3 forward", "dense 2 backward"]
+    figure = plot_splitting.three_ways(alexnet, [0] * 3 + [1] * 5, meetings, 64)
+    data, layer, stages = figure.axes
+    towers = [
+        [p for p in ax.patches if type(p).__name__ == "Rectangle"]
+        for ax in figure.axes
+    ]  # fmt: skip
+    assert [len(tower) for tower in towers] == [16, 16, 8]
+    colours = [box.get_facecolor() for box in towers[2]]
+    assert colours == [colours[0]] * 3 + [colours[-1]] * 5 != [colours[0]] * 8
+    arrows = [
+        [p.get_linestyle() != "-" for p in ax.patches[16:]] for ax in (data, layer)
+    ]
+    assert sorted(arrows[1]) == [False, False, True] and arrows[0] == [False]
+    words = [text.get_text() for text in layer.texts]
+    assert words.count("½ dense 3") == words.count("64 images") == 2
+    assert [text.get_text() for text in data.texts].count("32 images") == 2
+    assert len(stages.patches) == 8
