@@ -37,12 +37,11 @@ BENCHMARKS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return 0 (good), 1 (a backend is missing) or 2 (bad input)."""
-    arguments = _parser().parse_args(argv)
     try:
+        arguments = _parser().parse_args(argv)
         return int(arguments.run(arguments))
     except D2LMultiError as error:
-        who = f"rank {find_place().rank}: " if launched() else ""
-        print(f"{who}error: {error}", file=sys.stderr)
+        print(f"{_who()}error: {error}", file=sys.stderr)
         return 2
 
 
@@ -131,6 +130,13 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--repeats", type=int, default=15)
     bench.add_argument("--threads", type=int, default=1, help="of each framework")
     return parser
+
+
+def _who() -> str:
+    try:
+        return f"rank {find_place().rank}: " if launched() else ""
+    except InvalidInput:  # which is the error that is to be printed
+        return ""
 
 
 def _usual_backend() -> str:

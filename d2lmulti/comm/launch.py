@@ -11,16 +11,14 @@ import logging
 import os
 import pickle
 import secrets
-import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NoReturn
 
 import cloudpickle
 
@@ -29,16 +27,16 @@ from ..checks import MOST_RANKS, check_count, check_kind, check_positive
 from . import engine as engines
 from .board import FAILED, FINISHED, RUNNING, Board
 from .patience import RankGone
+from .private_folder import check_private
 from .processes import (
     Process,
+    Processes,
     ProcessFailed,
-    check_private,
-    end,
     end_with_launcher,
     environment,
     free_port,
     loopback,
-    spawn,
+    new_processes,
     state_of,
 )
 
@@ -109,7 +107,7 @@ def work() -> None:
     logging.basicConfig(level=int(os.environ["D2LMULTI_LOG_LEVEL"]))
     folder = Path(os.environ["D2LMULTI_FOLDER"])
     place = engines.find_place()
-    board = Board.mine()
+    board, status = Board.mine(), 1
     try:
         check_private(folder)
         with open(folder / "function", "rb") as file:
@@ -119,29 +117,36 @@ def work() -> None:
         engines.start()
         value = function(*args, **kwargs)
         engines.stop()
-        with open(folder / f"rank {place.rank}.value", "wb") as file:
-            cloudpickle.dump(value, file)
+        new = folder / f"rank {place.rank}.new"
+        new.write_bytes(cloudpickle.dumps(value))
+        new.rename(folder / f"rank {place.rank}.value")  # which is the whole value
         if board:
             board.set_state(FINISHED)
         status = 0
     except BaseException as error:
         if board:
             board.set_state(FAILED)
-        traceback.print_exc()
         blame = f"{isinstance(error, RankGone):d} {time.monotonic()}"
         (folder / f"rank {place.rank}.failed").write_text(blame)
-        status = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)  # an engine's own exit may wait for ranks that are gone
+        traceback.print_exc()
+    finally:  # an engine's own exit may wait for ranks that are gone
+        _end(status)
+
+
+def _end(status: int) -> NoReturn:
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:  # whatever a full disk does to its last words
+        os._exit(status)
 
 
 def _run_once(
     job: bytes, n: int, engine: str | None, backend: str | None, threads: int,
     timeout: float, attempt: int,
 ) -> Run:  # fmt: skip
-    with TemporaryDirectory(prefix="d2lmulti-", dir=_shared_folder()) as name:
-        folder = Path(name)
+    with new_processes() as group:
+        folder = group.folder
         (folder / "function").write_bytes(job)
         (folder / "word").write_bytes(secrets.token_bytes(32))
         Board.create(folder / "board", n)
@@ -161,40 +166,53 @@ def _run_once(
             common["D2LMULTI_ENGINE"] = engine
         if backend is not None:
             common["D2LMULTI_BACKEND"] = backend
-        group: list[Process] = []
-        try:
-            for rank in range(n):
-                env = common | {"D2LMULTI_RANK": str(rank)}
-                group.append(spawn(f"rank {rank}", ["-c", _START], env, folder))
-            _wait(group, timeout, folder)
-            check_private(folder)
-            values = []
-            for process in group:
-                with open(folder / f"{process.name}.value", "rb") as file:
-                    values.append(pickle.load(file))
-            outputs, errors = [p.output for p in group], [p.errors for p in group]
-            return Run(values, outputs, errors, attempt)
-        finally:
-            end(group)
+        for rank in range(n):
+            env = common | {"D2LMULTI_RANK": str(rank)}
+            group.spawn(f"rank {rank}", ["-c", _START], env)
+        _wait(group, timeout)
+        check_private(folder)
+        values, ranks = [], group.members
+        for process in ranks:
+            with open(_value_of(process), "rb") as file:
+                values.append(pickle.load(file))
+        outputs, errors = [p.output for p in ranks], [p.errors for p in ranks]
+        return Run(values, outputs, errors, attempt)
 
 
-def _wait(group: Sequence[Process], timeout: float, folder: Path) -> None:
+def _wait(group: Processes, timeout: float) -> None:
     until = time.monotonic() + timeout
-    while any([process.popen.poll() is None for process in group]):
-        if any(process.popen.returncode for process in group):
+    while any([process.ended is None for process in group.members]):
+        if any(map(_failed, group.members)):
             time.sleep(_GRACE)
             break
+        if stopped := group.stopped():
+            names = ", ".join(process.name for process in stopped)
+            raise ProcessFailed(
+                f"expected every rank to go on, got {names} stopped by a signal (such "
+                f"as SIGSTOP); all were ended. Who did what:\n{_who_did_what(group)}"
+            )
         if time.monotonic() > until:
-            raise _out_of_time(group, timeout, folder)
+            raise _out_of_time(group, timeout)
         time.sleep(0.01)
-    failed = [process for process in group if process.popen.poll()]
+    failed = [process for process in group.members if _failed(process)]
     if failed:
         first = min(failed, key=_blame)
         raise ProcessFailed(
-            f"expected every rank to end well, got {_ending(first.popen.returncode)} "
-            f"from {first.name}; the others were ended. Its last words:\n"
+            f"expected every rank to end well, got {first.ending()} from "
+            f"{first.name}; the others were ended. Its last words:\n"
             + first.last_words()
         )
+
+
+def _failed(process: Process) -> bool:
+    """Whether it has ended by an error, or before its function had returned."""
+    if process.ended is None:
+        return False
+    return process.ended != 0 or not _value_of(process).exists()
+
+
+def _value_of(process: Process) -> Path:
+    return process.folder / f"{process.name}.value"
 
 
 def _blame(process: Process) -> tuple[float, ...]:
@@ -203,16 +221,8 @@ def _blame(process: Process) -> tuple[float, ...]:
     return tuple(map(float, told.read_text().split())) if told.exists() else (0, 0)
 
 
-def _ending(code: int) -> str:
-    if code < 0 and -code in {*signal.Signals}:
-        return f"{signal.Signals(-code).name} (it was killed)"
-    return f"exit code {code}"
-
-
-def _out_of_time(
-    group: Sequence[Process], timeout: float, folder: Path
-) -> ProcessFailed:
-    alive = [process for process in group if process.popen.poll() is None]
+def _out_of_time(group: Processes, timeout: float) -> ProcessFailed:
+    alive = [process for process in group.members if process.ended is None]
     stopped = [p.name for p in alive if state_of(p.popen.pid) == "T"]
     return ProcessFailed(
         f"expected all ranks to end within {timeout:g} seconds, got "
@@ -220,8 +230,12 @@ def _out_of_time(
         + "".join(
             f" The process of {name} was stopped by a signal." for name in stopped
         )
-        + f" Who did what:\n{Board(folder / 'board', len(group)).in_words()}"
+        + f" Who did what:\n{_who_did_what(group)}"
     )
+
+
+def _who_did_what(group: Processes) -> str:
+    return Board(group.folder / "board", len(group.members)).in_words()
 
 
 def _pickled(
@@ -238,7 +252,3 @@ def _pickled(
     finally:
         if by_value:
             cloudpickle.unregister_pickle_by_value(module)
-
-
-def _shared_folder() -> str | None:
-    return "/dev/shm" if os.path.isdir("/dev/shm") else None

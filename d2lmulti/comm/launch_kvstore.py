@@ -13,31 +13,21 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from ..checks import MOST_RANKS, check_count, check_kind, check_list, check_positive
 from .processes import (
     Process,
+    Processes,
     ProcessFailed,
-    end,
     end_with_launcher,
     environment,
     free_port,
-    spawn,
+    new_processes,
 )
 
 _START = "from d2lmulti.comm.launch_kvstore import {0}; {0}()"
 _GRACE = 10  # seconds that servers have to notice that the workers are done
-
-
-@dataclass
-class _Process(Process):
-    @property
-    def rank(self) -> int:
-        told = self.folder / f"{self.name}.rank"
-        return int(told.read_text()) if told.exists() else int(self.name.split()[1])
 
 
 def launch_kvstore(
@@ -60,37 +50,35 @@ def launch_kvstore(
     check_positive("timeout", timeout, "give seconds")
     for argument in check_list("arguments", arguments, "texts", least=0):
         check_kind("an argument", argument, str, "a text")
-    with TemporaryDirectory(prefix="d2lmulti-") as name:
-        folder = Path(name)
-        (folder / "program.py").write_text(program)
+    with new_processes() as group:
+        path = group.folder / "program.py"
+        path.write_text(program)
         common = _environment(workers, servers)
-        group: list[_Process] = []
-        try:
-            for role, count in (("scheduler", 1), ("server", servers)):
-                command = ["-c", _START.format("serve"), role]
-                for i in range(count):
-                    group.append(_spawn(f"{role} {i}", command, common, folder))
-            path = str(folder / "program.py")
-            command = ["-c", _START.format("work"), path, *arguments]
-            for i in range(workers):
-                env = common | {"DMLC_ROLE": "worker"}
-                group.append(_spawn(f"worker {i}", command, env, folder))
-            _wait(group, timeout)
-            ours = [process for process in group if process.name.startswith("worker")]
-            return [p.output for p in sorted(ours, key=lambda p: p.rank)]
-        finally:
-            end(group)
+        for role, count in (("scheduler", 1), ("server", servers)):
+            command = ["-c", _START.format("serve"), role]
+            for i in range(count):
+                group.spawn(f"{role} {i}", command, common)
+        command = ["-c", _START.format("work"), str(path), *arguments]
+        for i in range(workers):
+            told = group.folder / f"worker {i}"
+            env = common | {"DMLC_ROLE": "worker", "D2LMULTI_WORKER_FILE": str(told)}
+            group.spawn(told.name, command, env)
+        _wait(group, timeout)
+        ours = [p for p in group.members if p.name.startswith("worker")]
+        return [p.output for p in sorted(ours, key=_rank)]
 
 
 def work() -> None:
     """Run the program of a worker (sys.argv[1:]); called in the worker's process."""
     sys.argv = sys.argv[1:]
     end_with_launcher()
+    done = Path(os.environ["D2LMULTI_WORKER_FILE"] + ".done")
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
+        done.touch()
     except BaseException as error:
         if isinstance(error, SystemExit) and not error.code:
-            return
+            return done.touch()
         # An ordinary exit would wait at a barrier for the other workers.
         traceback.print_exc()
         sys.stdout.flush()
@@ -122,30 +110,40 @@ def _environment(workers: int, servers: int) -> dict[str, str]:
     }
 
 
-def _spawn(
-    name: str, command: Sequence[str], env: dict[str, str], folder: Path
-) -> _Process:
-    env = env | {"D2LMULTI_RANK_FILE": str(folder / f"{name}.rank")}
-    return _Process(name, spawn(name, command, env, folder).popen, folder)
+def _rank(worker: Process) -> int:
+    told = _file(worker, ".rank")
+    return int(told.read_text()) if told.exists() else int(worker.name.split()[1])
 
 
-def _wait(group: Sequence[_Process], timeout: float) -> None:
-    end = time.monotonic() + timeout
-    workers = [process for process in group if process.name.startswith("worker")]
-    alive = list(group)
+def _file(worker: Process, ending: str) -> Path:
+    return worker.folder / f"{worker.name}{ending}"
+
+
+def _wait(group: Processes, timeout: float) -> None:
+    end, alive = time.monotonic() + timeout, group.members
+    workers = [p for p in alive if p.name.startswith("worker")]
     while alive:
-        for process in alive:
-            code = process.popen.poll()
-            if code:
+        codes = [(process, process.ended) for process in group.members]
+        busy = [worker for worker in workers if not _file(worker, ".done").exists()]
+        for process, code in codes:
+            # The others end well only after all workers have.
+            early = process in busy if process in workers else bool(busy)
+            if code or (code == 0 and early):
                 raise ProcessFailed(
-                    f"expected every process to end well, got exit code {code} from "
+                    f"expected every process to end well, got {process.ending()} from "
                     f"{process.name}; the others were ended. Its last words:\n"
                     + process.last_words()
                 )
-        alive = [process for process in alive if process.popen.returncode is None]
+        alive = [process for process in group.members if process.ended is None]
         if not any(process in alive for process in workers):
             end = min(end, time.monotonic() + _GRACE)
             workers = []
+        if stopped := group.stopped():
+            raise ProcessFailed(
+                "expected every process to go on, got "
+                f"{', '.join(process.name for process in stopped)} stopped by a signal "
+                "(such as SIGSTOP); all were ended"
+            )
         if alive and time.monotonic() > end:
             raise ProcessFailed(
                 f"expected all processes to end within {timeout:g} seconds, got "

@@ -8,14 +8,13 @@ Chapter: *many_machines*.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from .agreement import name_ranks
 from .board import FAILED, Board
 from .patience import RankGone
-from .place import Place
+from .place import Place, time_limit
 
 
 class Watch:
@@ -23,7 +22,7 @@ class Watch:
 
     def __init__(self, place: Place) -> None:
         self.board = Board.mine()
-        self.timeout = float(os.environ.get("D2LMULTI_TIMEOUT", 1800))  # seconds
+        self.timeout = time_limit()
         self.rank, self.size = place.rank, place.size
         self._call = "before its first call"
 

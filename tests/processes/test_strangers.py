@@ -22,7 +22,8 @@ from d2lmulti.backends.protocol import Backend
 from d2lmulti.comm.engine import started
 from d2lmulti.comm.launch import launch
 from d2lmulti.comm.launch_kvstore import launch_kvstore
-from d2lmulti.comm.processes import ProcessFailed, check_private
+from d2lmulti.comm.private_folder import check_private
+from d2lmulti.comm.processes import ProcessFailed
 from d2lmulti.errors import D2LMultiError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")

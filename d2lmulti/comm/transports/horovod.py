@@ -26,7 +26,7 @@ from ...errors import InvalidInput
 from ...plans.chunks import even_bounds
 from ...plans.rounds import Round
 from ..patience import RankGone
-from ..place import Place
+from ..place import Place, meeting_address, time_limit
 from ..watch import Watch
 from . import Combine, check_native
 
@@ -201,7 +201,7 @@ def _prepare(place: Place) -> Any:
     """Tell Horovod its place, unless `horovodrun` did; rank 0 serves the others."""
     if "HOROVOD_GLOO_RENDEZVOUS_ADDR" in os.environ and "HOROVOD_RANK" in os.environ:
         return None
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    address, port = meeting_address()
     machine = place.rank // place.local_size
     told = {
         "HOROVOD_RANK": place.rank,
@@ -230,7 +230,7 @@ def _prepare(place: Place) -> Any:
 
 def _wait_for_server(address: str, port: int) -> None:
     """Wait until rank 0 listens: Horovod itself asks a few times and then aborts."""
-    end = time.monotonic() + float(os.environ.get("D2LMULTI_TIMEOUT", 120))
+    end = time.monotonic() + time_limit()
     while True:
         try:
             socket.create_connection((address, port), timeout=1).close()

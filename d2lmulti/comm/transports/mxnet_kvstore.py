@@ -85,8 +85,8 @@ class KVStore:
             )
         self._kv = mx.kv.create(kind)
         self.worker, self.workers = int(self._kv.rank), int(self._kv.num_workers)
-        if told := os.environ.get("D2LMULTI_RANK_FILE"):  # so that output has an order
-            with open(told, "w") as file:
+        if told := os.environ.get("D2LMULTI_WORKER_FILE"):  # so that output is ordered
+            with open(f"{told}.rank", "w") as file:
                 file.write(str(self.worker))
         self._replica = [B.copy_to(p, "cpu") for p in params]
         for p in self._replica:

@@ -30,7 +30,7 @@ from ...errors import InvalidInput
 from ...plans.chunks import even_bounds
 from ...plans.matching import Share, share_of
 from ...plans.rounds import Round
-from ..place import Place, meeting_place
+from ..place import Place, meeting_address, meeting_place
 from ..watch import Watch
 from . import Combine, check_native, nothing
 from .paddle_store import StoreServer, meet
@@ -67,6 +67,8 @@ class PaddleDistributed:
             enough = dist.get_backend().lower() != "gloo"
         self._home = f"gpu:{place.local_rank}" if enough else "cpu"
         if not self._adopted:
+            if not {"PADDLE_MASTER", "PADDLE_TRAINER_ENDPOINTS"} & {*os.environ}:
+                meeting_address()  # what is missing is named before anybody waits
             with self._watch.waiting():
                 self._join(place)
         self.point_to_point = self._home != "cpu" or place.size <= MOST

@@ -21,7 +21,7 @@ from ...backends import checks
 from ...backends.protocol import Tensor
 from ...plans.matching import Message, Share, share_of
 from ...plans.rounds import Round
-from ..place import Place, meeting_place
+from ..place import Place, launched_here, meeting_address, meeting_place
 from ..watch import Watch
 from . import Combine, check_native
 
@@ -57,6 +57,8 @@ class TorchDistributed:
             dist.is_nccl_available() and torch.cuda.device_count() >= place.local_size
         )
         if not self._adopted:
+            if not launched_here():
+                meeting_address()  # what is missing is named before anybody waits
             with self._watch.waiting():
                 self._join(place)
         engines = dist.get_backend_config()  # such as cpu:gloo,cuda:nccl
