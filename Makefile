@@ -14,12 +14,16 @@ ifeq ($(SETUP),full)
   BACKENDS ?= torch mxnet paddle
   BESIDE := tensorflow
   FIRST_PYTHON := python3.11
+  WANTED := 3.11
+  FITS := v == (3, 11)
   OTHERWISE := , or take PyTorch alone with a newer Python: make book SETUP=torch, \
     make test SETUP=torch
 else ifeq ($(SETUP),torch)
   VENV := .venv-torch
   BACKENDS ?= torch
   FIRST_PYTHON := python3
+  WANTED := 3.13
+  FITS := (3, 11) <= v <= (3, 14)
 else
   $(error SETUP=$(SETUP) is unknown; use SETUP=full or SETUP=torch)
 endif
@@ -31,13 +35,30 @@ else
 endif
 RUN := $(BIN)/python
 
-# An environment that is there knows its Python; else the first that may hold it.
-ifeq ($(origin PYTHON),undefined)
-  PYTHON := $(shell $(RUN) -c "" 2>/dev/null && echo $(RUN) || echo $(FIRST_PYTHON))
+# The Python to make it with: the one you name, else that of an environment that is
+# there, else the first that fits, else one that uv brings.
+ifneq ($(origin PYTHON),undefined)
+  FIND_PYTHON := python=$(PYTHON)
+else
+define FIND_PYTHON
+fits="import sys; v = sys.version_info[:2]; sys.exit(not $(FITS))"; \
+for python in $(RUN) $(FIRST_PYTHON); do \
+  $$python -c "$$fits" 2>/dev/null && break; python=; done; \
+if test -z "$$python" && command -v uv >/dev/null; then \
+  echo "No Python $(WANTED) here; uv brings one."; uv python install --quiet $(WANTED); \
+  python=$$(uv python find $(WANTED) 2>/dev/null); fi; \
+: $${python:=$(FIRST_PYTHON)}
+endef
 endif
 
-NO_PYTHON = $(PYTHON) was not found; install it, or name another with \
-  PYTHON=/path/to/$(FIRST_PYTHON)$(OTHERWISE).
+NO_PYTHON = was not found; install it, or name another with \
+  PYTHON=/path/to/$(FIRST_PYTHON), or install uv, which brings it$(OTHERWISE).
+
+LOCK = $(BIN)/uv pip compile --quiet --generate-hashes --no-annotate \
+  --custom-compile-command "make lock"
+
+BEGAN := $(shell date +%s)
+TOOK = $$(($$(date +%s) - $(BEGAN)))
 
 HOST ?= 127.0.0.1
 PORT ?= 8000
@@ -50,15 +71,16 @@ export TORCH_INDEX
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup horovod if-horovod book serve lab test check test-units \
-  test-notebooks test-torch run-all check-pages execute bench clean
+  test-notebooks test-torch run-all check-pages execute lock bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
 	@echo "  With PyTorch alone, on a newer Python: add SETUP=torch."
 
 setup: ## make or update the environment; the other targets do it for you
-	@$(PYTHON) -c "" 2>/dev/null || { echo "$(NO_PYTHON)"; exit 1; }
-	@$(PYTHON) tools/setup_venv.py $(SETUP)
+	@$(FIND_PYTHON); \
+	$$python -c "" 2>/dev/null || { echo "$$python $(NO_PYTHON)"; exit 1; }; \
+	$$python tools/setup_venv.py $(SETUP)
 
 # Compiled once, 3 to 4 minutes; the wheel is kept in the user's cache.
 horovod: setup ## build Horovod for MXNet and PyTorch from source
@@ -78,6 +100,7 @@ book: setup ## build the HTML, warnings are errors
 	@rm -f _build/.finished
 	$(BIN)/jupyter-book build . -n -W --keep-going
 	@touch _build/.finished
+	@echo "make book took $(TOOK) s in all."
 	@echo "Open file://$(CURDIR)/_build/html/index.html, or run: make serve"
 
 serve: ## show the built book on this machine
@@ -89,6 +112,7 @@ lab: setup ## open the chapters in Jupyter and run them by hand
 	$(RUN) -m jupyter lab chapters
 
 test: check test-units test-notebooks ## all checks and tests, notebooks on every backend
+	@echo "make test took $(TOOK) s in all."
 
 check: setup ## style, types, import layers, line budget
 	@echo "== style"
@@ -122,6 +146,14 @@ check-pages: book ## visit every page with Chromium
 
 execute: if-horovod ## run the notebooks on every backend and store what they print
 	$(RUN) tools/execute.py $(NOTEBOOKS)
+
+# No setting of this machine but the network's: whoever locks gets the same files.
+lock: setup ## pin and hash all that requirements*.txt bring along
+	$(LOCK) requirements.txt -o requirements.lock --python-version 3.11.0 \
+	  --python-platform x86_64-manylinux_2_28
+	$(LOCK) requirements-torch.txt -o requirements-torch.lock --python-version 3.11.0 \
+	  --universal
+	$(LOCK) requirements-horovod.txt -o requirements-horovod.lock --universal
 
 bench: setup ## what do simulated devices and an all-reduce cost?
 	$(RUN) -m d2lmulti bench devices

@@ -28,9 +28,6 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 VERSION = "0.28.1"
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 
-# Old build tools for an old source; they never enter the environment of the book.
-BUILD_TOOLS = ("cmake==3.31.6", "setuptools==69.5.1", "wheel==0.45.1")
-
 CPP_17 = ("set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 17)")
 EDITS = (  # in which file, what stands there once, and what comes in its place
     # PyTorch's headers need C++17.
@@ -174,7 +171,8 @@ def fetch(work):
     (own / "book.pth").write_text(f"import site; site.addsitedir({book!r})\n")
     python = folder / "bin" / "python"
     pip = [python, "-m", "pip", "--no-input"]
-    step("build tools", *pip, "install", "--quiet", *BUILD_TOOLS)
+    lock = ROOT / "requirements-horovod.lock"
+    step("build tools", *pip, "install", "--quiet", "--require-hashes", "-r", lock)
     wanted = work / "wanted.txt"
     wanted.write_text(f"horovod=={VERSION} --hash=sha256:{SHA256}\n")
     download = ["download", "--no-deps", "--no-binary", ":all:", "--require-hashes"]

@@ -3,12 +3,12 @@
     python tools/setup_venv.py full    # .venv: PyTorch, MXNet, Paddle, TensorFlow
     python tools/setup_venv.py torch   # .venv-torch: PyTorch alone, NumPy 2
 
-Runs before anything is installed, and on any Python, if only to refuse it: hence the
-standard library alone and no new syntax. A finished environment carries a stamp, the
-hash of what it was made from; one without it is taken up again where it was left.
+uv, from the PATH or brought by pip, installs what the lock files name, hashes checked;
+here stands only what it cannot do. Runs on any Python, if only to refuse it: hence the
+standard library alone and no new syntax.
 """
 
-import argparse
+import ast
 import hashlib
 import os
 import pathlib
@@ -19,44 +19,32 @@ import signal
 import subprocess
 import sys
 import time
-from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-INPUTS = ("requirements*.txt", "constraints*.txt", "pyproject.toml")
-
-
-class Setup(NamedTuple):
-    """One of the two environments."""
-
-    folder: str
-    requirements: str
-    constraints: str
-    imports: str
-    summary: str
-
-
+# Name: the folder, the lock file, what must import (MXNet crashes after TensorFlow).
+FULL = "torch, mxnet, paddle, tensorflow, jupyter_book, nbval"
 SETUPS = {
-    "full": Setup(
-        ".venv",
-        "requirements.txt",
-        "constraints.txt",
-        # TensorFlow last: MXNet crashes when it is loaded after it.
-        "torch, mxnet, paddle, tensorflow, jupyter_book, nbval",
-        "PyTorch, MXNet, Paddle and TensorFlow; 4 GB on disk, 8 GB with CUDA",
-    ),
-    "torch": Setup(
-        ".venv-torch",
-        "requirements-torch.txt",
-        "constraints-torch.txt",
-        "torch, jupyter_book, nbval",
-        "PyTorch alone, NumPy 2; 2 GB on disk, 6 GB with CUDA",
-    ),
+    "full": (".venv", "requirements.lock", FULL),
+    "torch": (".venv-torch", "requirements-torch.lock", "torch, jupyter_book, nbval"),
 }
 
 # What MXNet and Paddle expect from the system, and the wheel that also has it.
 BORROWED = {
     "libgomp.so.1": "torch/lib/libgomp.so.1",
     "libquadmath.so.0": "paddle/libs/libquadmath.so.0",
+}
+
+# What pip was told about mirrors and the network, in uv's words.
+PIP_TO_UV = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "no-index": "UV_NO_INDEX",
+    "trusted-host": "UV_INSECURE_HOST",
+    "cert": "SSL_CERT_FILE",
+    "proxy": "ALL_PROXY",
+    "timeout": "UV_HTTP_TIMEOUT",
+    "default-timeout": "UV_HTTP_TIMEOUT",
 }
 
 
@@ -85,13 +73,54 @@ def refusal(setup, version, system, machine):
     return None
 
 
-def fingerprint(setup, version, root):
-    """Hash all that decides what an environment holds: the files and the Python."""
-    digest = hashlib.sha256(repr((setup, version)).encode())
-    for pattern in INPUTS:
-        for path in sorted(root.glob(pattern)):
-            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
+def made_of(root, lock, version):
+    """Say where an environment stands with which Python, and hash what it holds."""
+    digest = hashlib.sha256()
+    for name in (lock, "pyproject.toml"):
+        digest.update((root / name).read_bytes())
+    return f"{root} {version}\n{digest.hexdigest()}"
+
+
+def ask_pip():
+    """List the settings in pip's files; nothing where this Python has no pip."""
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    return subprocess.run(command, capture_output=True, text=True).stdout
+
+
+def pip_settings(listed, environ):
+    """Read `pip config list` and the variables PIP_*, which come before the files."""
+    found = {}
+    for line in sorted(listed.splitlines()):  # global.* before install.*
+        scope, _, setting = line.partition(".")
+        key, _, value = setting.partition("=")
+        if scope in ("global", "install"):
+            found[key.replace("_", "-")] = ast.literal_eval(value)
+    for name, value in environ.items():
+        if name.startswith("PIP_"):
+            found[name[4:].lower().replace("_", "-")] = value
+    return found
+
+
+def uv_environment(settings, environ):
+    """Hand on to uv what pip was told, where uv itself was told nothing."""
+    env = dict(environ)
+    for key, variable in PIP_TO_UV.items():
+        if settings.get(key):
+            words = settings[key].split()
+            env.setdefault(variable, ("," if key == "find-links" else " ").join(words))
+    if settings.get("extra-index-url"):
+        # As pip: the best version of all indexes, not the first index that has any.
+        env.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
+    return env
+
+
+def split_lock(text):
+    """Part a lock file into torch with its CUDA libraries, and all the rest."""
+    pins = re.split(r"\n(?=[\w#])", text.strip())
+    of_torch = re.compile(r"(torch|triton|nvidia-[\w-]+|cuda-[\w-]+)==")
+    torch = [pin for pin in pins if of_torch.match(pin)]
+    rest = [pin for pin in pins if pin not in torch and not pin.startswith("#")]
+    return torch, rest
 
 
 def advice(said):
@@ -101,96 +130,46 @@ def advice(said):
         return f"Install the package of your system that holds {missing.group(1)}."
     if "ensurepip" in said:
         version = "{}.{}".format(*sys.version_info)
-        return f"On Debian and Ubuntu: sudo apt-get install python{version}-venv"
+        return f"Install uv; or on Debian, sudo apt-get install python{version}-venv"
     if "No space left" in said:
         return "The disk is full."
-    if re.search(r"NewConnectionError|name resolution|[Tt]imed out|Timeout", said):
+    if re.search(r"Hash mismatch|DO NOT MATCH", said):
+        return "A file is not the one that the lock names: a mirror gave another one."
+    if re.search(r"name resolution|[Cc]onnect|[Tt]imed out|Timeout|dns error", said):
         return "The network did not answer; the next run goes on from here."
     return ""
 
 
-def pip_step(line):
-    """Translate a line of pip's into a few words, or into nothing."""
-    found = re.match(r"\s*Downloading (?:.*/)?([\w.]+?)-\d\S* \(([\d.]+ [MG]B)", line)
-    if found:
-        return f"downloading {found.group(1)} ({found.group(2)})"
-    found = re.match(r"Collecting ([\w.-]+)", line)
-    if found:
-        return f"looking up {found.group(1)}"
-    if line.startswith("Installing collected packages") and "," in line:
-        return f"unpacking {line.count(',') + 1} packages"
-    return ""
+class Installer:
+    """Runs commands one by one; all that they say goes to a log."""
 
+    def __init__(self, log, env):
+        self.log, self.env = log, env
 
-class Progress:
-    """One line a step: its number, what it does, how long it took."""
-
-    def __init__(self, steps, log):
-        self.steps, self.log = steps, log
-        self.number, self.width = 0, 0
-        self.terminal = sys.stdout.isatty()
-
-    def step(self, what, command=None):
-        """Announce a step, run its command into the log, say how long it took."""
-        self.number += 1
-        self.head = f"  {self.number}/{self.steps} {what}"
-        since = time.time()
-        print(self.head, end="" if self.terminal else "\n", flush=True)
-        if command:
-            self.run(command, what)
-        took = f"{time.time() - since:.0f} s"
-        if self.terminal:
-            print("\r" + f"{self.head} ({took})".ljust(self.width), flush=True)
-        else:
-            print(f"      done in {took}", flush=True)
-        self.width = 0
-
-    def note(self, text):
-        """Show a passing detail; a log file gets only those that take long."""
-        if self.terminal:
-            line = f"{self.head}: {text}"[: shutil.get_terminal_size()[0] - 1]
-            print("\r" + line.ljust(self.width), end="", flush=True)
-            self.width = len(line)
-        elif re.search(r"unpacking|GB|\d{3}(\.\d)? MB", text):
-            print(f"      {text}", flush=True)
-
-    def run(self, command, what):
-        """Run a command; when it fails, show the end of what it said."""
-        env = dict(os.environ, PYTHONUNBUFFERED="1", PIP_DISABLE_PIP_VERSION_CHECK="1")
-        said = []
-        with self.log.open("a", encoding="utf-8") as log:
-            log.write(f"\n$ {' '.join(map(str, command))}\n")
-            with subprocess.Popen(
-                [str(word) for word in command],
-                cwd=str(ROOT),
-                env=env,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                encoding="utf-8",
-                errors="replace",
-            ) as process:
-                try:
-                    for line in process.stdout:
-                        log.write(line)
-                        log.flush()
-                        said.append("    " + line.rstrip())
-                        if pip_step(line):
-                            self.note(pip_step(line))
-                except BaseException:
-                    process.terminate()  # Ctrl-C: leave no installer running behind us
-                    raise
+    def run(self, what, *command):
+        """Run a command, show its large downloads, return what it said."""
+        print(f"  {what}", flush=True)
+        said = ["$ " + " ".join(map(str, command))]
+        pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        with subprocess.Popen(
+            list(map(str, command)), cwd=str(ROOT), env=self.env, encoding="utf-8",
+            errors="replace", **pipe,
+        ) as process:  # fmt: skip
+            try:
+                for line in process.stdout:
+                    said.append("    " + line.rstrip())
+                    if re.match(r"Downloading .*(\d{3}(\.\d)?M|G)iB", line):
+                        print(said[-1], flush=True)
+            except BaseException:
+                process.terminate()  # Ctrl-C: leave no installer running behind us
+                raise
+            finally:
+                with self.log.open("a", encoding="utf-8") as log:
+                    log.write("\n".join(said) + "\n\n")
         if process.returncode:
             tail = [f"This step failed: {what}", *said[-15:], f"    in {self.log}"]
             raise SetupError("\n".join([*tail, advice("\n".join(said))]).rstrip())
-
-
-def forget_half_installed(venv):
-    """Make pip install again what a killed run left: RECORD is written last."""
-    for info in venv.glob("**/site-packages/*.dist-info"):
-        if not (info / "RECORD").exists():
-            shutil.rmtree(str(info))
-    for leftover in venv.glob("**/site-packages/~*"):
-        shutil.rmtree(str(leftover), ignore_errors=True)
+        return "\n".join(said)
 
 
 def runs(python, code):
@@ -205,19 +184,56 @@ def borrow_libraries(python, venv):
         for name, lender in BORROWED.items():
             path = packages / lender
             pth = packages / f"borrowed-{name}.pth"
-            if path.exists() and not runs(
-                python, f"__import__('ctypes').CDLL({name!r})"
-            ):
+            code = f"__import__('ctypes').CDLL({name!r})"
+            if path.exists() and not runs(python, code):
                 load = f"os.path.exists({str(path)!r}) and ctypes.CDLL({str(path)!r})"
                 pth.write_text(f"import ctypes, os; {load}\n")
 
 
+def make_environment(installer, venv, python, lock):
+    """Make an empty environment, with uv in it unless the machine has one."""
+    shutil.rmtree(str(venv), ignore_errors=True)
+    # Asked from inside an environment, the Python that it was made with.
+    base = getattr(sys, "_base_executable", sys.executable)
+    uv = shutil.which("uv")
+    if uv:
+        installer.run("virtual environment", uv, "venv", "--python", base, venv)
+        return
+    installer.run("virtual environment", base, "-m", "venv", venv)
+    _, rest = split_lock((ROOT / lock).read_text(encoding="utf-8"))
+    pin = installer.log.with_suffix(".txt")
+    pin.write_text("".join(p + "\n" for p in rest if p.startswith("uv==")))
+    pip = (python, "-m", "pip", "install", "--no-deps", "--require-hashes")
+    installer.run("uv", *pip, "--disable-pip-version-check", "-r", pin)
+
+
+def install(installer, uv, lock, torch_index):
+    """Install what the lock names; torch from elsewhere if the settings have another.
+
+    A build with a local version, such as 2.13.0+cpu, or one from an index that the user
+    named for it, is not in the lock: it alone is not checked.
+    """
+    torch, rest = split_lock((ROOT / lock).read_text(encoding="utf-8"))
+    (pin,) = re.findall(r"^torch==\S+", "\n".join(torch), re.M)
+    ask = [*uv, "--reinstall-package", "torch", pin]
+    if torch_index:
+        ask += ["--index", torch_index]
+    told = installer.run("which build of torch?", *ask, "--dry-run", "--no-deps")
+    version = re.search(r"[+~] torch==(\S+)", told).group(1)
+    other = bool(torch_index) or "+" in version
+    pins = installer.log.with_suffix(".txt")
+    pins.write_text("\n".join(rest if other else torch + rest) + "\n")
+    what = "all but torch" if other else "all packages"
+    installer.run(what, *uv, "--no-deps", "--require-hashes", "-r", pins)
+    if other:
+        installer.run(f"torch {version}, as your settings say", *ask)
+
+
 def build(name, torch_index):
     """Bring an environment up to date; raises SetupError."""
-    setup, version = SETUPS[name], tuple(sys.version_info[:2])
-    venv = ROOT / setup.folder
-    stamp, unfinished = venv / ".made-from", venv / ".unfinished"
-    wanted = f"{ROOT}\n{fingerprint(name, version, ROOT)}"
+    folder, lock, imports = SETUPS[name]
+    venv, version = ROOT / folder, tuple(sys.version_info[:2])
+    stamp, wanted = venv / ".made-from", made_of(ROOT, lock, version)
     made_from = stamp.read_text() if stamp.exists() else ""
     if made_from == wanted:
         return
@@ -225,74 +241,43 @@ def build(name, torch_index):
     if reason:
         raise SetupError(reason)
 
+    since = time.time()
     log = ROOT / "_build" / f"setup-{name}.log"
     log.parent.mkdir(exist_ok=True)
     log.write_text("")
-    if made_from:
-        print(f"Updating {setup.folder}: what it is made from has changed.")
-    else:
-        print(f"Setting up {setup.folder} ({setup.summary}).")
-        print("This is done once and takes 2 to 5 minutes on a good line.")
-    print(f"What pip says goes to {log.relative_to(ROOT)}.", flush=True)
-    progress = Progress(5 if torch_index else 4, log)
-    windows = platform.system() == "Windows"
-    python = venv / ("Scripts/python.exe" if windows else "bin/python")
-
-    moved = made_from and made_from.split("\n")[0] != str(ROOT)  # paths are baked in
+    print(f"Setting up {folder}; what uv says goes to {log.relative_to(ROOT)}.")
+    env = uv_environment(pip_settings(ask_pip(), os.environ), os.environ)
+    installer = Installer(log, env)
+    bin = venv / ("Scripts" if platform.system() == "Windows" else "bin")
+    python = bin / ("python.exe" if platform.system() == "Windows" else "python")
+    # The paths of a moved environment are wrong, and half an environment is none.
+    whole = made_from.split("\n")[0] == wanted.split("\n")[0] and runs(python, "")
     if stamp.exists():
-        stamp.unlink()  # from here on the environment counts as unfinished
-    same_python = f"import pip, sys; sys.exit(sys.version_info[:2] != {version})"
-    if runs(python, same_python) and not moved:
-        if unfinished.exists():
-            forget_half_installed(venv)
-        progress.step("virtual environment: keeping the one that is there")
-    else:
-        if venv.exists():
-            shutil.rmtree(str(venv))
-        # Asked from inside an environment, the Python that it was made with.
-        base = getattr(sys, "_base_executable", sys.executable)
-        progress.step("virtual environment", [base, "-m", "venv", venv])
-    unfinished.write_text("")
-
-    pip = [python, "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
-    if torch_index:
-        pin = re.search(r"^torch==\S+", (ROOT / setup.requirements).read_text(), re.M)
-        progress.step(
-            "PyTorch from the index you named",
-            [*pip, "--no-deps", "--index-url", torch_index, pin.group()],
-        )
-    progress.step(
-        "downloads and packages",
-        [*pip, "-r", setup.requirements, "-c", setup.constraints],
-    )
-    progress.step(
-        "d2lmulti itself, as a link: edits take effect at once",
-        [*pip, "--no-deps", "--no-build-isolation", "-e", "."],
-    )
+        stamp.unlink()  # from here on it counts as half
+    if not whole:
+        make_environment(installer, venv, python, lock)
+    uv = shutil.which("uv") or shutil.which("uv", path=str(bin))
+    uv = [uv, "pip", "install", "--python", python]
+    install(installer, uv, lock, torch_index)
+    editable = ("--no-deps", "--no-build-isolation", "-e", ".")
+    installer.run("d2lmulti itself, as a link: edits take effect", *uv, *editable)
     borrow_libraries(python, venv)
-    progress.step("does it all import?", [python, "-c", f"import {setup.imports}"])
-    unfinished.unlink()
+    installer.run("does it all import?", python, "-c", f"import {imports}")
     stamp.write_text(wanted)
-    print(f"{setup.folder} is ready.", flush=True)
+    print(f"{folder} is ready after {time.time() - since:.0f} s.", flush=True)
 
 
 def main():
-    """Read the command line; exit 1 with a plain sentence when it cannot be done."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("setup", choices=sorted(SETUPS))
-    parser.add_argument(
-        "--torch-index",
-        default=os.environ.get("TORCH_INDEX", ""),
-        help="a package index to take torch from, such as that of its CPU builds",
-    )
-    options = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop pip with us
+    """Set up what the command line names; exit 1 with a plain sentence if it fails."""
+    if len(sys.argv) != 2 or sys.argv[1] not in SETUPS:
+        sys.exit(__doc__)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop uv with us
     try:
-        build(options.setup, options.torch_index)
+        build(sys.argv[1], os.environ.get("TORCH_INDEX", ""))
     except SetupError as error:
         sys.exit(f"\n{error}")
     except KeyboardInterrupt:
-        sys.exit("\nStopped; the next run goes on from here.")
+        sys.exit("\nStopped; the next run begins again, with what was downloaded.")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,14 @@
-"""The set-up: which Python it refuses and in which words, and when it starts anew."""
+"""The set-up: which Python it refuses, what it hands on to uv, what it checks."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import setup_venv
+from book.notebooks import ROOT
 
 
 @pytest.mark.parametrize(
@@ -39,40 +46,171 @@ def test_a_python_with_wheels_is_taken(setup, version, system, machine):
     assert setup_venv.refusal(setup, version, system, machine) is None
 
 
+LISTED = """\
+:env:.find-links='/in/the/environment'
+global.cert='/certs.pem'
+global.extra-index-url='file:///one file:///two'
+global.find-links='/a\\n/b'
+global.index-url='global'
+install.index-url='install'
+"""
+
+
+def test_what_pip_was_told_is_handed_on_to_uv():
+    settings = setup_venv.pip_settings(LISTED, {"PIP_DEFAULT_TIMEOUT": "9", "X": "1"})
+    env = setup_venv.uv_environment(settings, {"UV_INDEX": "its own"})
+    assert env == {
+        "SSL_CERT_FILE": "/certs.pem",
+        "UV_DEFAULT_INDEX": "install",  # comes before `global`
+        "UV_FIND_LINKS": "/a,/b",
+        "UV_HTTP_TIMEOUT": "9",
+        "UV_INDEX": "its own",  # comes before all that pip knows
+        "UV_INDEX_STRATEGY": "unsafe-best-match",  # of several indexes, as pip does
+    }
+    settings = setup_venv.pip_settings(LISTED, {"PIP_FIND_LINKS": "/c /d"})
+    assert setup_venv.uv_environment(settings, {})["UV_FIND_LINKS"] == "/c,/d"
+    assert setup_venv.uv_environment(setup_venv.pip_settings("", {}), {"X": "1"}) == {
+        "X": "1"
+    }
+
+
+LOCKS = {
+    "requirements.lock": "requirements.txt",
+    "requirements-torch.lock": "requirements-torch.txt",
+    "requirements-horovod.lock": "requirements-horovod.txt",
+}
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_file_of_a_lock_is_hashed_and_no_address_stands_in_it(lock):
+    text = (ROOT / lock).read_text()
+    assert "://" not in text and "+cpu" not in text
+    for pin in sum(setup_venv.split_lock(text), []):
+        first, *hashes = pin.replace("\\\n", "").split("--hash=")
+        assert re.match(r"[\w.-]+==[\w.]+ *(;.*)?$", first), pin
+        assert hashes and all(re.fullmatch(r"sha256:[0-9a-f]{64} *", h) for h in hashes)
+
+
+@pytest.mark.parametrize(("lock", "wanted"), LOCKS.items())
+def test_a_lock_holds_what_its_requirements_ask_for(lock, wanted):
+    """Whoever edits a pin runs `make lock`."""
+    locked = set(re.findall(r"^[\w.-]+==[\w.]+", (ROOT / lock).read_text(), re.M))
+    names = [wanted]
+    if "-r requirements-common.txt" in (ROOT / wanted).read_text():
+        names.append("requirements-common.txt")
+    for name in names:
+        pins = re.findall(r"^[\w.-]+==[\w.]+", (ROOT / name).read_text(), re.M)
+        assert pins and set(pins) <= locked
+
+
+def test_torch_is_parted_from_the_rest_with_its_cuda_libraries():
+    text = (ROOT / "requirements.lock").read_text()
+    torch, rest = setup_venv.split_lock(text)
+    names = {pin.split("==")[0] for pin in torch}
+    assert {"torch", "triton", "nvidia-nccl-cu13", "cuda-bindings"} <= names
+    assert all(re.match(r"torch|triton|nvidia|cuda", name) for name in names)
+    assert len(torch) + len(rest) == len(re.findall(r"^\w.*==", text, re.M))
+
+
+class Recorded(setup_venv.Installer):
+    """Runs nothing, and says that some build of torch would be installed."""
+
+    def __init__(self, tmp_path, build):
+        super().__init__(tmp_path / "log", {})
+        self.build, self.ran = build, []
+
+    def run(self, what, *command):
+        pins = self.log.with_suffix(".txt")
+        hashed = pins.read_text() if "--require-hashes" in command else None
+        self.ran.append((" ".join(command[:-1]), command[-1], hashed))
+        return f"Would install 1 package\n + torch=={self.build}\n"
+
+
+@pytest.mark.parametrize(
+    ("build", "index", "checked"),
+    [("2.13.0", "", True), ("2.13.0+cpu", "", False), ("2.13.0", "an index", False)],
+)
+def test_all_but_a_torch_of_your_own_is_checked(tmp_path, build, index, checked):
+    installer = Recorded(tmp_path, build)
+    setup_venv.install(installer, ("uv",), "requirements.lock", index)
+    (asked, _, _), (_, _, pins), *more = installer.ran
+    assert "torch==2.13.0" in asked
+    assert ("\ntorch==2.13.0" in "\n" + pins) == checked
+    assert ("nvidia-" in pins) == checked
+    assert "paddlepaddle==" in pins and pins.count("--hash=") > 1000
+    assert len(more) == (not checked)
+    for command, last, hashed in more:
+        assert hashed is None
+        assert ("--index", "an index") == (command.split()[-1], last) or not index
+
+
 @pytest.fixture
-def project(tmp_path):
-    for name in ("requirements.txt", "constraints.txt", "pyproject.toml"):
-        (tmp_path / name).write_text(f"# {name}\n")
+def project(tmp_path, monkeypatch):
+    monkeypatch.setattr(setup_venv, "ROOT", tmp_path)
+    for name in ("requirements.lock", "pyproject.toml"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "constraints.txt", "new"])
-def test_a_changed_input_makes_the_environment_anew(project, name):
-    before = setup_venv.fingerprint("full", (3, 11), project)
-    assert setup_venv.fingerprint("full", (3, 11), project) == before
-    name = "requirements-more.txt" if name == "new" else name
-    with (project / name).open("a") as file:
-        file.write("numpy\n")
-    assert setup_venv.fingerprint("full", (3, 11), project) != before
+@pytest.fixture
+def steps(project, monkeypatch):
+    """What a build would run, with its commands; `steps.failing` fails."""
+
+    class Steps(list):
+        failing = None
+
+    ran = Steps()
+
+    def run(self, what, *command):
+        ran.append(what)
+        if what == "virtual environment":
+            (project / ".venv" / "bin").mkdir(parents=True)
+        if ran.failing and ran.failing in what:
+            raise setup_venv.SetupError("failed")
+        return " + torch==2.13.0"
+
+    monkeypatch.setattr(setup_venv.Installer, "run", run)
+    monkeypatch.setattr(setup_venv, "runs", lambda python, code: True)
+    monkeypatch.setattr(setup_venv, "refusal", lambda *a: None)
+    monkeypatch.setattr(setup_venv, "ask_pip", lambda: "")
+    monkeypatch.setattr(setup_venv.shutil, "which", lambda name, path=None: "/bin/uv")
+    return ran
 
 
-def test_another_python_or_set_up_makes_the_environment_anew(project):
-    prints = {
-        setup_venv.fingerprint(setup, version, project)
-        for setup in ("full", "torch")
-        for version in ((3, 11), (3, 12))
-    }
-    assert len(prints) == 4
+def test_made_once_updated_where_it_is_and_made_anew_elsewhere(
+    steps, project, monkeypatch
+):
+    setup_venv.build("full", "")
+    made = list(steps)
+    assert made[0] == "virtual environment" and "does it all import?" in made
+    setup_venv.build("full", "")
+    assert steps == made  # nothing more
+    (project / "pyproject.toml").write_text("[changed]")
+    setup_venv.build("full", "")
+    assert steps == made + made[1:]
+    steps.clear()
+    monkeypatch.setattr(setup_venv, "ROOT", project / ".." / project.name)  # moved
+    setup_venv.build("full", "")
+    assert steps == made
 
 
-def test_an_interrupted_install_is_taken_up_again(tmp_path):
-    packages = tmp_path / "lib" / "python3.11" / "site-packages"
-    for name in ("whole-1.0.dist-info", "half-1.0.dist-info", "~old"):
-        (packages / name).mkdir(parents=True)
-        (packages / name / "METADATA").write_text("Name: x")
-    (packages / "whole-1.0.dist-info" / "RECORD").write_text("")
-    setup_venv.forget_half_installed(tmp_path)
-    assert [path.name for path in packages.iterdir()] == ["whole-1.0.dist-info"]
+@pytest.mark.parametrize("failing", ["virtual", "packages", "import"])
+def test_half_an_environment_is_made_anew(steps, failing):
+    steps.failing = failing
+    with pytest.raises(setup_venv.SetupError):
+        setup_venv.build("full", "")
+    steps.failing = None
+    steps.clear()
+    setup_venv.build("full", "")
+    assert steps[0] == "virtual environment"
+
+
+def test_without_uv_pip_brings_the_one_of_the_lock(steps, project, monkeypatch):
+    monkeypatch.setattr(
+        setup_venv.shutil, "which", lambda name, path=None: path and "/venv/bin/uv"
+    )
+    setup_venv.build("full", "")
+    assert steps[:2] == ["virtual environment", "uv"]
 
 
 def test_a_library_that_the_system_lacks_comes_from_a_wheel(tmp_path, monkeypatch):
@@ -95,6 +233,8 @@ def test_a_library_that_the_system_lacks_comes_from_a_wheel(tmp_path, monkeypatc
         ("ensurepip is not available", "apt-get install python3"),
         ("OSError: [Errno 28] No space left on device", "disk"),
         ("Temporary failure in name resolution", "network"),
+        ("error: Failed to fetch\n  operation timed out", "network"),
+        ("  x Hash mismatch for `torch`", "not the one that the lock names"),
         ("something else", ""),
     ],
 )
@@ -103,25 +243,65 @@ def test_a_known_failure_comes_with_advice(said, told):
     assert bool(told) == bool(setup_venv.advice(said))
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("Collecting torch==2.13.0 (from -r x)", "looking up torch"),
-        ("  Downloading torch-2.13.0-cp311-x.whl (526.6 MB)", "torch (526.6 MB)"),
-        ("Installing collected packages: a, b, c", "3 packages"),
-        ("Requirement already satisfied: a", ""),
-    ],
-)
-def test_pip_is_put_into_words(line, words):
-    assert words in setup_venv.pip_step(line)
-    assert bool(words) == bool(setup_venv.pip_step(line))
-
-
 def test_a_failing_step_shows_what_was_said_last(tmp_path, capsys):
-    progress = setup_venv.Progress(1, tmp_path / "log")
+    installer = setup_venv.Installer(tmp_path / "log", None)
     code = "import sys; print('No space left on device'); sys.exit(3)"
     with pytest.raises(setup_venv.SetupError, match="disk is full") as caught:
-        progress.step("a step", [setup_venv.sys.executable, "-c", code])
+        installer.run("a step", setup_venv.sys.executable, "-c", code)
     assert "This step failed: a step" in str(caught.value)
-    assert "No space left" in (tmp_path / "log").read_text()
-    assert "1/1 a step" in capsys.readouterr().out
+    assert "No space left" in Path(tmp_path / "log").read_text()
+    assert "a step" in capsys.readouterr().out
+
+
+@pytest.fixture
+def make_setup(tmp_path):
+    """`make setup` in a folder where the set-up only tells its Python."""
+    make = shutil.which("make")
+    if not make:
+        pytest.skip("needs make")
+    path = tmp_path / "path"
+    for folder in (path, tmp_path / "tools"):
+        folder.mkdir()
+    (path / "date").symlink_to(shutil.which("date"))
+    (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
+    told = "import sys; print('made', sys.argv[1], 'with', sys.executable)"
+    (tmp_path / "tools" / "setup_venv.py").write_text(told)
+
+    def run(*arguments, uv=False, **programs):
+        if uv:
+            programs["uv"] = f'[ "$2" = find ] && echo {sys.executable} || exit 0'
+        for name, script in programs.items():
+            (path / name).write_text(f"#!/bin/sh\n{script}\n")
+            (path / name).chmod(0o755)
+        return subprocess.run(
+            [make, "setup", *arguments],
+            cwd=tmp_path, env={"PATH": str(path)}, capture_output=True, text=True,
+        )  # fmt: skip
+
+    return run
+
+
+
+def test_uv_brings_the_python_that_is_not_there(make_setup):
+    done = make_setup(uv=True)
+    assert "No Python 3.11 here; uv brings one." in done.stdout
+    assert f"made full with {sys.executable}" in done.stdout
+
+
+def test_without_python_and_uv_it_says_what_to_install(make_setup):
+    done = make_setup()
+    assert done.returncode and "python3.11 was not found" in done.stdout
+    assert "install uv" in done.stdout
+
+
+def test_the_python_that_you_name_is_taken(make_setup):
+    done = make_setup(f"PYTHON={sys.executable}", uv=True)
+    assert done.stdout == f"made full with {sys.executable}\n"
+
+
+def test_a_python_that_does_not_fit_is_passed_over(make_setup):
+    old = f'case "$2" in *version_info*) exit 1;; esac; exec {sys.executable} "$@"'
+    done = make_setup("SETUP=torch", uv=True, python3=old)
+    assert "uv brings one" in done.stdout and "made torch with" in done.stdout
+    fits = f'exec {sys.executable} "$@"'
+    assert "uv brings" not in make_setup("SETUP=torch", uv=True, python3=fits).stdout
