@@ -129,12 +129,14 @@ def check_path(name: str, value: Any) -> str:
     raise refusal(f"the name of a file as {name}", value, "pass a text or a Path")
 
 
-def check_array(name: str, value: Any, kinds: str, words: str) -> np.ndarray:
+def check_array(name: str, value: Any, kinds: str = "", words: str = "") -> np.ndarray:
     """Give back a NumPy array with rows whose `dtype.kind` is one of `kinds`."""
     if not isinstance(value, np.ndarray) or value.ndim == 0:
-        cure = "convert it with numpy.asarray or B.numpy"
-        raise refusal(f"{name} as a NumPy array with one row per example", value, cure)
-    if value.dtype.kind not in kinds:
+        raise InvalidInput(
+            f"expected {name} as a NumPy array with one row per example, got "
+            f"{type(value).__name__}; convert it with numpy.asarray or B.numpy"
+        )
+    if kinds and value.dtype.kind not in kinds:
         raise InvalidInput(
             f"expected {words} as {name}, got an array of {value.dtype}; convert it "
             "with .astype"

@@ -25,6 +25,10 @@ class DeviceUnavailable(D2LMultiError, RuntimeError):
     """A device is asked for that this machine does not have."""
 
 
+class Diverged(D2LMultiError, ArithmeticError):
+    """A loss or a weight is not finite any more: from here on, training is no use."""
+
+
 class DataUnavailable(D2LMultiError, OSError):
     """A data set is neither in the cache nor to be downloaded."""
 

@@ -12,8 +12,18 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .backends import backend_of
+from .backends.lists import check_lists
 from .backends.protocol import Tensor
 from .backends.sizes import element_count
+from .checks import (
+    check_choice,
+    check_count,
+    check_list,
+    check_number,
+    check_positive,
+    refusal,
+    shown,
+)
 from .errors import InvalidInput
 
 
@@ -47,10 +57,7 @@ class SGD:
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.momentum < 1:
-            raise InvalidInput(
-                f"expected a momentum of at least 0 and below 1, got {self.momentum!r}"
-            )
+        check_number("momentum", self.momentum, least=0, below=1, cure="try 0.9")
 
     @property
     def slots(self) -> int:
@@ -67,6 +74,7 @@ class SGD:
         self, params: Sequence[Tensor], state: Sequence[Tensor], lr: float, n: int
     ) -> None:
         """Update the parameters of one replica (and its velocities) in place."""
+        _check_step(params, state, lr, n)
         if self.momentum and len(state) != len(params):
             raise InvalidInput(
                 f"expected one velocity for each of {len(params)} parameters, got "
@@ -96,13 +104,9 @@ class Adam:
     eps: float = 1e-8
 
     def __post_init__(self) -> None:
-        for name, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
-            if not 0 <= beta < 1:
-                raise InvalidInput(
-                    f"expected {name} of at least 0 and below 1, got {beta!r}"
-                )
-        if not self.eps > 0:
-            raise InvalidInput(f"expected eps above 0, got {self.eps!r}; try 1e-8")
+        check_number("beta1", self.beta1, least=0, below=1, cure="try 0.9")
+        check_number("beta2", self.beta2, least=0, below=1, cure="try 0.999")
+        check_positive("eps", self.eps, "try 1e-8")
 
     @property
     def slots(self) -> int:
@@ -120,6 +124,7 @@ class Adam:
         self, params: Sequence[Tensor], state: Sequence[Tensor], lr: float, n: int
     ) -> None:
         """Update the parameters of one replica and its moving averages in place."""
+        _check_step(params, state, lr, n)
         k = len(params)
         if len(state) != (2 * k + 2 if k else 0):
             raise InvalidInput(
@@ -139,21 +144,53 @@ class Adam:
                 _assign_(p, B.detach(p) - (m / c1) / size * lr)
 
 
-def make_optimizer(optimizer: str | Optimizer, momentum: float = 0.0) -> Optimizer:
-    """Return the optimizer `sgd` (with this momentum) or `adam`, or the one given.
-
-    Raises `InvalidInput` for another name.
-    """
-    if not isinstance(optimizer, str):
-        return optimizer
-    if optimizer not in OPTIMIZERS:
-        raise InvalidInput(
-            f"expected one of {', '.join(OPTIMIZERS)} as optimizer, got {optimizer!r}"
-        )
-    return SGD(momentum) if optimizer == "sgd" else Adam()
-
-
 OPTIMIZERS = ("sgd", "adam")
+
+
+def make_optimizer(
+    optimizer: str | Optimizer, momentum: float | None = None
+) -> Optimizer:
+    """Return the optimizer `sgd` (momentum 0.9 by default) or `adam`, or the one given.
+
+    Raises `InvalidInput` for what is none, and for a momentum that is not SGD's.
+    """
+    if isinstance(optimizer, str):
+        check_choice("optimizer", optimizer, OPTIMIZERS)
+    else:
+        check_optimizer(optimizer)
+    if optimizer == "sgd":
+        return SGD(0.9 if momentum is None else momentum)
+    if momentum is not None:
+        raise InvalidInput(
+            f"expected a momentum with the optimizer sgd only, got {momentum!r} with "
+            f"{shown(optimizer)}; leave it out, or give SGD(momentum)"
+        )
+    return Adam() if isinstance(optimizer, str) else optimizer
+
+
+def check_optimizer(optimizer: Any) -> Optimizer:
+    """Refuse what is not an `Optimizer` object; None is SGD without momentum."""
+    if optimizer is None:
+        return SGD()
+    verbs = [getattr(optimizer, verb, None) for verb in ("start", "step_")]
+    if isinstance(optimizer, type) or not all(map(callable, verbs)):
+        raise refusal("SGD(), Adam() or the like as optimizer", optimizer)
+    return optimizer
+
+
+def check_states(states: Any, owners: int, per: str = "device") -> Any:
+    """Refuse all but one state for each device (or stage); those left out are empty."""
+    if states is None:
+        return [[]] * owners
+    cure = "use [optimizer.start(params) for params in ...]"
+    return check_lists("states", states, owners, per, least=0, cure=cure)
+
+
+def _check_step(params: Any, state: Any, lr: Any, n: Any) -> None:
+    check_list("params", params, "parameter tensors", least=0)
+    check_list("state", state, "tensors", least=0, cure="see optimizer.start(params)")
+    check_positive("lr", lr, "try 0.05")
+    check_count("n", n, cure="n is the number of examples in the batch")
 
 
 def _average_(average: Tensor, value: Any, beta: float) -> None:

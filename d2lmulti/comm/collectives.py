@@ -62,8 +62,7 @@ def start_allreduce(
 
     An engine's own may be under way meanwhile; all others are done at once.
     """
-    if not callable(algorithm):
-        check_choice("algorithm", algorithm, (*ALLREDUCE, "auto", "native"))
+    check_algorithm(algorithm)
     check_data(data)
     check_op(op, data[0])
     group = group_for(len(data), group)
@@ -84,6 +83,12 @@ def start_allreduce(
                 _divide_(x, group.size)
 
     return finish
+
+
+def check_algorithm(algorithm: str | Plan) -> None:
+    """Refuse what is neither the name of an all-reduce nor a plan."""
+    if not callable(algorithm):
+        check_choice("algorithm", algorithm, (*ALLREDUCE, "auto", "native"))
 
 
 def _rounds(algorithm: str, ranks: int, length: int) -> Iterable[Round]:

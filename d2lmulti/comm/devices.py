@@ -68,7 +68,7 @@ def devices(
 
 def try_gpu(i: int = 0, backend: str | None = None) -> Device:
     """Return GPU i if the backend sees it, otherwise the CPU (D2L's `try_gpu`)."""
-    i = check_count("i, the number of a GPU", i, least=0)
+    i = check_count("number of a GPU", i, least=0)
     count = get_backend(backend).gpu_count()
     return Device("gpu", i) if i < count else Device("cpu")
 

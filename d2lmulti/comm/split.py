@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..backends import backend_of
-from ..backends.protocol import AnyDevice, Tensor
+from ..backends.lists import one_backend
+from ..backends.protocol import AnyDevice, Backend, Tensor
 from ..backends.sizes import nbytes
 from ..checks import check_list
 from ..cluster.ledger import open_ledgers
@@ -27,13 +28,7 @@ def split_batch(
     """
     check_list("devices", devices, "devices", cure="use devices(1)")
     group = group_for(len(devices), group)
-    for x in (X, y):
-        backend_of(x)  # refuses what is no tensor
-    if not tuple(X.shape) or not tuple(y.shape) or len(X) != len(y):
-        raise InvalidInput(
-            f"expected X and y with the same number of examples, got shapes "
-            f"{tuple(X.shape)} and {tuple(y.shape)}; cut both from the same batch"
-        )
+    _check_examples(X, y)
     if len(X) < group.size:
         raise InvalidInput(
             f"cannot split {len(X)} examples over {group.size} devices; use at least "
@@ -41,6 +36,30 @@ def split_batch(
         )
     bounds = [even_bounds(len(X), group.size)[rank] for rank in group.local_ranks]
     return _scatter(X, bounds, devices), _scatter(y, bounds, devices)
+
+
+def check_batch(X: Tensor, y: Tensor) -> Backend:
+    """Refuse all but examples and as many labels, whole numbers; return their backend.
+
+    That the labels are below the number of classes is seen by `B.cross_entropy`.
+    """
+    B = _check_examples(X, y)
+    if "int" not in B.dtype_of(y):
+        raise InvalidInput(
+            f"expected labels y that are whole numbers, got {B.dtype_of(y)}; convert "
+            "them to int64"
+        )
+    return B
+
+
+def _check_examples(X: Tensor, y: Tensor) -> Backend:
+    B = one_backend("X and y", (X, y))
+    if not tuple(X.shape) or not tuple(y.shape) or len(X) != len(y):
+        raise InvalidInput(
+            f"expected X and y with the same number of examples, got shapes "
+            f"{tuple(X.shape)} and {tuple(y.shape)}; cut both from the same batch"
+        )
+    return B
 
 
 def _scatter(

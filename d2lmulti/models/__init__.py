@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import InvalidInput
+from ..checks import check_choice
 from .alexnet import ALEXNET
 from .batch_norm import LENET_BN, LENET_SYNC_BN
 from .lenet import LENET
@@ -20,8 +20,4 @@ def get_model(model: str | Model) -> Model:
     """Return the model of that name. Raises `InvalidInput` for an unknown name."""
     if isinstance(model, Model):
         return model
-    if model not in MODELS:
-        raise InvalidInput(
-            f"expected one of {', '.join(MODELS)} as model, got {model!r}"
-        )
-    return MODELS[model]
+    return MODELS[check_choice("model", model, MODELS, "or make a Model of your own")]

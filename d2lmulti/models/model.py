@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..backends.protocol import Backend, Tensor
+from ..errors import D2LMultiError, InvalidInput
 
 
 class Layer(NamedTuple):
@@ -37,6 +39,37 @@ class Model(NamedTuple):
     buffers: int = 0
     layers: tuple[Layer, ...] = ()
     vocabulary: int = 0
+
+
+@contextmanager
+def explained(name: str, X: Tensor) -> Iterator[None]:
+    """Say of which model and which examples a framework's own error tells.
+
+    Raises `InvalidInput` in its place; the errors of this library go on as they are.
+    """
+    try:
+        yield
+    except D2LMultiError:
+        raise
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0]
+        raise InvalidInput(
+            f"the model {name} cannot compute examples of shape {tuple(X.shape)} and "
+            f"dtype {str(X.dtype).rpartition('.')[2]} with these parameters "
+            f"({type(error).__name__}: {first:.200}); give it those it was made for"
+        ) from error
+
+
+def forward(model: Model, B: Backend, params: Sequence[Tensor], X: Tensor) -> Any:
+    """Call `model.forward` in training, its errors `explained`."""
+    with explained(model.name, X):
+        out = model.forward(B, params, X)
+    return _to_the_end(out, model.name, X) if isinstance(out, Generator) else out
+
+
+def _to_the_end(talk: Generator, name: str, X: Tensor) -> Generator:
+    with explained(name, X):  # not what happens while it waits at a yield
+        return (yield from talk)
 
 
 def run_layers(

@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..backends import backend_of
+from ..backends.lists import check_lists
 from ..backends.protocol import AnyDevice, Tensor
 from ..backends.sizes import element_count, nbytes
+from ..checks import check_count, check_list, check_positive
 from ..cluster.ledger import open_ledgers
 from ..cluster.timeline import span, spans
 from ..comm.collectives import allreduce
 from ..comm.group import Group, group_for, local_group
-from ..comm.split import split_batch
+from ..comm.split import check_batch, split_batch
 from ..errors import InvalidInput
+from ..models import get_model
 from ..models.lenet import LENET
-from ..models.model import Model
-from ..optimizers import SGD, Optimizer
+from ..models.model import Model, explained, forward
+from ..optimizers import Optimizer, check_optimizer, check_states
 from ..plans.rounds import Plan
 from .buckets import reduce_in_buckets
 from .lockstep import run_lockstep
@@ -51,7 +54,7 @@ def train_batch(
     devices: Sequence[AnyDevice],
     lr: float,
     *,
-    model: Model = LENET,
+    model: str | Model = LENET,
     optimizer: Optimizer | None = None,
     states: Sequence[Sequence[Tensor]] | None = None,
     algorithm: str | Plan = "star",
@@ -71,15 +74,16 @@ def train_batch(
     device's summed loss, not yet waited for. Raises `InvalidInput` for lists of
     different lengths and what `split_batch` refuses.
     """
-    if len(device_params) != len(devices):
-        raise InvalidInput(
-            f"expected one list of parameters per device, got {len(device_params)} for "
-            f"{len(devices)} devices; use [get_params(params, d) for d in devices]"
-        )
-    B = backend_of(X)
+    B, model = check_batch(X, y), get_model(model)
+    check_list("devices", devices, "devices", cure="use devices(1)")
+    cure = "use [get_params(params, d) for d in devices]"
+    check_lists("device_params", device_params, len(devices), cure=cure)
+    states = check_states(states, len(devices))
+    optimizer = check_optimizer(optimizer)
+    check_positive("lr", lr, "try 0.05")
+    if n is not None:
+        n = check_count("n", n, cure="n is the number of targets in the whole batch")
     group = group_for(len(devices), group)
-    optimizer = optimizer or SGD()
-    states = states if states is not None else [[]] * len(devices)
     trained = [params[: len(params) - model.buffers] for params in device_params]
 
     with spans(devices, "load", B.synchronize):
@@ -90,14 +94,15 @@ def train_batch(
             B.clear_grad_(p)
     with B.record(), spans(devices, "forward", B.synchronize):
         forwards = [
-            model.forward(B, params, X_shard)
+            forward(model, B, params, X_shard)
             for params, X_shard in zip(device_params, X_shards, strict=True)
         ]
         logits, segments = run_lockstep(B, forwards, group, algorithm)
-        losses = [
-            B.cross_entropy(out, y_shard.reshape((-1,))).sum()
-            for out, y_shard in zip(logits, y_shards, strict=True)
-        ]
+        with explained(model.name, X):
+            losses = [
+                B.cross_entropy(out, y_shard.reshape((-1,))).sum()
+                for out, y_shard in zip(logits, y_shards, strict=True)
+            ]
     if bucket_bytes is None:
         with spans(devices, "backward", B.synchronize):
             segments.backward(losses)

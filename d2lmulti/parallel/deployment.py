@@ -10,17 +10,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..backends import backend_of
+from ..backends import backend_name
+from ..backends.lists import check_tensors
 from ..backends.protocol import Tensor
 from ..backends.sizes import element_count, itemsize
+from ..checks import (
+    MOST_RANKS,
+    check_choice,
+    check_count,
+    check_flag,
+    check_kind,
+    check_list,
+    check_number,
+    check_positive,
+)
 from ..cluster.ledger import open_ledgers
 from ..comm.devices import Device, devices
 from ..comm.group import local_group
-from ..comm.split import split_batch
+from ..comm.split import check_batch, split_batch
 from ..errors import InvalidInput
+from ..models import get_model
 from ..models.lenet import LENET
-from ..models.model import Model
-from ..optimizers import SGD, Optimizer
+from ..models.model import Model, explained, forward
+from ..optimizers import Optimizer, check_optimizer
 from ..plans.rounds import make_round
 from .lockstep import run_lockstep
 
@@ -59,12 +71,10 @@ class DeploymentConfig:
     def __post_init__(self) -> None:
         least = {"num_clones": 1, "replica_id": 0, "num_replicas": 1, "num_ps_tasks": 0}
         for name, smallest in least.items():
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not whole or value < smallest:
-                raise InvalidInput(
-                    f"expected {name} of at least {smallest}, got {value!r}"
-                )
+            check_count(name, getattr(self, name), smallest, MOST_RANKS)
+        check_flag("clone_on_cpu", self.clone_on_cpu)
+        if self.backend is not None:
+            backend_name(self.backend)
         if self.replica_id >= self.num_replicas:
             raise InvalidInput(
                 f"expected a replica_id below num_replicas = {self.num_replicas}, got "
@@ -78,6 +88,7 @@ class DeploymentConfig:
 
     def variables_device(self, number: int = 0) -> Place:
         """Where variable `number` lives: on the CPU, of the servers in turn."""
+        number = check_count("number", number, least=0)
         if self.num_ps_tasks:
             return Place(_CPU, "ps", number % self.num_ps_tasks)
         return Place(_CPU)
@@ -108,10 +119,7 @@ class DeploymentConfig:
         return Place(device)
 
     def _check_clone(self, i: int) -> None:
-        if i not in range(self.num_clones):
-            raise InvalidInput(
-                f"expected a clone from 0 to {self.num_clones - 1}, got {i!r}"
-            )
+        check_count("clone", i, least=0, most=self.num_clones - 1)
 
 
 def train_clones(
@@ -121,7 +129,7 @@ def train_clones(
     config: DeploymentConfig,
     lr: float,
     *,
-    model: Model = LENET,
+    model: str | Model = LENET,
     optimizer: Optimizer | None = None,
     state: Sequence[Tensor] = (),
     scale: str = "clones",
@@ -139,14 +147,20 @@ def train_clones(
     them. Raises `InvalidInput` for what `split_batch` refuses, for an unknown scale and
     for a model with statistics beside its weights.
     """
-    if scale not in SCALES:
-        raise InvalidInput(f"expected {' or '.join(SCALES)} as scale, got {scale!r}")
+    B, model = check_batch(X, y), get_model(model)
+    check_tensors("params", params, cure='use get_params(params, "cpu")')
+    check_kind("config", config, DeploymentConfig, "a DeploymentConfig")
+    check_positive("lr", lr, "try 0.05")
+    optimizer = check_optimizer(optimizer)
+    check_list("state", state, "tensors", least=0)
+    check_choice("scale", scale, SCALES)
+    check_number("weight_decay", weight_decay, least=0)
     if model.buffers:
         raise InvalidInput(
             f"expected a model of weights only, got {model.name}, whose statistics "
             "each clone would change in its own copy; use train_batch"
         )
-    B, k = backend_of(X), config.num_clones
+    k = config.num_clones
     places = [config.clone_device(i).device for i in range(k)]
     clones = [[B.copy_to(p, place) for p in params] for place in places]
     for p in (p for clone in clones for p in clone):
@@ -155,14 +169,15 @@ def train_clones(
     X_shards, y_shards = split_batch(X, y, places, local_group(k))
     with B.record():
         forwards = [
-            model.forward(B, clone, shard)
+            forward(model, B, clone, shard)
             for clone, shard in zip(clones, X_shards, strict=True)
         ]
         logits, segments = run_lockstep(B, forwards, local_group(k))
         losses = []
         for out, labels in zip(logits, y_shards, strict=True):
             n = len(labels) * k if scale == "clones" else len(X)
-            losses.append(B.cross_entropy(out, labels).sum() / n)
+            with explained(model.name, X):
+                losses.append(B.cross_entropy(out, labels).sum() / n)
         if weight_decay:
             squares = [(p * p).sum() for p in clones[0]]
             losses[0] = losses[0] + sum(squares[1:], squares[0]) * (weight_decay / 2)
@@ -171,7 +186,7 @@ def train_clones(
         for j, clone in enumerate(clones):
             B.write_(B.grad(p), 0, element_count(p), B.grad(clone[i]), add=j > 0)
     _count(params, config, add=True)
-    (optimizer or SGD()).step_(params, state, lr, n=1)  # divided already
+    optimizer.step_(params, state, lr, n=1)  # divided already
     return sum(float(B.numpy(loss)) for loss in losses)
 
 

@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from ..backends import backend_of
+from ..backends.lists import check_tensors
 from ..backends.protocol import AnyDevice, Tensor
 from ..backends.sizes import element_count, itemsize, nbytes
+from ..checks import check_count, check_list, check_positive
 from ..cluster.ledger import open_ledgers
 from ..cluster.push_pull import Event, check_mode, check_workers
 from ..errors import InvalidInput
-from ..optimizers import SGD, Optimizer
+from ..optimizers import Optimizer, check_optimizer
 from ..plans.placement import place, server_sizes
 from ..plans.rounds import make_round
 
@@ -65,8 +67,11 @@ class ParameterServer:
         placement: str = "greedy",
         optimizer: Optimizer | None = None,
     ) -> None:
+        check_tensors("params", params)
+        check_list("devices", devices, "devices", cure="use devices(1)")
         check_workers(len(devices))
         check_mode(mode, staleness)
+        check_positive("lr", lr, "try 0.05")
         sizes = [element_count(p) for p in params]
         self.parts = place(sizes, servers, placement)
         self.server_bytes = [
@@ -88,7 +93,7 @@ class ParameterServer:
             B.attach_grad(x)
         for ledger in open_ledgers():
             ledger.loaded += sum(nbytes(x) for x in self.shard)
-        self._optimizer = optimizer or SGD()
+        self._optimizer = check_optimizer(optimizer)
         self._state = self._optimizer.start(self.shard)
         self._pulled: dict[int, int] = {}  # worker -> version it computes from
         self._pushed: dict[int, list[Tensor]] = {}  # this round's gradients, in sync
@@ -130,6 +135,7 @@ class ParameterServer:
                 "its last push; call pull(worker), compute, then push"
             )
         replica = self._replicas[worker]
+        check_tensors("grads", grads)
         if [tuple(g.shape) for g in grads] != [tuple(p.shape) for p in replica]:
             raise InvalidInput(
                 f"expected one gradient of its shape for each of {len(replica)} "
@@ -189,10 +195,7 @@ class ParameterServer:
             ledger.count_round(make_round(source, target, 0, lengths, not pull), size)
 
     def _check_worker(self, worker: int) -> None:
-        if worker not in range(len(self._replicas)):
-            raise InvalidInput(
-                f"expected a worker from 0 to {len(self._replicas) - 1}, got {worker!r}"
-            )
+        check_count("worker", worker, least=0, most=len(self._replicas) - 1)
 
 
 def play(

@@ -11,16 +11,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..backends import backend_of
+from ..backends.lists import check_lists, check_tensors
 from ..backends.protocol import AnyDevice, Backend, Tensor
 from ..backends.sizes import element_count, nbytes
+from ..checks import check_list, check_positive
 from ..cluster.ledger import open_ledgers
 from ..comm.collectives import allgather, allreduce
 from ..comm.group import Group, group_for
+from ..comm.split import check_batch
 from ..errors import InvalidInput
-from ..models.model import Model
+from ..models.model import Model, explained
 from ..models.split import Cut, Part, SplitModel, Talk, named, run_split
 from ..models.splits import get_split
-from ..optimizers import SGD, Optimizer
+from ..optimizers import Optimizer, check_optimizer, check_states
 from ..plans.calls import Enter
 from ..plans.rounds import Plan
 from .lockstep import run_lockstep
@@ -40,6 +43,8 @@ def split_params(
     the model's, and, naming layer and dimension, for what does not divide.
     """
     cuts = get_split(model).cuts
+    check_tensors("params", params, cure="take them from model.initial(rng)")
+    check_list("devices", devices, "devices", cure="use devices(1)")
     _check_count(params, cuts, "parameters")
     group = group_for(len(devices), group)
     for i, (p, (layer, cut)) in enumerate(zip(params, cuts, strict=True)):
@@ -70,6 +75,8 @@ def gather_params(
     astray is seen.
     """
     cuts = get_split(model).cuts
+    check_list("device_shards", device_shards, "lists of shards")
+    check_lists("device_shards", device_shards, len(device_shards))
     for shards in device_shards:
         _check_count(shards, cuts, "shards a device")
     group = group_for(len(device_shards), group)
@@ -99,12 +106,12 @@ def backward_layers(
     copies have the gradient of X, which costs one all-reduce more. Gradients are those
     of the sum of all losses, and are cleared first.
     """
-    if len(device_shards) != len(devices):
-        raise InvalidInput(
-            f"expected one list of shards per device, got {len(device_shards)} for "
-            f"{len(devices)} devices; use split_params(params, devices, model)"
-        )
-    B, model = backend_of(X), get_split(model)
+    B, model = check_batch(X, y), get_split(model)
+    check_list("devices", devices, "devices", cure="use devices(1)")
+    cure = "use split_params(params, devices, model)"
+    check_lists("device_shards", device_shards, len(devices), cure=cure)
+    for shards in device_shards:
+        _check_count(shards, model.cuts, "shards a device")
     group = group_for(len(devices), group)
     Xs, ys = ([B.copy_to(x, device) for device in devices] for x in (X, y))
     for ledger in open_ledgers():
@@ -151,8 +158,9 @@ def train_layers(
     optimizer's, one a device. Returns the summed loss, which all devices have, once:
     from the process of rank 0, as a list of one, and an empty list from the others.
     """
-    optimizer = optimizer or SGD()
-    states = states if states is not None else [[]] * len(devices)
+    check_list("devices", devices, "devices", cure="use devices(1)")
+    optimizer, states = check_optimizer(optimizer), check_states(states, len(devices))
+    check_positive("lr", lr, "try 0.05")
     group = group_for(len(devices), group)
     losses, _ = backward_layers(
         X, y, device_shards, devices, model, algorithm=algorithm, group=group
@@ -168,8 +176,9 @@ def _loss(
 ) -> Talk:  # fmt: skip
     if input_grads:
         (X,) = yield Enter(X * 1)  # every part gives a share of the gradient of X
-    logits = yield from run_split(B, model, shards, X, part)
-    losses = yield from named("loss", model.loss(B, logits, y, part))
+    with explained(model.name, X):
+        logits = yield from run_split(B, model, shards, X, part)
+        losses = yield from named("loss", model.loss(B, logits, y, part))
     return losses.sum()
 
 

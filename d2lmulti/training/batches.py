@@ -8,10 +8,10 @@ Chapter: *data_parallel*.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
+from ..checks import check_array, check_count, check_flag, check_kind
 from ..comm.group import Group
 from ..errors import InvalidInput
 from ..plans.chunks import even_bounds
@@ -25,8 +25,8 @@ def batch_count(n: int, batch_size: int) -> int:
     >>> batch_count(10, 4)
     3
     """
-    _check_whole("number of examples", n, 1)
-    _check_whole("batch size", batch_size, 1)
+    n = check_count("number of examples", n)
+    batch_size = check_count("batch_size", batch_size)
     return -(-n // batch_size)  # rounded up
 
 
@@ -53,12 +53,13 @@ def batches(
     n = _check_examples(X, y)
     count = batch_count(n, batch_size)
     order = np.arange(n)
-    if shuffle:
-        _check_whole("seed", seed, 0)
-        _check_whole("epoch", epoch, 0)
+    if check_flag("shuffle", shuffle):
+        check_count("seed", seed, least=0, most=None)
+        check_count("epoch", epoch, least=0, most=None)
         order = np.random.default_rng([seed, epoch]).permutation(n)
     parts = (order[i * batch_size : (i + 1) * batch_size] for i in range(count))
     if group is not None:
+        check_kind("group", group, Group, "a group of ranks")
         parts = (_own(part, group) for part in parts)
     return ((X[part], y[part]) for part in parts)
 
@@ -71,11 +72,7 @@ def _own(part: np.ndarray, group: Group) -> np.ndarray:
 def _check_examples(X: np.ndarray, y: np.ndarray) -> int:
     """Return the number of examples, the same in X and y."""
     for name, array in (("X", X), ("y", y)):
-        if not isinstance(array, np.ndarray) or array.ndim == 0:
-            raise InvalidInput(
-                f"expected {name} as a NumPy array with one row per example, got "
-                f"{type(array).__name__}; convert it with numpy.asarray or B.numpy"
-            )
+        check_array(name, array)
     if len(X) != len(y):
         raise InvalidInput(
             f"expected one label per example, got {len(X)} examples and {len(y)} "
@@ -84,11 +81,3 @@ def _check_examples(X: np.ndarray, y: np.ndarray) -> int:
     if len(X) == 0:
         raise InvalidInput("expected at least 1 example to cut into batches, got none")
     return len(X)
-
-
-def _check_whole(what: str, value: Any, least: int) -> None:
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not whole or value < least:
-        raise InvalidInput(
-            f"expected a whole number of at least {least} as {what}, got {value!r}"
-        )

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InvalidInput
-from ..models.model import Model
+from ..checks import check_choice, check_count, refusal
 from .fashion_mnist import CLASSES, read_fashion_mnist
 from .text import ALPHABET, cut_pieces, read_story
 
@@ -41,11 +40,7 @@ class Dataset:
 
         Raises `InvalidInput` unless there are that many.
         """
-        if not 1 <= n <= len(self.train_X):
-            raise InvalidInput(
-                f"expected 1 to {len(self.train_X)} training examples of {self.name}, "
-                f"got {n}"
-            )
+        check_count("n", n, most=len(self.train_X))
         return replace(self, train_X=self.train_X[:n], train_y=self.train_y[:n])
 
     def __repr__(self) -> str:
@@ -63,11 +58,7 @@ def load(name: str, dtype: Any = "float32") -> Dataset:
     See the functions of these names. Raises `InvalidInput` for another name or for a
     dtype that is neither float32 nor float64.
     """
-    if name not in tuple(DATASETS):
-        raise InvalidInput(
-            f"expected one of {', '.join(DATASETS)} as data set, got {name!r}"
-        )
-    return DATASETS[name](dtype)
+    return DATASETS[check_choice("data set", name, DATASETS)](dtype)
 
 
 def digits(dtype: Any = "float32") -> Dataset:
@@ -125,29 +116,6 @@ def text(dtype: Any = "float32", length: int = 32) -> Dataset:
 DATASETS = {"digits": digits, "fashion_mnist": fashion_mnist, "text": text}
 
 
-def check_fits(data: Dataset, model: Model, dtype: str) -> None:
-    """Raise `InvalidInput` unless weights of `dtype` can be trained on the data."""
-    X, y = data.train_X, data.train_y
-    kind = "ids of characters" if X.dtype.kind == "i" else "images"
-    wanted = "ids of characters" if model.vocabulary else "images"
-    if kind != wanted:
-        cure = "model='transformer'" if X.dtype.kind == "i" else "dataset='text'"
-        raise InvalidInput(
-            f"expected {wanted} for {model.name}, got {kind} from {data.name}; use "
-            f"{cure}"
-        )
-    if model.vocabulary and max(X.max(), y.max()) >= model.vocabulary:
-        raise InvalidInput(
-            f"expected ids below {model.vocabulary}, the vocabulary of {model.name}, "
-            f"got {max(X.max(), y.max())}; make the model with a larger vocabulary"
-        )
-    if not model.vocabulary and str(X.dtype) != dtype:
-        raise InvalidInput(
-            f"expected a data set of dtype {dtype}, as the weights have, got "
-            f"{X.dtype}; make it with load({data.name!r}, {dtype!r})"
-        )
-
-
 def _read_digits() -> tuple[np.ndarray, np.ndarray]:
     # scikit-learn's own reader of this file imports SciPy and pandas: half a second.
     package = find_spec("sklearn")
@@ -164,9 +132,9 @@ def _read_digits() -> tuple[np.ndarray, np.ndarray]:
 def _check_dtype(dtype: Any) -> np.dtype:
     try:
         known = np.dtype(dtype) if dtype is not None else None
-    except TypeError:
+    except Exception:  # whatever NumPy says to what is no dtype
         known = None
     # NumPy takes None for float64, so it must not come to the comparison.
     if known is None or known not in (np.dtype("float32"), np.dtype("float64")):
-        raise InvalidInput(f"expected dtype float32 or float64, got {dtype!r}")
+        raise refusal("dtype float32 or float64", dtype)
     return known

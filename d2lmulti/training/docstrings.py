@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from ..backends.hidden import uncollected
-from ..errors import DataUnavailable, InvalidInput
+from ..checks import check_count
+from ..errors import DataUnavailable
 from .datasets import Dataset
 
 MODULES = (
@@ -41,10 +42,7 @@ def read_docstrings(length: int = 40) -> list[tuple[list[str], str]]:
     Words are in small letters, without numbers and signs. Raises `InvalidInput` for a
     length below 8 and `DataUnavailable` where Python came without its source files.
     """
-    if not isinstance(length, int) or length < SHORTEST:
-        raise InvalidInput(
-            f"expected pieces of at least {SHORTEST} words, got {length!r}"
-        )
+    check_count("length", length, least=SHORTEST)
     # A docstring that stands in several places counts once.
     pieces: dict[tuple[str, ...], str] = {}
     for module in MODULES:
@@ -64,8 +62,7 @@ def docstrings(words: int = 2000, length: int = 40) -> Dataset:
     other word and 0 fills up. A fifth of the pieces is for testing, chosen with a fixed
     seed. Raises `InvalidInput` for fewer than 3 words, and as `read_docstrings`.
     """
-    if not isinstance(words, int) or words < 3:
-        raise InvalidInput(f"expected a vocabulary of at least 3, got {words!r}")
+    check_count("words", words, least=3)
     pieces = read_docstrings(length)
     classes = tuple(sorted({module for _, module in pieces}))
     order = np.random.default_rng(0).permutation(len(pieces))

@@ -7,13 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..backends import backend_of
+from ..backends.lists import check_lists
 from ..backends.protocol import AnyDevice, Tensor
+from ..checks import check_array, check_count, check_list
 from ..comm.collectives import allreduce
 from ..comm.group import Group, group_for
 from ..comm.native import usual_algorithm
 from ..errors import InvalidInput
+from ..models import get_model
 from ..models.lenet import LENET
-from ..models.model import Model
+from ..models.model import Model, explained
 from ..plans.chunks import even_bounds
 
 
@@ -23,7 +26,7 @@ def evaluate(
     y: np.ndarray,
     devices: Sequence[AnyDevice],
     *,
-    model: Model = LENET,
+    model: str | Model = LENET,
     batch_size: int = 512,
     group: Group | None = None,
 ) -> float:
@@ -33,12 +36,12 @@ def evaluate(
     shard with *its own* parameters, and the counts are summed: a replica that went
     astray lowers the result instead of hiding behind replica 0.
     """
-    if len(device_params) != len(devices):
-        raise InvalidInput(
-            f"expected one list of parameters per device, got {len(device_params)} for "
-            f"{len(devices)} devices"
-        )
-    group = group_for(len(devices), group)
+    check_list("devices", devices, "devices", cure="use devices(1)")
+    check_lists("device_params", device_params, len(devices))
+    check_array("X", X, "fiu", "numbers")
+    check_array("y", y, "iu", "whole numbers")
+    batch_size = check_count("batch_size", batch_size)
+    model, group = get_model(model), group_for(len(devices), group)
     if len(X) < group.size or len(X) != len(y):
         raise InvalidInput(
             f"expected as many labels as examples, and at least one example for each "
@@ -51,7 +54,7 @@ def evaluate(
         start, end = bounds[rank]
         for first in range(start, end, batch_size):
             part = B.array(X[first : min(first + batch_size, end)], devices[i])
-            with B.pause():
+            with B.pause(), explained(model.name, part):
                 guesses[i].append(B.argmax(model.predict(B, device_params[i], part)))
     hits = []
     for i, rank in enumerate(group.local_ranks):

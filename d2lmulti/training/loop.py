@@ -16,16 +16,25 @@ import numpy as np
 
 from ..backends import backend_of, get_backend
 from ..backends.protocol import AnyDevice
+from ..checks import check_choice
 from ..cluster.ledger import ledger, uncounted
 from ..comm.devices import devices as first_devices
 from ..comm.group import group_for
-from ..errors import InvalidInput
 from ..models import get_model
 from ..models.model import Model
 from ..optimizers import Optimizer, make_optimizer
+from .arguments import (
+    DTYPES,
+    check_data,
+    check_devices,
+    check_fits,
+    check_last_batch,
+    check_numbers,
+    check_options,
+)
 from .batches import batch_count, batches
 from .checkpoint import Checkpoint
-from .datasets import Dataset, check_fits, load
+from .datasets import Dataset, load
 from .evaluate import evaluate
 from .history import Epoch, History
 from .progress import progress
@@ -37,9 +46,9 @@ from .settings import (
     about_start,
     check_settings,
 )
-from .strategies import make_strategy
+from .strategies import STRATEGIES, make_strategy
 from .strategy import Strategy
-from .together import Tally, everyones
+from .together import Tally, check_weights, everyones
 
 
 def train(
@@ -47,7 +56,7 @@ def train(
     batch_size: int = 128,
     lr: float = 0.05,
     *,
-    momentum: float = 0.9,
+    momentum: float | None = None,
     epochs: int = 10,
     seed: int = 0,
     dtype: str = "float32",
@@ -73,10 +82,11 @@ def train(
 
     `batch_size` is the size of the whole batch, before it is split. `devices` names
     them one by one instead. `strategy` says how the work is split, and the options
-    after it belong to it (see `strategies.py`); `momentum` is that of SGD. Raises
-    `InvalidInput`, before any work is done, for settings out of range, for a batch
-    (also the short last one of an epoch) with fewer examples than it is cut into, and
-    for a model that cannot be split so.
+    after it belong to it (see `strategies.py`); `momentum` is that of `sgd`, 0.9 if not
+    given. Raises `InvalidInput`, before any work is done, for settings out of range,
+    for a batch (also the short last one of an epoch) with fewer examples than it is cut
+    into, for labels that are no classes, and for a model that cannot be split so; and
+    `Diverged` as soon as it sees a loss or a weight that is not finite.
 
     With `checkpoint`, a file, everything is saved after each epoch, or each
     `save_every` steps. With `resume` the run goes on from that file, if it is there:
@@ -84,13 +94,30 @@ def train(
     Without, a file that is there is refused, and so is one that another run is using.
     What the disk refuses later is `WriteFailed`; the last checkpoint stays.
     """
-    B = get_backend(backend)
-    model = get_model(model)
-    devices = list(devices) if devices is not None else first_devices(num_gpus, backend)
-    data = load(dataset, dtype) if isinstance(dataset, str) else dataset
+    options = {
+        "algorithm": algorithm,
+        "bucket_bytes": bucket_bytes,
+        "schedule": schedule,
+        "micro_batches": micro_batches,
+        "stages": stages,
+    }
+    batch_size, lr, epochs, seed = check_numbers(batch_size, lr, epochs, seed)
+    check_choice("dtype", dtype, DTYPES)
+    check_choice("strategy", strategy, STRATEGIES)
+    check_options(options)
+    saver = Saver(checkpoint, save_every, resume)
+    learner = make_optimizer(optimizer, momentum)
+    B, model = get_backend(backend), get_model(model)
+    if devices is None:
+        devices = first_devices(num_gpus, backend)
+    devices = check_devices(B, devices)
+    data = check_data(load(dataset, dtype) if isinstance(dataset, str) else dataset)
+    start = [p.astype(dtype) for p in model.initial(np.random.default_rng(seed))]
+    check_fits(B, data, model, start)
     n = len(data.train_X)
-    _check_settings(lr, epochs, seed, dtype, len(devices))
-    check_fits(data, model, dtype)
+    group = group_for(len(devices))
+    if STRATEGIES[strategy].cuts_batches:  # before every device gets a copy
+        check_last_batch(n, batch_size, group.size, "devices")
 
     settings = {
         "backend": B.name,
@@ -99,32 +126,22 @@ def train(
         "dtype": dtype,
         "batch_size": batch_size,
         "lr": lr,
-        "momentum": momentum,
+        "momentum": getattr(learner, "momentum", None),
         "seed": seed,
         "optimizer": optimizer if isinstance(optimizer, str) else repr(optimizer),
         "strategy": strategy,
     }
-    start = [p.astype(dtype) for p in model.initial(np.random.default_rng(seed))]
     beginning = Checkpoint(settings, params=start)
-    saver = Saver(checkpoint, save_every, resume)
-    group = group_for(len(devices))
     with saver.held(group, beginning, batch_count(n, batch_size)) as at:
-        options = {
-            "algorithm": algorithm,
-            "bucket_bytes": bucket_bytes,
-            "schedule": schedule,
-            "micro_batches": micro_batches,
-            "stages": stages,
-        }
         split = make_strategy(
             strategy,
             [B.array(p) for p in at.params],
             devices,
             model,
-            make_optimizer(optimizer, momentum),
+            learner,
             options,
         )
-        _check_last_batch(n, batch_size, *split.shares)
+        check_last_batch(n, batch_size, *split.shares)
         if group.spread:  # else there is nobody to compare with
             beside = {
                 **about_machine(B),
@@ -158,6 +175,7 @@ def train(
             while at.epoch < epochs:
                 _run_epoch(at, split, data, lr, batch_size, seed, saver, bar)
                 history.device_params, places = split.replicas()
+                check_weights(history.device_params, f"after epoch {at.epoch + 1}")
                 accuracy = evaluate(
                     history.device_params, data.test_X, data.test_y, places, model=model
                 )
@@ -182,7 +200,7 @@ def _run_epoch(
     n, each = len(data.train_X), data.train_y.size // len(data.train_y)
     order = batches(data.train_X, data.train_y, batch_size, seed, at.epoch, group=part)
     with ledger() as moved:
-        tally = Tally(group, moved)
+        tally = Tally(group, moved, at.epoch, at.step)
 
         def settle() -> None:
             B.synchronize()
@@ -193,33 +211,10 @@ def _run_epoch(
             whole = min(batch_size, n - at.step * batch_size)  # examples
             targets = whole * each if part else None
             tally.losses.append(split.step(B.array(X), B.array(y), lr, targets))
+            tally.targets.append(whole * each)
             at.step += 1
             if saver.is_due(at.step):
                 settle()
                 saver.save(at, split)
             bar.update(whole)
         settle()
-
-
-def _check_settings(
-    lr: float, epochs: int, seed: int, dtype: str, devices: int
-) -> None:
-    if dtype not in ("float32", "float64"):
-        raise InvalidInput(f"expected dtype float32 or float64, got {dtype!r}")
-    if not lr > 0:
-        raise InvalidInput(f"expected a learning rate above 0, got {lr!r}; try 0.05")
-    if epochs < 1:
-        raise InvalidInput(f"expected at least 1 epoch, got {epochs!r}")
-    if seed < 0:
-        raise InvalidInput(f"expected a seed of at least 0, got {seed!r}")
-    if devices < 1:
-        raise InvalidInput("expected at least 1 device, got an empty list")
-
-
-def _check_last_batch(n: int, batch_size: int, shares: int, of: str) -> None:
-    smallest = n - (batch_count(n, batch_size) - 1) * batch_size
-    if smallest < shares:
-        raise InvalidInput(
-            f"the last batch of every epoch would hold {smallest} of {n} examples, "
-            f"fewer than {shares} {of}; choose another batch size or fewer {of}"
-        )

@@ -15,9 +15,12 @@ import numpy as np
 
 from ..backends import get_backend
 from ..backends.protocol import AnyDevice, Backend, Tensor
+from ..checks import check_choice, check_count
 from ..cluster.push_pull import (
     Event,
     Network,
+    check_mode,
+    check_times,
     check_workers,
     push_pull_events,
     worker_seconds,
@@ -29,6 +32,14 @@ from ..models.model import Model
 from ..optimizers import SGD
 from ..parallel.parameter_server import ParameterServer, play
 from ..plans.chunks import even_bounds
+from .arguments import (
+    DTYPES,
+    check_data,
+    check_devices,
+    check_fits,
+    check_last_batch,
+    check_numbers,
+)
 from .batches import batch_count, batches
 from .datasets import Dataset, load
 
@@ -99,37 +110,43 @@ def train_on_servers(
     `workers` gradients. Raises `InvalidInput` for settings that cannot work.
     """
     check_workers(workers)
+    check_mode(mode, staleness)
+    batch_size, lr, epochs, seed = check_numbers(batch_size, lr, epochs, seed)
+    check_choice("dtype", dtype, DTYPES)
+    check_count("probe", probe, cure="it counts examples")
+    optimizer = SGD(momentum)
     B, model = get_backend(backend), get_model(model)
-    if model.buffers or epochs < 1 or not lr > 0:
+    if model.buffers:
         raise InvalidInput(
-            "expected a model without statistics, at least 1 epoch and a learning rate "
-            f"above 0, got {model.name}, {epochs!r} and {lr!r}"
+            f"expected a model without statistics, got {model.name}; take lenet or mlp"
         )
-    data = load(dataset, dtype) if isinstance(dataset, str) else dataset
+    if devices is None:
+        devices = first_devices(workers, backend)
+    devices = check_devices(B, devices)
+    if len(devices) != workers:
+        raise InvalidInput(
+            f"expected a device for each of {workers} workers, got {len(devices)}"
+        )
+    data = check_data(load(dataset, dtype) if isinstance(dataset, str) else dataset)
+    initial = [p.astype(dtype) for p in model.initial(np.random.default_rng(seed))]
+    check_fits(B, data, model, initial)
     n = len(data.train_X)
-    if n - (batch_count(n, batch_size) - 1) * batch_size < workers:
-        raise InvalidInput(
-            f"expected at least one example for each of {workers} workers in every "
-            f"batch, got {n} examples in batches of {batch_size}; choose another size"
-        )
+    check_last_batch(n, batch_size, workers, "workers")
     total = batch_count(n, batch_size) * epochs * workers
-    times = worker_seconds(workers, total) if seconds is None else seconds
+    times = worker_seconds(workers, total) if seconds is None else check_times(seconds)
     if len(times) != workers:
         raise InvalidInput(
             f"expected the times of {workers} workers, got those of {len(times)}"
         )
-    start = [
-        B.array(p.astype(dtype)) for p in model.initial(np.random.default_rng(seed))
-    ]
     server = ParameterServer(
-        start,
-        list(devices) if devices is not None else first_devices(workers, backend),
+        [B.array(p) for p in initial],
+        devices,
         lr,
         servers=servers,
         mode=mode,
         staleness=staleness,
         placement=placement,
-        optimizer=SGD(momentum),
+        optimizer=optimizer,
     )
     history = ServerHistory(mode, workers, server_bytes=server.server_bytes)
     queue = _mini_batches(data, batch_size, workers, seed, epochs)

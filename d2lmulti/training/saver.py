@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from ..checks import check_count, check_flag
+from ..checks import check_count, check_flag, check_path
 from ..cluster.ledger import uncounted
 from ..comm.group import Group
 from ..errors import InvalidInput
@@ -16,7 +16,7 @@ from .checkpoint_fields import FIXED
 from .files import check_output
 from .locks import held_alone
 from .strategy import Strategy
-from .together import leader_does
+from .together import check_state, leader_does
 
 
 class Saver:
@@ -28,6 +28,8 @@ class Saver:
         if every is not None:
             check_count("save_every", every)
         check_flag("resume", resume)
+        if path is not None:
+            check_path("checkpoint", path)
         if path is None and (resume or every is not None):
             raise InvalidInput(
                 "expected a checkpoint file with resume or save_every, got none; pass "
@@ -61,6 +63,8 @@ class Saver:
         path = self.path
         with uncounted():
             at.params, at.state, at.buffers = split.snapshot()
+        when = f"{at.epoch} epochs and {at.step} steps from the start"
+        check_state([*at.params, *at.state], when)  # never save what is lost
         leader_does(split.group, lambda: save_checkpoint(path, at))
 
     def _claim(self, stack: ExitStack) -> None:

@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-from ..errors import InvalidInput
+from ..checks import check_count
 
 _LENGTH = 20_000  # numbers of a pass: they fit into a core's own cache
 
@@ -27,11 +27,8 @@ class SlowData:
     """
 
     def __init__(self, examples: int, passes: int = 2) -> None:
-        if examples < 1 or passes < 0:
-            raise InvalidInput(
-                "expected at least 1 example and 0 or more passes, got "
-                f"{examples!r} and {passes!r}"
-            )
+        check_count("examples", examples)
+        check_count("passes", passes, least=0)
         self.examples, self.passes = examples, passes
 
     def __len__(self) -> int:

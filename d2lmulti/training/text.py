@@ -11,6 +11,7 @@ from importlib.resources import files
 
 import numpy as np
 
+from ..checks import check_count
 from ..errors import InvalidInput
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz \n.,:;?!'\""
@@ -53,11 +54,7 @@ def cut_pieces(text: str, length: int) -> tuple[np.ndarray, np.ndarray]:
     `InvalidInput` unless there are at least ten pieces.
     """
     longest = (len(text) - 1) // 10
-    if not 1 <= length <= longest:
-        raise InvalidInput(
-            f"expected pieces of 1 to {longest} characters of a text of {len(text)}, "
-            f"got {length}; use shorter pieces"
-        )
+    check_count("length", length, most=longest)
     ids = encode(text)
     n = (len(ids) - 1) // length
     X, y = ids[: n * length], ids[1 : n * length + 1]

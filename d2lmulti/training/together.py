@@ -7,15 +7,19 @@ history. All of it goes as short texts, which no ledger counts.
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+import numpy as np
 
 from ..backends import backend_of
 from ..backends.protocol import Tensor
 from ..cluster.ledger import Ledger
 from ..comm.group import Group
 from ..comm.patience import RankGone
+from ..errors import Diverged
 
 
 def everyones(group: Group, value: Any) -> list[Any]:
@@ -59,9 +63,12 @@ def add_up(loss: float, losses: Iterable[float]) -> float:
 class Tally:
     """Losses, seconds and bytes of an epoch, those of all processes together."""
 
-    def __init__(self, group: Group, moved: Ledger) -> None:
+    def __init__(self, group: Group, moved: Ledger, epoch: int, step: int) -> None:
         self.group, self.moved = group, moved
+        self.epoch, self.step = epoch, step  # where the run stands, both from 0
         self.losses: list[list[Tensor]] = []  # one list a step
+        self.targets: list[int] = []  # how many they are summed over, in all processes
+        self.finite: float | None = None  # the last loss that was
         self.began = time.perf_counter()
 
     def settle(self, loss: float) -> tuple[float, float, int]:
@@ -69,19 +76,55 @@ class Tally:
 
         The sum takes the losses in the same order as in one process: step by step, and
         in each step rank by rank. Of messages each process counts those it received.
+        Raises `Diverged` for a loss that is not finite.
         """
         steps = [
             [float(backend_of(part).numpy(part)) for part in step]
             for step in self.losses
         ]
         self.losses.clear()
-        seconds = time.perf_counter() - self.began
-        if not self.group.spread:
-            loss = add_up(loss, (x for step in steps for x in step))
-            return loss, seconds, self.moved.bytes
-        received = self.moved.received
-        mine = sum(received[rank] for rank in self.group.local_ranks)
-        told = everyones(self.group, [steps, seconds, mine])
-        ordered = zip(*(theirs for theirs, _, _ in told), strict=True)
-        loss = add_up(loss, (x for step in ordered for part in step for x in part))
-        return loss, max(s for _, s, _ in told), sum(count for *_, count in told)
+        seconds, count = time.perf_counter() - self.began, self.moved.bytes
+        if self.group.spread:
+            received = self.moved.received
+            mine = sum(received[rank] for rank in self.group.local_ranks)
+            told = everyones(self.group, [steps, seconds, mine])
+            ordered = zip(*(theirs for theirs, _, _ in told), strict=True)
+            steps = [[x for part in step for x in part] for step in ordered]
+            seconds = max(theirs for _, theirs, _ in told)
+            count = sum(theirs for *_, theirs in told)
+        self._check(steps)
+        return add_up(loss, (x for step in steps for x in step)), seconds, count
+
+    def _check(self, steps: list[list[float]]) -> None:
+        """Stop at the first loss that is not finite."""
+        for step, targets in zip(steps, self.targets, strict=True):
+            mean = add_up(0.0, step) / targets
+            self.step += 1
+            if not math.isfinite(mean):
+                before = "there was none before"
+                if self.finite is not None:
+                    before = f"the last one before was {self.finite:.4g}"
+                raise Diverged(
+                    f"expected a finite loss, got {mean} in epoch {self.epoch + 1}, "
+                    f"step {self.step}; {before}. Try a learning rate of a tenth, and "
+                    "look for very large numbers in the data"
+                )
+            self.finite = mean
+        self.targets.clear()
+
+
+def check_weights(replicas: Sequence[Sequence[Tensor]], when: str) -> None:
+    """Raise `Diverged` for a weight that is not finite."""
+    first = replicas[0] if replicas else ()
+    check_state((backend_of(p).numpy(p) for p in first), when)
+
+
+def check_state(arrays: Iterable[np.ndarray], when: str) -> None:
+    """Raise `Diverged` for a number of the run's state that is not finite."""
+    for i, array in enumerate(arrays):
+        if not np.isfinite(array).all():
+            raise Diverged(
+                f"expected finite numbers, got nan or inf in array {i} of parameters "
+                f"and optimizer state {when}, though the losses were finite; try a "
+                "learning rate of a tenth"
+            )

@@ -149,7 +149,7 @@ CAUSES: dict[str, tuple[Callable[[Backend], object], str, str, str]] = {
     ),
     "a step with fewer replicas than devices": (
         lambda B: step(B, k=3),
-        "one list of parameters per device", "got 2", "get_params",
+        "one list of tensors per device", "got 2", "get_params",
     ),
     "a step with too few examples": (
         lambda B: step(B, examples=1), "cannot split 1", "2 devices", "fewer devices",
@@ -173,17 +173,17 @@ CAUSES: dict[str, tuple[Callable[[Backend], object], str, str, str]] = {
         lambda B: quick(B, batch_size=0), "at least 1", "0", "batch",
     ),
     "no epochs": (
-        lambda B: quick(B, epochs=0), "at least 1 epoch", "got 0", "epoch",
+        lambda B: quick(B, epochs=0), "whole number", "got 0", "as epochs",
     ),
     "an unknown dtype": (
-        lambda B: quick(B, dtype="float16"), "float32 or float64", "'float16'", "dtype",
+        lambda B: quick(B, dtype="float16"), "one of float32", "'float16'", "dtype",
     ),
     "a last batch smaller than the devices": (
         lambda B: quick(B, num_gpus=30, batch_size=128),
         "last batch of every epoch", "fewer than 30", "another batch size",
     ),
     "an evaluation with fewer replicas than devices": (
-        lambda B: trained(B, 3, 6, 6), "one list of parameters", "got 2", "3 devices",
+        lambda B: trained(B, 3, 6, 6), "one list of tensors", "got 2", "3 devices",
     ),
     "an evaluation with fewer labels than examples": (
         lambda B: trained(B, 2, 6, 5), "as many labels", "5 labels", "6 examples",

@@ -136,8 +136,8 @@ def test_where_things_live(B: Backend) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"num_clones": 0}, "num_clones of at least 1, got 0"),
-        ({"num_ps_tasks": -1}, "num_ps_tasks of at least 0, got -1"),
+        ({"num_clones": 0}, "as num_clones, got 0"),
+        ({"num_ps_tasks": -1}, "as num_ps_tasks, got -1"),
         ({"num_replicas": 2}, "num_ps_tasks of at least 1 for 2 replicas"),
         ({"replica_id": 1}, "replica_id below num_replicas = 1, got 1"),
     ],
@@ -151,11 +151,11 @@ def test_what_a_step_refuses(B: Backend) -> None:
     config = DeploymentConfig(3, backend=B.name)
     with pytest.raises(InvalidInput, match="cannot split 2 examples over 3 devices"):
         train_clones(*batch(B, 2), params_of(B), config, 0.1, model=SMALL)
-    with pytest.raises(InvalidInput, match="clones or examples as scale, got 'mean'"):
+    with pytest.raises(InvalidInput, match="clones, examples as scale, got 'mean'"):
         train_clones(*batch(B, 8), params_of(B), config, 0.1, model=SMALL, scale="mean")
     with pytest.raises(InvalidInput, match="a model of weights only, got lenet_bn"):
         train_clones(
             *batch(B, 8), params_of(B), config, 0.1, model=get_model("lenet_bn")
         )
-    with pytest.raises(InvalidInput, match="a clone from 0 to 2, got 3"):
+    with pytest.raises(InvalidInput, match="from 0 to 2 as clone, got 3"):
         config.clone_device(3)

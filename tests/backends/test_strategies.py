@@ -90,7 +90,7 @@ REFUSED = {
         {"strategy": "model", "num_gpus": 2, "stages": 1}, "1 stages for 2 devices",
     ),
     "no stages": (
-        {"strategy": "model", "num_gpus": 2, "stages": 0}, "at least 1 stage",
+        {"strategy": "model", "num_gpus": 2, "stages": 0}, "as stages, got 0",
     ),
     "what does not divide": (
         {"strategy": "layer", "num_gpus": 3}, "dense 1.*3 devices",

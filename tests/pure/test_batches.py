@@ -100,10 +100,10 @@ def test_batch_count_is_the_quotient_rounded_up(n: int, batch_size: int) -> None
 
 X, Y = numbered(5)
 BAD = {
-    "no batch size": (lambda: batches(X, Y, 0), "at least 1 as batch size, got 0"),
-    "a negative one": (lambda: batches(X, Y, -2), "at least 1 as batch size, got -2"),
+    "no batch size": (lambda: batches(X, Y, 0), "at least 1 as batch_size, got 0"),
+    "a negative one": (lambda: batches(X, Y, -2), "at least 1 as batch_size, got -2"),
     "half an example": (lambda: batches(X, Y, 2.5), "whole number .* got 2.5"),
-    "a truth value": (lambda: batches(X, Y, True), "batch size, got True"),
+    "a truth value": (lambda: batches(X, Y, True), "batch_size, got True"),
     "a negative seed": (lambda: batches(X, Y, 2, -1), "at least 0 as seed, got -1"),
     "no seed": (lambda: batches(X, Y, 2, None), "as seed, got None"),
     "a negative epoch": (
@@ -115,7 +115,7 @@ BAD = {
     "a list": (lambda: batches([1, 2], Y[:2], 2), "X as a NumPy array .* got list"),
     "a single label": (lambda: batches(X, np.array(3), 2), "y as a NumPy array"),
     "counting nothing": (lambda: batch_count(0, 4), "number of examples, got 0"),
-    "counting by nothing": (lambda: batch_count(4, 0), "batch size, got 0"),
+    "counting by nothing": (lambda: batch_count(4, 0), "batch_size, got 0"),
 }
 
 

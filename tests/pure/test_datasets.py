@@ -52,7 +52,7 @@ def test_the_first_examples_are_the_first_and_the_test_set_stays(own_set: Path) 
     np.testing.assert_array_equal(small.train_y, data.train_y[:7])
     assert small.test_X is data.test_X
     for n in (0, -1, 31):
-        with pytest.raises(InvalidInput, match=f"expected 1 to 30 .* got {n}"):
+        with pytest.raises(InvalidInput, match=f"from 1 to 30 as n, got {n}"):
             data.first(n)
 
 

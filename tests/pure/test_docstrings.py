@@ -46,12 +46,12 @@ def test_ids_spell_the_pieces_and_repeat() -> None:
 
 @pytest.mark.parametrize("length", [7, 0, 8.0])
 def test_pieces_too_short_are_refused(length: object) -> None:
-    with pytest.raises(InvalidInput, match="pieces of at least 8 words"):
+    with pytest.raises(InvalidInput, match="at least 8 as length, got"):
         read_docstrings(length)  # type: ignore[arg-type]
 
 
 def test_a_vocabulary_too_small_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="vocabulary of at least 3, got 2"):
+    with pytest.raises(InvalidInput, match="at least 3 as words, got 2"):
         docstrings(2)
 
 

@@ -36,5 +36,5 @@ def test_it_ends_like_a_sequence():
 
 @pytest.mark.parametrize(("examples", "passes"), [(0, 1), (1, -1)])
 def test_nothing_to_prepare_is_refused(examples, passes):
-    with pytest.raises(InvalidInput, match=f"got {examples} and {passes}"):
+    with pytest.raises(InvalidInput, match="got (0|-1)"):
         SlowData(examples, passes)
