@@ -1,8 +1,8 @@
 """Fashion-MNIST: where its four files lie, and how they get there.
 
 Files already in the data folder are used as they are, also a smaller set of one's own:
-gzip's checksum, the IDX header and the counts must be right, the published checksums
-need not. What is downloaded must match those. The two are never mixed.
+gzip's checksum, the IDX header and the counts must be right, the SHA-256 need not. What
+is downloaded must have that of the published files. The two are never mixed.
 Source: H. Xiao, K. Rasul, R. Vollgraf, "Fashion-MNIST", 2017 (MIT licence).
 """
 
@@ -30,11 +30,19 @@ CLASSES = (
     "ankle boot",
 )
 URL = "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/"
-MD5 = {  # published by its authors
-    "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-    "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
-    "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
-    "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+SHA256 = {
+    "train-images-idx3-ubyte.gz": (
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"
+    ),
+    "train-labels-idx1-ubyte.gz": (
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"
+    ),
+    "t10k-images-idx3-ubyte.gz": (
+        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"
+    ),
+    "t10k-labels-idx1-ubyte.gz": (
+        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"
+    ),
 }
 
 
@@ -71,7 +79,7 @@ def find_files() -> Path:
     if not _present(home) and _present(own):
         home = own
     present = _present(home)
-    missing = [name for name in MD5 if name not in present]
+    missing = [name for name in SHA256 if name not in present]
     if missing:
         _check_published(home, present, missing)
     for name in missing:
@@ -97,15 +105,15 @@ def data_folder() -> Path:
 
 
 def _present(folder: Path) -> list[str]:
-    return [name for name in MD5 if (folder / name).exists()]
+    return [name for name in SHA256 if (folder / name).exists()]
 
 
 def _check_published(folder: Path, present: list[str], missing: list[str]) -> None:
     """Refuse to complete a set of somebody's own with files of the published one."""
     import pooch
 
-    sums = {name: pooch.file_hash(folder / name, "md5") for name in present}
-    own = [name for name in present if sums[name] != MD5[name]]
+    sums = {name: pooch.file_hash(folder / name) for name in present}
+    own = [name for name in present if sums[name] != SHA256[name]]
     if own:
         raise DataUnavailable(
             f"expected four files in {folder}, but {', '.join(missing)} is missing and "
@@ -124,18 +132,18 @@ def _download(folder: Path, name: str) -> None:
         with progress(1, "B", name) as bar:
             download = pooch.HTTPDownloader(progressbar=bar)
             pooch.retrieve(
-                URL + name, f"md5:{MD5[name]}", name, folder, downloader=download
+                URL + name, SHA256[name], name, folder, downloader=download
             )
     except OSError as error:  # no network, no such page, no room, no permission
         raise DataUnavailable(
             f"expected {name} in {folder} or a download from {URL}, got "
             f"{type(error).__name__}: {error}; try again with a network, or put "
-            f"{', '.join(MD5)} there by hand, or set D2LMULTI_DATA to their folder"
+            f"{', '.join(SHA256)} there by hand, or set D2LMULTI_DATA to their folder"
         ) from error
     except ValueError as error:  # pooch has thrown the file away
         raise DataCorrupt(
-            f"{URL}{name} is not the published file, expected md5 {MD5[name]}: {error} "
-            f"Try again, or put a good copy into {folder} by hand"
+            f"{URL}{name} is not the published file, expected SHA-256 {SHA256[name]}: "
+            f"{error} Try again, or put a good copy into {folder} by hand"
         ) from error
     finally:
         log.disabled = was

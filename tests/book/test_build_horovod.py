@@ -4,7 +4,6 @@ import sys
 
 import build_horovod
 import pytest
-from book.notebooks import ROOT
 from build_horovod import CannotBuild
 
 VERSIONS = {"torch": "2.13.0", "mxnet": "1.9.1"}
@@ -199,20 +198,3 @@ def test_the_full_set_up_is_named_where_a_framework_is_missing(monkeypatch):
     monkeypatch.setattr(build_horovod.metadata, "version", none)
     with pytest.raises(CannotBuild, match="torch is not installed here.*make setup"):
         build_horovod.frameworks_installed()
-
-
-@pytest.mark.parametrize(
-    ("beside", "forgiving"),
-    [("tensorflow", True), ("tensorflow horovod", False), ("", True)],
-)
-def test_only_beside_makes_it_an_error(beside, forgiving):
-    """What `make test` runs: nothing optional stops the tests."""
-    make = build_horovod.shutil.which("make")
-    if not make:
-        pytest.skip("needs make")
-    command = [make, "-n", "if-horovod", f"BESIDE={beside}", f"PYTHON={sys.executable}"]
-    told = build_horovod.subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    (line,) = [line for line in told.splitlines() if "build_horovod" in line]
-    assert ("--if-possible" in line) == forgiving

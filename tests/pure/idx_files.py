@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from d2lmulti.training.fashion_mnist import MD5
+from d2lmulti.training.fashion_mnist import SHA256
 
-TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS = MD5
+TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS = SHA256
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -22,7 +22,7 @@ def idx(array: np.ndarray) -> bytes:
 def write_set(folder: Path, train: int = 30, test: int = 10) -> Path:
     """Write a small Fashion-MNIST: image i is grey i, its label i % 10."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, n in zip(MD5, (train, train, test, test), strict=True):
+    for name, n in zip(SHA256, (train, train, test, test), strict=True):
         number = np.arange(n)
         images = np.broadcast_to(number[:, None, None], (n, 28, 28))
         content = idx(images if "images" in name else number % 10)

@@ -30,8 +30,8 @@ def published(
     """A web server with the files, whose checksums count as the published ones."""
     source = write_set(tmp_path / "published")
     sums = {
-        name: hashlib.md5((source / name).read_bytes()).hexdigest()
-        for name in fashion_mnist.MD5
+        name: hashlib.sha256((source / name).read_bytes()).hexdigest()
+        for name in fashion_mnist.SHA256
     }
 
     class Quiet(SimpleHTTPRequestHandler):
@@ -41,7 +41,7 @@ def published(
     handler = partial(Quiet, directory=str(source))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
-        monkeypatch.setattr(fashion_mnist, "MD5", sums)
+        monkeypatch.setattr(fashion_mnist, "SHA256", sums)
         url = f"http://127.0.0.1:{server.server_port}/"
         monkeypatch.setattr(fashion_mnist, "URL", url)
         yield source
@@ -110,7 +110,7 @@ def test_missing_files_are_downloaded_once(
 ) -> None:
     first = load("fashion_mnist")
     home = data_folder / "fashion_mnist"
-    assert sorted(path.name for path in home.iterdir()) == sorted(fashion_mnist.MD5)
+    assert sorted(path.name for path in home.iterdir()) == sorted(fashion_mnist.SHA256)
     monkeypatch.setattr(fashion_mnist, "URL", "http://127.0.0.1:9/")
     again = load("fashion_mnist")
     assert np.array_equal(first.train_X, again.train_X)
@@ -152,7 +152,7 @@ def test_without_a_network_it_says_where_to_put_the_files(data_folder: Path) -> 
         load("fashion_mnist")
     message = str(caught.value)
     assert str(data_folder / "fashion_mnist") in message
-    assert all(name in message for name in (fashion_mnist.URL, *fashion_mnist.MD5))
+    assert all(name in message for name in (fashion_mnist.URL, *fashion_mnist.SHA256))
     assert "by hand, or set D2LMULTI_DATA" in message
 
 
