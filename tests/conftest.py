@@ -54,13 +54,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print which tests noticed which seeded bug (tests/bugs)."""
+    """Print which tests noticed which seeded bug, and what became of fuzzed files."""
     passed = terminalreporter.getreports("passed")
-    found = [v for report in passed for k, v in report.user_properties if k == "bug"]
-    if found:
+    said = [item for report in passed for item in report.user_properties]
+    if found := sorted(value for key, value in said if key == "bug"):
         terminalreporter.section("seeded bugs -> the first tests that turned red")
-        for bug, tests in sorted(found):
+        for bug, tests in found:
             terminalreporter.write_line(f"{bug}\n    {', '.join(tests)}")
+    if counts := sorted(value for key, value in said if key == "fuzzed"):
+        terminalreporter.section("fuzzed files")
+        for line in counts:
+            terminalreporter.write_line(line)
 
 
 def _is_required(name: str) -> bool:

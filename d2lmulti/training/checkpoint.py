@@ -19,12 +19,18 @@ import numpy as np
 
 from ..checks import check_path
 from ..errors import DataCorrupt, DataUnavailable, InvalidInput
-from .checkpoint_fields import check_about, check_arrays, parse_about
+from .checkpoint_fields import (
+    check_about,
+    check_arrays,
+    from_table,
+    parse_about,
+    to_table,
+)
 from .files import write_atomically
 from .npz import Unreadable, read_npz, write_npz
 
 FORMAT = 2  # 1 had no seal
-_GROUPS = ("params", "state", "buffers")
+_GROUPS = ("epochs", "params", "state", "buffers")
 
 
 @dataclass
@@ -78,13 +84,15 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
     try:
         check_about(about)
         check_arrays(arrays, about["settings"]["dtype"])
+        table = to_table(checkpoint.epochs)
+        from_table(table, checkpoint.epoch)
     except Unreadable as error:
         raise InvalidInput(
             f"cannot save this run to {os.fspath(path)}, because {error}; the file "
             "there is as it was"
         ) from error
     text = json.dumps(about).encode()
-    members = {"about": np.frombuffer(text, np.uint8)}
+    members = {"about": np.frombuffer(text, np.uint8), "epochs": table}
     members |= dict(zip(_names(about["counts"]), arrays, strict=True))
     write_atomically(path, lambda f: write_npz(f, "checkpoint", FORMAT, members))
 
@@ -103,6 +111,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
             arrays = read_npz(file, "checkpoint", FORMAT)
         about = parse_about(arrays.pop("about", None))
         counts = about.pop("counts")
+        epochs = from_table(arrays.pop("epochs", None), about["epoch"])
         sizes = [counts["params"], counts["state"], *counts["buffers"]]
         # The number first: a list of all names may be too long for this world.
         if sum(sizes) != len(arrays) or list(arrays) != _names(counts):
@@ -120,7 +129,9 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         ) from error
     rest = iter(arrays.values())
     params, state, *buffers = ([*islice(rest, count)] for count in sizes)
-    return Checkpoint(**about, params=params, state=state, buffers=buffers)
+    return Checkpoint(
+        **about, epochs=epochs, params=params, state=state, buffers=buffers
+    )
 
 
 def _names(counts: dict[str, Any]) -> list[str]:

@@ -18,7 +18,8 @@ from .npz import Unreadable
 
 # What must be the same in the run that goes on; the rest is free.
 FIXED = ("model", "dataset", "dtype", "batch_size", "seed", "optimizer")
-_TEXT_BYTES = 2**24  # some 100,000 epochs
+_TEXT_BYTES = 2**20  # for what hostile text takes in memory is far more
+_EPOCHS = 2**20
 
 Rule = Callable[[Any], bool]
 
@@ -46,10 +47,6 @@ def check_about(about: Any) -> None:
     for name, rule in _RULES.items():
         if not rule(about[name]):
             raise Unreadable(f"its {name} cannot be {brief(about[name])}")
-    if about["epoch"] != len(about["epochs"]):
-        raise Unreadable(
-            f"it stands after {about['epoch']} epochs and has {len(about['epochs'])}"
-        )
     begun = about["loss"], about["seconds"], about["bytes_moved"]
     if about["step"] == 0 and any(begun):
         raise Unreadable("no step of its epoch was taken, and it has a loss of it")
@@ -60,6 +57,27 @@ def check_arrays(arrays: Sequence[np.ndarray], dtype: str) -> None:
     for array in arrays:
         if array.dtype != np.dtype(dtype):
             raise Unreadable(f"an array is of {array.dtype}, in a run of {dtype}")
+
+
+def to_table(epochs: Sequence[Mapping[str, Any]]) -> np.ndarray:
+    """Make a table of the finished epochs, one row each; refuse what is no epoch."""
+    for i, epoch in enumerate(epochs):
+        if not _fits(epoch, _EPOCH):
+            raise Unreadable(f"its epoch {i} cannot be {brief(epoch)}")
+    rows = [[epoch[name] for name in _EPOCH] for epoch in epochs]
+    return np.array(rows, np.float64).reshape(-1, len(_EPOCH))
+
+
+def from_table(table: np.ndarray | None, epochs: int) -> list[dict[str, Any]]:
+    """Read the finished epochs from their table, of which there must be so many."""
+    if epochs > _EPOCHS or table is None or table.shape != (epochs, len(_EPOCH)):
+        raise Unreadable(f"the history of its {epochs} epochs is not in it")
+    found = [dict(zip(_EPOCH, row, strict=True)) for row in table.tolist()]
+    for epoch in found:
+        whole = epoch["bytes_moved"].is_integer()
+        epoch["bytes_moved"] = int(epoch["bytes_moved"]) if whole else None
+    to_table(found)
+    return found
 
 
 def _short_int(digits: str) -> int:
@@ -125,7 +143,7 @@ _EPOCH: dict[str, Rule] = {
     "loss": _is_finite,
     "accuracy": _is_share,
     "seconds": _is_time,
-    "bytes_moved": _is_count,
+    "bytes_moved": lambda value: _is_count(value) and value < 2**53,  # exact as a float
 }
 _COUNTS: dict[str, Rule] = {
     "params": _is_count,
@@ -136,7 +154,6 @@ _RULES: dict[str, Rule] = {
     "settings": _are_settings,
     "epoch": _is_count,
     "step": _is_count,
-    "epochs": _are(lambda value: _fits(value, _EPOCH)),
     "loss": _is_finite,
     "seconds": _is_time,
     "bytes_moved": _is_count,

@@ -13,6 +13,7 @@ from d2lmulti import load, train
 from d2lmulti.errors import DataCorrupt, InvalidInput
 from d2lmulti.optimizers import SGD, Adam
 from d2lmulti.training.checkpoint import load_checkpoint
+from d2lmulti.training.locks import held_alone
 from d2lmulti.training.strategies import DataParallel
 
 
@@ -119,9 +120,7 @@ def test_on_other_devices_and_strategies_it_goes_on_up_to_rounding(
     whole = run(framework, digits, 1, optimizer=optimizer)
     for i, split in enumerate(ELSEWHERE):
         path = tmp_path / f"{i}.npz"
-        interrupted(
-            monkeypatch, framework, digits, path, 4, 2, optimizer=optimizer
-        )
+        interrupted(monkeypatch, framework, digits, path, 4, 2, optimizer=optimizer)
         again = run(
             framework, digits, checkpoint=path, resume=True, optimizer=optimizer,
             **split,
@@ -168,9 +167,7 @@ def saved(reference, digits, tmp_path):
     return path
 
 
-def test_a_full_disk_leaves_the_last_checkpoint(
-    reference, digits, saved, monkeypatch
-):
+def test_a_full_disk_leaves_the_last_checkpoint(reference, digits, saved, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -212,6 +209,7 @@ REFUSED = {
     "another optimizer": ({"optimizer": "adam"}, "optimizer 'sgd'.*got 'adam'"),
     "no momentum": ({"momentum": 0.0}, "0 arrays.*got 4.*momentum"),
     "no steps": ({"save_every": 0}, "at least 1 as save_every, got 0"),
+    "a file that is there": ({"resume": False}, "is there; go on from it with resume"),
     "no file": ({"checkpoint": None}, "checkpoint='run.npz'"),
 }
 
@@ -225,3 +223,19 @@ def test_what_does_not_go_on_is_refused(reference, digits, saved, cause):
         del settings["dataset"]
     with pytest.raises(InvalidInput, match=message):
         run(reference, digits, **settings)
+
+
+def test_what_is_refused_is_not_touched(reference, digits, saved, monkeypatch):
+    stop_after(monkeypatch, 0)  # no step, or it would be killed
+    before = saved.read_bytes()
+    for settings in ({}, {"model": "deep_mlp", "resume": True}):
+        with pytest.raises(InvalidInput):
+            run(reference, digits, checkpoint=saved, **settings)
+    unchanged = saved.read_bytes() == before
+    assert unchanged and os.listdir(saved.parent) == [saved.name]
+
+
+def test_a_second_run_on_the_same_file_is_refused(reference, digits, saved):
+    with held_alone(saved), pytest.raises(InvalidInput, match=f" {os.getpid()} on "):
+        run(reference, digits, checkpoint=saved, resume=True)
+    run(reference, digits, checkpoint=saved, resume=True)

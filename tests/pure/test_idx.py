@@ -123,6 +123,13 @@ def test_a_pipe_is_not_waited_for(own_set: Path) -> None:
         load("fashion_mnist")
 
 
+def test_a_file_larger_than_any_is_not_read(own_set: Path) -> None:
+    with (own_set / TRAIN_IMAGES).open("r+b") as file:
+        file.truncate(2**38)
+    with pytest.raises(DataCorrupt, match="a gzip file of at most 134217728 bytes"):
+        load("fashion_mnist")
+
+
 @given(
     shape=st.lists(st.integers(0, 6), min_size=1, max_size=4), seed=st.integers(0, 99)
 )
