@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from types import ModuleType
 from typing import Any
 
 from ..checks import check_choice
@@ -16,12 +17,12 @@ from ..errors import BackendNotInstalled, InvalidInput
 from .hidden import uncollected
 from .protocol import Backend
 
-# name -> (module in this package, start of its tensors' module names, what to install)
+# name -> (its module, start of its tensors' module names, what to install)
 _BACKENDS = {
-    "torch": ("pytorch", "torch", "torch"),
-    "mxnet": ("mxnet", "mxnet", "'mxnet==1.9.1' 'numpy<1.24'"),
-    "paddle": ("paddle", "paddle", "paddlepaddle"),
-    "numpy": ("numpy", __name__ + ".tape", "numpy"),
+    "torch": (f"{__name__}.pytorch", "torch", "torch"),
+    "mxnet": (f"{__name__}.mxnet", "mxnet", "'mxnet==1.9.1' 'numpy<1.24'"),
+    "paddle": (f"{__name__}.paddle", "paddle", "paddlepaddle"),
+    "numpy": (f"{__name__}.numpy", f"{__name__}.tape", "numpy"),
 }
 # A framework that crashes the process when it is loaded after another.
 _NEVER_AFTER = {"mxnet": "tensorflow"}
@@ -70,7 +71,7 @@ def get_backend(name: str | None = None) -> Backend:
     module, _, package = _BACKENDS[key]
     try:
         with uncollected():
-            return importlib.import_module(f"{__name__}.{module}")
+            return importlib.import_module(module)
     except Exception as error:  # MXNet on NumPy 2 ends in an AttributeError, for one
         raise BackendNotInstalled(
             f"expected the framework behind the backend {key!r}, but this Python "
@@ -79,6 +80,25 @@ def get_backend(name: str | None = None) -> Backend:
             "exist) or choose another backend, by its name or with D2LMULTI_BACKEND: "
             "`numpy` needs no framework"
         ) from error
+
+
+def register_backend(name: str, module: ModuleType) -> None:
+    """Make a module of one's own a backend, which owns the tensors of its `Tensor`.
+
+    It holds those verbs of `protocol.py` that what it runs will call. Raises
+    `InvalidInput` for another backend's name and for a module without that class.
+    """
+    if name in _BACKENDS and _BACKENDS[name][0] != module.__name__:
+        raise InvalidInput(
+            f"expected a name that no backend has, got {name!r}; choose another"
+        )
+    tensor = getattr(module, "Tensor", None)
+    if not isinstance(tensor, type):
+        raise InvalidInput(
+            f"expected a module with a class Tensor, got {module.__name__} without; "
+            "backend_of(x) knows the owner of x by its class"
+        )
+    _BACKENDS[name] = (module.__name__, tensor.__module__, module.__name__)
 
 
 def backend_of(x: Any) -> Backend:
@@ -90,8 +110,7 @@ def backend_of(x: Any) -> Backend:
         owner = cls.__module__
         for module, prefix, _ in _BACKENDS.values():
             if owner == prefix or owner.startswith(prefix + "."):
-                loaded = sys.modules.get(f"{__name__}.{module}")
-                backend = loaded or importlib.import_module(f"{__name__}.{module}")
+                backend = sys.modules.get(module) or importlib.import_module(module)
                 if isinstance(x, backend.Tensor):  # not a layer, a device or a dtype
                     return backend
     raise InvalidInput(

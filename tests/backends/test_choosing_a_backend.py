@@ -3,15 +3,18 @@
 import importlib.util
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
 
+from d2lmulti import backends
 from d2lmulti.backends import (
     backend_names,
     backend_of,
     framework_names,
     get_backend,
+    register_backend,
 )
 from d2lmulti.errors import BackendNotInstalled, InvalidInput
 
@@ -79,9 +82,7 @@ def test_tensorflow_computes_beside_the_frameworks(load):
 
 @pytest.mark.parametrize("name", ["jax", "", "Torch", "torch ", 3, [], ("torch",)])
 def test_an_unknown_name_is_refused(name):
-    with pytest.raises(
-        InvalidInput, match="torch, mxnet, paddle, numpy as backend"
-    ):
+    with pytest.raises(InvalidInput, match="torch, mxnet, paddle, numpy as backend"):
         get_backend(name)
 
 
@@ -171,3 +172,42 @@ except ValueError: pass
 print([m for m in ("torch", "mxnet", "paddle") if m in sys.modules])
 """
     assert run_python(code).stdout.strip() == "[]"
+
+
+# -- a backend of one's own ------------------------------------------------------------
+
+
+class OwnTensor:
+    def __init__(self, value):
+        self.value = value
+
+
+@pytest.fixture
+def own(monkeypatch):
+    module = types.ModuleType("backend_of_ones_own")
+    module.Tensor, module.name = OwnTensor, "own"
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(backends, "_BACKENDS", dict(backends._BACKENDS))
+    return module
+
+
+def test_a_module_of_ones_own_owns_its_tensors(own):
+    with pytest.raises(InvalidInput, match="expected a tensor of"):
+        backend_of(OwnTensor(1))
+    for _ in range(2):  # a cell may run again
+        register_backend("own", own)
+    assert backend_of(OwnTensor(1)) is own
+    assert get_backend("own") is own
+
+
+@pytest.mark.parametrize("name", ["torch", "numpy"])
+def test_a_name_that_is_taken_is_refused(own, name):
+    with pytest.raises(InvalidInput, match=f"a name that no backend has, got '{name}'"):
+        register_backend(name, own)
+    assert get_backend("numpy") is not own
+
+
+def test_a_module_without_tensors_is_refused(own):
+    del own.Tensor
+    with pytest.raises(InvalidInput, match="with a class Tensor, got backend_of_ones"):
+        register_backend("own", own)
