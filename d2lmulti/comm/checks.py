@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..backends import backend_of
+from ..backends.overlap import find_overlap
+from ..checks import check_choice, check_list
 from ..errors import InvalidInput
 from .agreement import check_same
 
@@ -41,8 +43,7 @@ def check_rows(data: Sequence[Any]) -> None:
 
 def check_op(op: str, x: Any) -> None:
     """Refuse an unknown operation, and a mean where there are no fractions."""
-    if op not in ("sum", "mean", "max"):
-        raise InvalidInput(f"expected sum, mean or max as op, got {op!r}")
+    check_choice("op", op, ("sum", "mean", "max"))
     dtype = backend_of(x).dtype_of(x)
     if op == "mean" and not dtype.startswith("float"):
         raise InvalidInput(
@@ -52,14 +53,8 @@ def check_op(op: str, x: Any) -> None:
 
 
 def _check_list(data: Sequence[Any]) -> None:
-    if not isinstance(data, (list, tuple)) or not data:
-        came = (
-            "an empty one" if isinstance(data, (list, tuple)) else type(data).__name__
-        )
-        raise InvalidInput(
-            f"expected a list with one tensor per device, got {came}; pass "
-            "[tensor of rank 0, tensor of rank 1, ...]"
-        )
+    cure = "pass [tensor of rank 0, tensor of rank 1, ...]"
+    check_list("data", data, "tensors, one per device", cure=cure)
     backends = [backend_of(x) for x in data]
     if any(B is not backends[0] for B in backends):
         check_same(
@@ -67,23 +62,13 @@ def _check_list(data: Sequence[Any]) -> None:
             "tensors of one framework",
             "convert with B.array(other.numpy(x))",
         )
-    if len(data) > 1 and _share_storage(data):  # looking waits for pending work
+    shared = find_overlap(data) if len(data) > 1 else None
+    if shared:
         raise InvalidInput(
-            "expected a tensor of its own for every rank, got one tensor twice; give "
-            "each device its own copy with get_params or B.copy_to"
+            "expected a tensor of its own for every rank, got entries "
+            f"{shared[0]} and {shared[1]}, which share memory; give each device its "
+            "own copy with get_params or B.copy_to"
         )
-
-
-def _share_storage(data: Sequence[Any]) -> bool:
-    """Tell whether two entries are one tensor, or two handles on one (a gradient's)."""
-    B = backend_of(data[0])
-    memories = [B.memory(x) for x in data]
-    where = [
-        id(x) if memory is None or not memory.size
-        else memory.__array_interface__["data"][0]
-        for x, memory in zip(data, memories, strict=True)
-    ]  # fmt: skip
-    return len(set(where)) < len(where)
 
 
 def _form(x: Any, shape: Sequence[int]) -> str:

@@ -40,6 +40,14 @@ def quick(B: Backend, **settings: object) -> object:
     )
 
 
+def overlapping(x: Tensor) -> list[Tensor]:
+    return [x[0:4], x[2:6]]
+
+
+def whole_and_half(x: Tensor) -> list[Tensor]:
+    return [x[3:6], x]
+
+
 def gradient_twice(B: Backend) -> list[Tensor]:
     p = replicas(B, 1)[0][0]
     return [B.grad(p), B.grad(p)]  # MXNet and Paddle make a new handle each time
@@ -103,7 +111,7 @@ CAUSES: dict[str, tuple[Callable[[Backend], object], str, str, str]] = {
         "one of star", "'snail'", "as algorithm",
     ),
     "an all-reduce of nothing": (
-        lambda B: allreduce([]), "one tensor per device", "empty", "rank 0",
+        lambda B: allreduce([]), "tensors, one per device", "empty", "rank 0",
     ),
     "an all-reduce of one tensor": (
         lambda B: allreduce(ones(B, 2)), "a list", "got", "pass [tensor",
@@ -122,10 +130,18 @@ CAUSES: dict[str, tuple[Callable[[Backend], object], str, str, str]] = {
     ),
     "one gradient twice": (
         lambda B: allreduce(gradient_twice(B)),
-        "of its own", "one tensor twice", "copy",
+        "of its own", "share memory", "copy",
     ),
     "one tensor twice": (
-        lambda B: allreduce([ones(B, 2)] * 2), "of its own", "one tensor twice", "copy",
+        lambda B: allreduce([ones(B, 2)] * 2), "of its own", "share memory", "copy",
+    ),
+    "views that overlap": (
+        lambda B: allreduce(overlapping(ones(B, 6))),
+        "of its own", "entries 0 and 1", "share memory",
+    ),
+    "a view of the whole": (
+        lambda B: allreduce(whole_and_half(ones(B, 6))),
+        "of its own", "entries 0 and 1", "share memory",
     ),
     "a batch split over nothing": (
         lambda B: split_batch(ones(B, 4, 2), labels(B, 4), []),
@@ -189,6 +205,24 @@ CAUSES: dict[str, tuple[Callable[[Backend], object], str, str, str]] = {
         lambda B: trained(B, 2, 6, 5), "as many labels", "5 labels", "6 examples",
     ),
 }  # fmt: skip
+
+
+def test_views_beside_each_other_are_summed(B: Backend) -> None:
+    x = B.array(np.arange(6.0))
+    allreduce([x[0:3], x[3:6]])
+    assert B.numpy(x).tolist() == [3.0, 5.0, 7.0] * 2
+
+
+def test_columns_that_interleave_are_refused_or_summed(B: Backend) -> None:
+    X = B.array(np.arange(12.0).reshape(3, 4))
+    columns = [X[:, 0:3], X[:, 1:4]]
+    before = B.numpy(columns[0]) + B.numpy(columns[1])
+    try:
+        allreduce(columns)
+    except D2LMultiError:
+        assert B.numpy(X).tolist() == np.arange(12.0).reshape(3, 4).tolist()
+    else:  # MXNet's are copies
+        assert (B.numpy(columns[0]) == before).all()
 
 
 @pytest.mark.parametrize("cause", CAUSES)

@@ -32,7 +32,7 @@ REFUSED = {
         r"float64 on rank 0 and \(2,\) int64 on rank 1",
     ),
     "an unknown operation": (
-        lambda B: allreduce([ones(B, 2)], op="product"), "sum, mean or max.*'product'",
+        lambda B: allreduce([ones(B, 2)], op="product"), "sum, mean, max.*'product'",
     ),
     "a mean of integers": (
         lambda B: reduce_scatter([ones(B, 2, dtype="int64")], op="mean"),
