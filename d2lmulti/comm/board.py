@@ -11,12 +11,13 @@ import mmap
 import os
 import struct
 import time
+import zlib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-# Version and beats, each written alone; then state, call, since, waits for, length.
+# Checksum and beats, each written alone; then state, call, since, waits for, length.
 _HEAD, _FORM = struct.Struct("<qq"), struct.Struct("<qqdQH")
 _START = _HEAD.size + _FORM.size
 _ROW = 512
@@ -59,7 +60,7 @@ class Board:
         self.size, self.rank = size, rank
         self._at = rank * _ROW
         self._state, self._number, self._call = STARTING, 0, ""
-        self._version = self._beats = 0
+        self._beats = 0
 
     @staticmethod
     @cache  # a row has one writer
@@ -103,15 +104,15 @@ class Board:
         at, until = rank * _ROW, 0.0
         while True:  # again, while its writer is at it
             row = self._memory[at : at + _ROW]
-            (version, _), again = _HEAD.unpack_from(row), self._memory[at : at + 8]
-            if version % 2 == 0 and again == row[:8]:
+            checksum, _ = _HEAD.unpack_from(row)
+            state, number, since, mask, length = _FORM.unpack_from(row, _HEAD.size)
+            if checksum == _checksum(row[_HEAD.size : _START + length]):
                 break
             now = time.monotonic()
             until = until or now + _PATIENCE
             if now > until:
                 break
             time.sleep(0)  # on one core, the writer needs it
-        state, number, since, mask, length = _FORM.unpack_from(row, _HEAD.size)
         waits_for = tuple(i for i in range(64) if mask >> i & 1)
         text = row[_START : _START + length].decode("utf-8", "replace")
         return Row(state, number, since, waits_for, text)
@@ -131,9 +132,12 @@ class Board:
 
     def _write(self, mask: int) -> None:
         text = self._call.encode()[: _ROW - _START]
-        at, values = self._at, (self._state, self._number, time.monotonic(), mask)
-        struct.pack_into("<q", self._memory, at, self._version + 1)
-        _FORM.pack_into(self._memory, at + _HEAD.size, *values, len(text))
-        self._memory[at + _START : at + _START + len(text)] = text
-        self._version += 2
-        struct.pack_into("<q", self._memory, at, self._version)
+        values = self._state, self._number, time.monotonic(), mask, len(text)
+        row, at = _FORM.pack(*values) + text, self._at + _HEAD.size
+        self._memory[at : at + len(row)] = row
+        struct.pack_into("<q", self._memory, self._at, _checksum(row))
+
+
+def _checksum(row: bytes) -> int:
+    """Tell a whole row from one that is being written; an empty one has none."""
+    return zlib.crc32(row) if any(row) else 0

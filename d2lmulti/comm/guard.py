@@ -57,6 +57,21 @@ def guard(folder: str, launcher: int) -> None:
         except ProcessLookupError:  # it has ended before
             continue
     shutil.rmtree(folder, ignore_errors=True)
+    remove_semaphores(Path(folder))
+
+
+def word_of(folder: Path) -> str:
+    """Give the random word in a launch's folder, which names its semaphores too."""
+    return folder.name.rpartition("-")[2]
+
+
+def remove_semaphores(folder: Path) -> None:
+    """Remove the names of semaphores that only one of two processes has opened.
+
+    Linux has them as files; on a Mac they stay until it starts anew.
+    """
+    for file in Path("/dev/shm").glob(f"sem.d2l-{word_of(folder)}-*"):
+        file.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

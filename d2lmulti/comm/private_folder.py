@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 
 from ..errors import D2LMultiError
+from .guard import remove_semaphores, word_of
 
 if sys.platform != "win32":
     import fcntl
@@ -33,7 +34,15 @@ def private_folder() -> Iterator[Path]:
     remove_leftovers(where)
     with TemporaryDirectory(prefix=_PREFIX, dir=where) as name:
         with _held(Path(name)):
-            yield Path(name)
+            try:
+                yield Path(name)
+            finally:
+                remove_semaphores(Path(name))
+
+
+def semaphore_name(file: Path) -> str:
+    """Give the beginning of names of semaphores that go with a file of the folder."""
+    return f"/d2l-{word_of(file.parent)}-{file.name.rpartition(' ')[2]}-"
 
 
 def check_private(folder: Path) -> None:
@@ -77,6 +86,7 @@ def remove_leftovers(where: Path) -> None:
             with open(folder / "lock", "ab") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
+                remove_semaphores(folder)
         except OSError:  # held, or removed by somebody else
             continue
 

@@ -8,34 +8,34 @@ Chapter: *many_machines*.
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 
 from .patience import Patience
+from .semaphore import Semaphore
 
-LINE = 64  # bytes: the ranks' counters share no cache line
+LINE = 64  # bytes: the ranks' codes share no cache line
 BLOCK = 1 << 19
-_SLOTS = 4  # see `_combine`
-
-fence = threading.Lock()  # taking it orders memory accesses, on any processor
+_SLOTS = 4  # see `_post`
 
 
 def space(ranks: int) -> int:
-    """Bytes of memory, all zeros at first, that `Slots` needs."""
+    """Bytes of memory that `Slots` needs."""
     return ranks * (LINE + _SLOTS * BLOCK)
 
 
 class Slots:
-    """The slots of all ranks."""
+    """The slots of all ranks; `name` is that of the group."""
 
     def __init__(
-        self, memory: np.ndarray, rank: int, ranks: int, patience: Patience
+        self, memory: np.ndarray, name: str, rank: int, ranks: int, patience: Patience
     ) -> None:
-        counters = memory[: ranks * LINE].reshape(ranks, LINE)
-        counters = counters.view(np.int64)
-        self._posted = counters[:, 0]  # blocks, by rank, ever
-        self._codes = counters[:, 1 : 1 + _SLOTS]  # of the calls they belong to
+        others = [other for other in range(ranks) if other != rank]
+        # A semaphore from each rank to each: how many blocks it has posted.
+        self._to = [Semaphore(f"{name}{rank}s{other}") for other in others]
+        self._from = {other: Semaphore(f"{name}{other}s{rank}") for other in others}
+        codes = memory[: ranks * LINE].reshape(ranks, LINE).view(np.int64)
+        self._codes = codes[:, :_SLOTS]  # of the calls they belong to
+        self._number = 0  # of the next block, ever
         self._slots = memory[ranks * LINE :].reshape(ranks, _SLOTS, BLOCK)
         self._rank, self._ranks, self._patience = rank, ranks, patience
 
@@ -48,12 +48,12 @@ class Slots:
             return
         step = BLOCK // x.itemsize
         blocks = [x[first : first + step] for first in range(0, x.size, step)]
-        posted = int(self._posted[self._rank])
+        first, self._number = self._number, self._number + len(blocks)
         for b in range(len(blocks) + 1):
             if b < len(blocks):
-                self._post(posted + b, blocks[b], code)
+                self._post(first + b, blocks[b], code)
             if b:
-                self._combine(posted + b - 1, blocks[b - 1], combine)
+                self._combine(first + b - 1, blocks[b - 1], combine)
 
     def _post(self, number: int, block: np.ndarray, code: int) -> None:
         # This overwrites block `number` - 4, which nobody reads any more: this rank has
@@ -61,16 +61,15 @@ class Slots:
         # number - 4.
         np.copyto(self._slot(self._rank, number, block), block)
         self._codes[self._rank, number % _SLOTS] = code + block.nbytes
-        with fence:
-            self._posted[self._rank] = number + 1
+        for semaphore in self._to:
+            semaphore.post()
 
     def _combine(self, number: int, block: np.ndarray, combine: np.ufunc) -> None:
-        for rank in range(self._ranks):
-            while self._posted[rank] <= number:
+        for rank, semaphore in self._from.items():
+            while not semaphore.take():
                 self._patience.wait(rank)
             self._patience.reset()
-        with fence:
-            slots = [self._slot(rank, number, block) for rank in range(self._ranks)]
+        slots = [self._slot(rank, number, block) for rank in range(self._ranks)]
         if np.ptp(self._codes[:, number % _SLOTS]):
             raise self._patience.in_vain()
         combine(slots[0], slots[1], out=block)

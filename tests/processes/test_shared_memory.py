@@ -12,17 +12,20 @@ from backends.compare import digest
 
 import d2lmulti
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.comm.channel import CAPACITY
+from d2lmulti.comm.channel import CELL, CELLS
 from d2lmulti.comm.engine import started
 from d2lmulti.comm.group import local_group
 from d2lmulti.comm.launch import launch
 from d2lmulti.comm.place import Place
+from d2lmulti.comm.private_folder import private_folder, semaphore_name
+from d2lmulti.comm.semaphore import Semaphore
 from d2lmulti.comm.slots import BLOCK
 from d2lmulti.comm.transports.shared_memory import connect, view
 from d2lmulti.errors import InvalidInput
 from d2lmulti.plans.allreduce import ALLREDUCE
 
 # Nothing, one element, a few, more than the channels and slots hold at once.
+CAPACITY = CELLS * CELL
 LENGTHS = [0, 1, 5, (5 * BLOCK + CAPACITY) // 8 + 3]
 RANKS = {"torch": 3, "mxnet": 2, "paddle": 2, "numpy": 4}
 
@@ -70,7 +73,8 @@ def work(backend: str) -> tuple[list[str], Any]:
     (part,) = d2lmulti.reduce_scatter([rows])
     d2lmulti.alltoall([rows])
     rest = [digest(B.numpy(x)) for x in (whole, part, rows)]
-    named = (Path(os.environ["D2LMULTI_FOLDER"]) / "memory").exists()
+    word = os.environ["D2LMULTI_FOLDER"].rpartition("-")[2]
+    named = [file.name for file in Path("/dev/shm").glob(f"sem.*{word}*")]
     return found, [rest, group.transport.tell_all("é" * rank), named]
 
 
@@ -103,3 +107,18 @@ def test_tensors_out_of_numpys_reach_are_refused(reference, monkeypatch) -> None
 def test_another_launcher_has_no_memory_to_share() -> None:
     with pytest.raises(InvalidInput, match="processes that d2lmulti.comm.launch has"):
         connect(Place(0, 2, 0, "shared_memory"))
+
+
+def test_two_ends_of_a_semaphore_count_and_leave_no_name() -> None:
+    with private_folder() as folder:
+        name = semaphore_name(folder / "meeting 7")
+        one, other = (Semaphore(f"{name}x", 2) for _ in range(2))
+        again = Semaphore(f"{name}x", 5)  # another one: the first has no name any more
+        assert [other.take() for _ in range(3)] == [True, True, False]
+        one.post()
+        assert [other.take(), one.take()] == [True, False]
+        assert again.take()
+        mine = f"sem{name.replace('/', '.')}"
+        if Path("/dev/shm").exists():
+            assert list(Path("/dev/shm").glob(f"{mine}*"))
+    assert not list(Path("/dev/shm").glob(f"{mine}*"))  # though nobody else came

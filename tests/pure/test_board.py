@@ -29,6 +29,25 @@ def test_the_row_of_a_writer_that_was_killed_can_be_read(tmp_path, monkeypatch) 
     mine, other = boards(tmp_path / "board")
     mine.set_state(RUNNING)
     mine.begin("the last call")
-    struct.pack_into("<q", mine._memory, 0, 7)  # odd: it was writing
+    struct.pack_into("<q", mine._memory, 0, 7)  # not yet that of its row
     monkeypatch.setattr(board, "_PATIENCE", 0.05)
     assert other.read(0).call == "the last call"
+
+
+def test_half_a_row_is_not_believed(tmp_path, monkeypatch) -> None:
+    mine, other = boards(tmp_path / "board")
+    mine.begin("the first call")
+    before = mine._memory[: board._ROW]
+    mine.begin("the second call")
+    after = mine._memory[: board._ROW]
+    looks = []
+
+    def look(_: object = None) -> None:  # meanwhile its writer ends
+        looks.append(other._memory[:16])
+        mine._memory[: board._ROW] = after
+
+    half = before[:40] + after[40:]  # the numbers of one, the words of the other
+    mine._memory[: board._ROW] = half
+    monkeypatch.setattr(board.time, "sleep", look)
+    row = other.read(0)
+    assert looks and (row.number, row.call) == (2, "the second call")

@@ -22,7 +22,8 @@ from .. import slots
 from ..board import Board
 from ..channel import SPACE, Channel, OtherMessage, Receiving, Sending
 from ..patience import Patience
-from ..place import Place
+from ..place import Place, meeting_place
+from ..private_folder import semaphore_name
 from . import Combine, check_native
 
 _COMBINE: dict[Combine, np.ufunc] = {"sum": np.add, "max": np.maximum}
@@ -30,38 +31,35 @@ _COMBINE: dict[Combine, np.ufunc] = {"sum": np.add, "max": np.maximum}
 
 def connect(place: Place) -> SharedMemory:
     """Join the group whose board this process was given."""
-    board = Board.mine()
-    if board is None:
+    board, file = Board.mine(), meeting_place()
+    if board is None or file is None:
         raise InvalidInput(
             "expected to share memory with processes that d2lmulti.comm.launch has "
             "started, got another launcher; choose the engine of that launcher"
         )
-    return SharedMemory(place, board, Path(os.environ["D2LMULTI_FOLDER"]) / "memory")
+    return SharedMemory(place, board, file)
 
 
 class SharedMemory:
-    """The transport of one rank; the ranks share the file `memory`."""
+    """The transport of one rank; the ranks share the memory of a file."""
 
     name = "shared_memory"
     point_to_point = True
     native = frozenset({"allreduce"})
 
-    def __init__(self, place: Place, board: Board, memory: Path) -> None:
+    def __init__(self, place: Place, board: Board, file: Path) -> None:
         self.rank, self.size = place.rank, place.size
         self._board, self._patience = board, Patience(board)
         size, rank = place.size, place.rank
-        parts = [size**2 * SPACE, slots.space(size), size]
-        whole = _map(memory, sum(parts))
-        rings, posts, mapped = np.split(whole, np.cumsum(parts)[:-1])
-        self._slots = slots.Slots(posts, rank, size, self._patience)
+        rings, posts = np.split(
+            _map(file, size**2 * SPACE + slots.space(size)), [size**2 * SPACE]
+        )
+        name = semaphore_name(file)
+        self._slots = slots.Slots(posts, name, rank, size, self._patience)
         rings = rings.reshape(size, size, SPACE)
-        self._to = [Channel(ring) for ring in rings[rank]]
-        self._from = [Channel(ring) for ring in rings[:, rank]]
+        self._to = [Channel(rings[rank, r], f"{name}{rank}c{r}") for r in range(size)]
+        self._from = [Channel(rings[r, rank], f"{name}{r}c{rank}") for r in range(size)]
         self._call, self._code = "", 0
-        mapped[rank] = 1
-        with slots.fence:
-            if mapped.all():  # without a name, the memory ends with the processes
-                memory.unlink(missing_ok=True)
 
     def begin(self, call: str) -> None:
         """Note the next call on the board; its code goes with every message."""
@@ -120,7 +118,7 @@ class SharedMemory:
         return texts
 
     def close(self) -> None:
-        """Do nothing: the memory goes with the process."""
+        """Do nothing: the memory goes with the processes and the folder."""
 
     def _broadcast(self, values: np.ndarray, root: int) -> None:
         others = [rank for rank in range(self.size) if rank != self.rank]
