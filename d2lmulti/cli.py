@@ -95,7 +95,9 @@ def _parser() -> argparse.ArgumentParser:
         "--micro-batches", type=int, help="a batch is cut into (model; 4 if not given)"
     )
     run.add_argument(
-        "--stages", type=int, help="a multiple of the devices (model; one a device)"
+        "--stages",
+        type=int,
+        help="a multiple of the devices (model; one a device, two under zb_v)",
     )
     run.add_argument(
         "--checkpoint",

@@ -67,13 +67,17 @@ def gantt(records: Mapping[str, PipelineRecord]) -> Figure:
 def _panel(ax: Axes, record: PipelineRecord, end: float) -> None:
     for d in range(record.devices):
         ax.barh(d, record.makespan, height=0.86, color="#EEEEEE")
+    first: dict[int, int] = {}  # the earliest stage of every device
+    for slot in record.slots:
+        stage = first.get(slot.device, slot.instruction.stage)
+        first[slot.device] = min(stage, slot.instruction.stage)
     spans: dict[tuple[float, float, str], list[tuple[float, float]]] = {}
     for slot in record.slots:
         _, colour, ink = _KINDS[type(slot.instruction)]
         length = slot.end - slot.start
         box = (slot.start, length)
         spans.setdefault((slot.device - 0.43, 0.86, colour), []).append(box)
-        if slot.instruction.stage >= record.devices:
+        if slot.instruction.stage > first[slot.device]:
             spans.setdefault((slot.device + 0.29, 0.14, INK), []).append(box)
         if length / end > 0.008:  # there is room for a number
             centre = {"ha": "center", "va": "center", "in_layout": False}

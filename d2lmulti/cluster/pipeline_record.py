@@ -1,59 +1,20 @@
 """What a pipeline did: when each instruction ran, and what was held meanwhile.
 
 The executor enters every computation here while it carries it out. The clock is a
-model: each kind of computation has a duration, and it starts when its device is free
-and its input is there. What is held is counted from the tensors the executor has.
-Chapter: *model_parallel*.
+model: each kind of computation has a duration, and it starts when its device has come
+to it and its input is there. A message happens when *both* of its devices have come to
+it, so it costs time where it stands in a bad place. What is held is counted from the
+tensors the executor has. Chapter: *model_parallel*.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..plans.instructions import (
-    Backward,
-    BackwardInput,
-    BackwardWeight,
-    Forward,
-    Instruction,
-)
+from ..plans.durations import Durations
+from ..plans.instructions import Instruction
 from .timeline import Timeline
-
-Duration = float | Sequence[float]  # the same for all stages, or one for each
-
-
-@dataclass(frozen=True)
-class Durations:
-    """How long one stage works on one micro-batch, in slots of a modelled clock.
-
-    A number, or one for each stage. A backward pass does about twice the work of a
-    forward pass: one half for the input's gradient, one for the weights'.
-    """
-
-    forward: Duration = 1
-    backward: Duration = 2
-    backward_input: Duration = 1
-    backward_weight: Duration = 1
-    transfer: float = 0
-
-    def of(self, instruction: Instruction, recompute: bool = False) -> float:
-        """Give an instruction's duration; `recompute` adds a forward pass to it."""
-        kinds = {
-            Forward: self.forward,
-            Backward: self.backward,
-            BackwardInput: self.backward_input,
-            BackwardWeight: self.backward_weight,
-        }
-        found = _at(kinds[type(instruction)], instruction.stage)
-        if recompute and isinstance(instruction, (Backward, BackwardInput)):
-            found += _at(self.forward, instruction.stage)
-        return found
-
-
-def _at(duration: Duration, stage: int) -> float:
-    return duration[stage] if isinstance(duration, Sequence) else duration
 
 
 class Slot(NamedTuple):
@@ -103,6 +64,12 @@ class PipelineRecord:
         self.slots.append(slot)
         return slot
 
+    def exchange(self, source: int, target: int) -> float:
+        """Enter a message for which both devices wait; tell when it is there."""
+        end = max(self._free[source], self._free[target]) + self.durations.transfer
+        self._free[source] = self._free[target] = end
+        return end
+
     def hold(
         self, time: float, device: int, stage: int, micro_batches: int, nbytes: int
     ) -> None:
@@ -119,6 +86,16 @@ class PipelineRecord:
         return sum(
             slot.end - slot.start for slot in self.slots if slot.device == device
         )
+
+    def span(self, device: int) -> float:
+        """How long a device takes from its first computation to the end of its last."""
+        mine = [slot for slot in self.slots if slot.device == device]
+        return mine[-1].end - mine[0].start if mine else 0
+
+    @property
+    def longest_span(self) -> float:
+        """What a step costs when devices begin the next one without a common start."""
+        return max((self.span(device) for device in self._all), default=0)
 
     @property
     def idle(self) -> float:

@@ -2,8 +2,8 @@
 
 A schedule is a pure function of the number of devices p, of micro-batches m and of
 chunks v (stages a device). It says in which order a device computes; `add_transfers`
-puts the messages in. It knows no framework, no sizes and no times, so that one
-schedule is proved, run, timed and drawn. Chapter: *model_parallel*.
+puts the messages in. It knows no framework and no sizes, so that one schedule is
+proved, run, timed and drawn. Chapter: *model_parallel*.
 """
 
 from __future__ import annotations
@@ -13,26 +13,30 @@ from functools import wraps
 
 from ..checks import MOST_RANKS, check_count
 from ..errors import InvalidInput
-from .instructions import (
-    Backward,
-    BackwardInput,
-    BackwardWeight,
-    Forward,
-    Instruction,
-    Lists,
-)
+from .durations import Durations
+from .instructions import Backward, Forward, Instruction, Lists
 from .transfers import add_transfers
+from .zero_bubble import zb_h1, zb_h2, zb_v
 
 Order = list[list[Instruction]]  # what every device computes, in order
 Schedule = Callable[..., Lists]  # of (devices, micro_batches, chunks)
 MOST_WORK = 10**6  # a schedule is lists in memory: seconds and a gigabyte of them
 
 
-def _schedule(order: Callable[..., Order]) -> Schedule:
-    """Make an order of computations a schedule: check, add messages and steps."""
+def _schedule(order: Callable[..., Order], chunks: int = 1) -> Schedule:
+    """Make an order of computations a schedule: check, add messages and steps.
+
+    `chunks`: how many stages a device has, if any number is not as good.
+    """
+    usual, free = chunks, order is _interleaved
 
     @wraps(order)
-    def complete(devices: int, micro_batches: int, chunks: int = 1) -> Lists:
+    def complete(
+        devices: int,
+        micro_batches: int,
+        chunks: int = usual,
+        durations: Durations | None = None,
+    ) -> Lists:
         devices = check_count("devices", devices, most=MOST_RANKS)
         micro_batches = check_count("micro_batches", micro_batches)
         chunks = check_count("chunks", chunks)
@@ -41,14 +45,15 @@ def _schedule(order: Callable[..., Order]) -> Schedule:
                 f"expected at most {MOST_WORK:,} forward passes in a schedule, got "
                 f"{devices} devices x {micro_batches} micro-batches x {chunks} chunks"
             )
-        if order is _interleaved:
-            return add_transfers(order(devices, micro_batches, chunks))
-        if chunks != 1:
+        if free:
+            return add_transfers(order(devices, micro_batches, chunks), durations)
+        if chunks != usual:
             raise InvalidInput(
-                f"expected 1 stage a device for this schedule, got {chunks}; cut as "
-                "many stages as devices, or use the schedule interleaved"
+                f"expected {usual} stage{'s' * (usual > 1)} a device for this "
+                f"schedule, got {chunks}; cut {devices * usual} stages for {devices} "
+                "devices, or use the schedule interleaved"
             )
-        return add_transfers(order(devices, micro_batches))
+        return add_transfers(order(devices, micro_batches), durations)
 
     return complete
 
@@ -115,36 +120,18 @@ def _interleaved(p: int, m: int, v: int) -> Order:
     return lists
 
 
-def _zero_bubble(p: int, m: int) -> Order:
-    """1F1B with the backward pass in two halves (Qi et al., 2023: ZB-H1).
-
-    The stage before waits for the input's gradient only. Device d puts the weights'
-    gradients off by d micro-batches, and they fill what were its idle slots at the end.
-    """
-    lists: Order = []
-    for d in range(p):
-        order: list[Instruction] = []
-        ahead = min(m, p - d - 1)
-        order += [Forward(d, k) for k in range(ahead)]
-        for k in range(m):
-            order += [Forward(d, k + ahead)] if k + ahead < m else []
-            order += [BackwardInput(d, k)]
-            order += [BackwardWeight(d, k - d)] if k >= d else []
-        order += [BackwardWeight(d, k) for k in range(max(0, m - d), m)]
-        lists.append(order)
-    return lists
-
-
 sequential = _schedule(_sequential)
 gpipe = _schedule(_gpipe)
 one_f_one_b = _schedule(_one_f_one_b)
 interleaved = _schedule(_interleaved)
-zero_bubble = _schedule(_zero_bubble)
 
 SCHEDULES: dict[str, Schedule] = {
     "sequential": sequential,
     "gpipe": gpipe,
     "1f1b": one_f_one_b,
     "interleaved": interleaved,
-    "zero_bubble": zero_bubble,
+    "zero_bubble": _schedule(zb_h1),
+    "zb_h2": _schedule(zb_h2),
+    "zb_v": _schedule(zb_v, chunks=2),
 }
+CHUNKS = {name: 2 if name == "zb_v" else 1 for name in SCHEDULES}  # if not given

@@ -23,6 +23,7 @@ from .instructions import (
     Transfer,
     partner,
 )
+from .stage_ranks import stage_ranks
 from .transfers import arrival, made, needs
 from .turns import Receives, turns
 
@@ -33,46 +34,24 @@ def verify_schedule(lists: Given, stages: int, micro_batches: int) -> None:
     """Check the lists of all devices for this many stages and micro-batches.
 
     Raises `PlanError`, which names the device and the instruction: for work that is
-    missing, done twice or done elsewhere, a use before it is made, a message that is
+    missing, done twice or on two devices, a use before it is made, a message that is
     lost, doubled or out of order, and for a deadlock, with rendezvous sends too.
     """
-    owner = _owners(lists, stages)
-    _check_work(lists, owner, micro_batches)
-    _check_messages(lists, owner)
+    ranks = stage_ranks(lists, stages)
+    _check_work(lists, ranks, micro_batches)
+    _check_messages(lists, ranks)
     for rendezvous in (False, True):
-        _check_order(lists, owner, rendezvous)
+        _check_order(lists, ranks, rendezvous)
 
 
-def _owners(lists: Given, stages: int) -> dict[int, int]:
-    owner: dict[int, int] = {}
-    for d, mine in enumerate(lists):
-        for i in mine:
-            if isinstance(i, Step):
-                continue
-            if i.stage not in range(stages):
-                raise PlanError(
-                    f"device {d}, {i}: expected a stage from 0 to {stages - 1}"
-                )
-            if not isinstance(i, Transfer) and owner.setdefault(i.stage, d) != d:
-                raise PlanError(
-                    f"device {d}, {i}: stage {i.stage} lies on device {owner[i.stage]}"
-                )
-    for stage in range(stages):
-        if stage not in owner:
-            raise PlanError(
-                f"no device computes stage {stage}; expected each to have one"
-            )
-    return owner
-
-
-def _check_work(lists: Given, owner: dict[int, int], micro_batches: int) -> None:
+def _check_work(lists: Given, ranks: Sequence[int], micro_batches: int) -> None:
     for d, mine in enumerate(lists):
         count = Counter(i for i in mine if not isinstance(i, Transfer))
         if count[Step()] != 1 or mine[-1] != Step():
             raise PlanError(f"device {d}: expected one Step(), at the end")
         del count[Step()]
         expected: Counter[AnyInstruction] = Counter()
-        for stage in (s for s, device in owner.items() if device == d):
+        for stage in (s for s, rank in enumerate(ranks) if rank == d):
             for k in range(micro_batches):
                 expected[Forward(stage, k)] = 1
                 # The way back is whole or in two halves, but one of the two.
@@ -82,13 +61,13 @@ def _check_work(lists: Given, owner: dict[int, int], micro_batches: int) -> None
         _compare(d, count, expected)
 
 
-def _check_messages(lists: Given, owner: dict[int, int]) -> None:
+def _check_messages(lists: Given, ranks: Sequence[int]) -> None:
     """Compare the messages there are with those that the computations need."""
     expected = [Counter[AnyInstruction]() for _ in lists]
     for d, mine in enumerate(lists):
         for i in mine:
             if isinstance(i, Instruction) and not isinstance(i, Transfer):
-                receive = arrival(i, owner)
+                receive = arrival(i, ranks)
                 if receive:
                     expected[d][receive] += 1
                     expected[receive.device][partner(receive, d)] += 1
@@ -108,7 +87,7 @@ def _compare(
             )
 
 
-def _check_order(lists: Given, owner: dict[int, int], rendezvous: bool) -> None:
+def _check_order(lists: Given, ranks: Sequence[int], rendezvous: bool) -> None:
     """Play it, and see that nothing is used before it is made and there."""
     seen: set[tuple[str, int, int]] = set()
     arrived: set[Transfer] = set()
@@ -121,10 +100,10 @@ def _check_order(lists: Given, owner: dict[int, int], rendezvous: bool) -> None:
             elif _message(i) not in seen:
                 raise PlanError(f"device {d}, {i}: it is sent before it is computed")
             continue
-        receive = arrival(i, owner)
+        receive = arrival(i, ranks)
         if receive and receive not in arrived:
             raise PlanError(f"device {d}, {i}: it comes before {receive}")
-        missing = sorted(needs(i, owner) - seen)
+        missing = sorted(needs(i, ranks) - seen)
         if missing:
             kind, stage, micro = missing[0]
             raise PlanError(

@@ -22,6 +22,7 @@ from ..optimizers import Optimizer
 from ..parallel import pipeline, tensor
 from ..parallel.data import get_params, train_batch
 from ..plans.rounds import Plan
+from ..plans.schedules import CHUNKS
 from .strategy import Snapshot, Strategy
 
 
@@ -167,17 +168,21 @@ class ModelParallel(Strategy):
         stages: int | None = None,
     ) -> None:
         self.schedule, self.micro_batches = schedule, micro_batches
-        self.stages = group_for(len(devices)).size if stages is None else stages
-        self.cut = pipeline.cut_stages(model, self.stages)
+        group = group_for(len(devices))
+        if stages is None:
+            stages = group.size * CHUNKS.get(schedule, 1)
+        self.stages, self.cut = stages, pipeline.cut_stages(model, stages)
+        _, self.ranks = pipeline.make_lists(schedule, stages, micro_batches, group)
         super().__init__(params, devices, model, optimizer)
 
     def spread(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
         """Put every stage's parameters on its device."""
-        return pipeline.place_params(whole, self.cut, self.devices)
+        return pipeline.place_params(whole, self.cut, self.devices, self.ranks)
 
     def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[Tensor]:
         """Bring the stages together on the first device."""
-        return pipeline.gather_params(owned, self.devices[0])
+        placed = pipeline.StageParams(map(list, owned), self.ranks)
+        return pipeline.gather_params(placed, self.devices[0])
 
     def step(
         self, X: Tensor, y: Tensor, lr: float, n: int | None = None
@@ -211,8 +216,10 @@ class ModelParallel(Strategy):
 
     def held(self) -> list[list[Tensor]]:
         """Give the parameters of every device's stages."""
-        k = len(self.devices)
-        return [[p for stage in self.owned[d::k] for p in stage] for d in range(k)]
+        local = self.group.local_ranks
+        ranks = [rank for rank in self.ranks if rank in local]
+        owned = [*zip(ranks, self.owned, strict=True)]
+        return [[p for r, mine in owned if r == rank for p in mine] for rank in local]
 
 
 STRATEGIES: dict[str, type[Strategy]] = {

@@ -138,7 +138,7 @@ class Executor:
         activation = isinstance(i, ReceiveActivation)
         kind = "activation" if activation else "gradient"
         name = (kind, i.stage - 1 if activation else i.stage + 1, i.micro)
-        tensor, source, made = self.values[name]
+        tensor, source, _ = self.values[name]
         copy, here = None, self.devices.get(device)
         if source in self.devices and here is not None:
             copy = copy_between(tensor, source, device, here, self.group)
@@ -146,7 +146,7 @@ class Executor:
             copy = receive(self.B, source, device, here, self.group)
         elif tensor is not None:
             send(tensor, source, device, self.group)
-        ready = made + self.record.durations.transfer
+        ready = self.record.exchange(source, device)
         self.values[name] = _Value(copy, device, ready)
         return ready
 

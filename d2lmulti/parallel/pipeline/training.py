@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from itertools import zip_longest
 
 from ...backends import backend_of
 from ...backends.protocol import AnyDevice, Tensor
@@ -14,10 +14,11 @@ from ...errors import InvalidInput
 from ...optimizers import SGD, Optimizer
 from ...plans.chunks import even_bounds
 from ...plans.instructions import Lists
-from ...plans.schedules import SCHEDULES, Schedule
+from ...plans.schedules import Schedule
 from .cutting import Stage
 from .executor import Batch, Executor
-from .placing import check_stages, local_stages
+from .placing import local_stages, ranks_of
+from .scheduling import make_lists
 
 
 def train_stages(
@@ -28,7 +29,7 @@ def train_stages(
     lr: float,
     *,
     stages: Sequence[Stage],
-    schedule: str | Schedule = "1f1b",
+    schedule: str | Schedule | Lists = "1f1b",
     micro_batches: int = 4,
     optimizer: Optimizer | None = None,
     states: Sequence[Sequence[Tensor]] | None = None,
@@ -42,34 +43,30 @@ def train_stages(
     X (n, ...), y (n, ...): the whole batch; the first stage gets X, the last one y, in
     micro-batches as even as possible. stage_params: from `place_params`, updated in
     place; `stages`: from `cut_stages`. The gradient is the sum over all targets in y,
-    divided once by their number. `states` are the optimizer's, one a *stage*. With
-    `recompute` a stage keeps its input only and runs forward again on the way back.
-    `input_grad`, shaped as X, is overwritten with the gradient of the summed loss. A
-    `record` holds afterwards what ran when, and what was kept. Returns each
-    micro-batch's summed loss, not yet waited for; in a group of processes, that of the
-    last stage has them, and the others return none. There, `stage_params` and `states`
-    are those of this process's stages, X and y are still the whole batch, and a record
-    holds what everyone computed, but what was kept only of the own stages. Raises
-    `InvalidInput` for fewer examples than micro-batches, for lists of different lengths
-    and for an unknown schedule.
+    divided once by their number. `schedule`: a name, a function of (devices, micro-
+    batches, stages a device), or the lists themselves; they say which rank computes
+    which stage, and the parameters must lie there. `states` are the optimizer's, one a
+    *stage*. With `recompute` a stage keeps its input only and runs forward again on
+    the way back. `input_grad`, shaped as X, is overwritten with the gradient of the
+    summed loss. A `record` holds afterwards what ran when, and what was kept. Returns
+    each micro-batch's summed loss, not yet waited for; in a group of processes, that of
+    the last stage has them, and the others return none. There, `stage_params` and
+    `states` are those of this process's stages, X and y are still the whole batch, and
+    a record holds what everyone computed, but what was kept only of the own stages.
+    Before anything moves, raises `InvalidInput` for fewer examples than micro-batches,
+    an unknown schedule and parameters that lie elsewhere, and `PlanError`, which names
+    device and instruction, for lists that are no right schedule.
     """
     group = group_for(len(devices), group)
-    check_stages(stages, group)
-    local = local_stages(len(stages), group)
-    expected = [stages[s].last - stages[s].first for s in local]
-    if [len(mine) for mine in stage_params] != expected:
-        raise InvalidInput(
-            f"expected the parameters of {len(local)} stages, got lists of "
-            f"{[len(mine) for mine in stage_params]}; make them with "
-            "place_params(params, stages, devices)"
-        )
-    batch = Batch(X, y, _micro_bounds(X, y, micro_batches), input_grad)
+    bounds = _micro_bounds(X, y, micro_batches)
+    lists, ranks = make_lists(schedule, len(stages), micro_batches, group, recompute)
+    local = _check_placed(stage_params, stages, ranks, group)
+    batch = Batch(X, y, bounds, input_grad)
     if input_grad is not None and tuple(input_grad.shape) != tuple(X.shape):
         raise InvalidInput(
             f"expected an input_grad of X's shape {tuple(X.shape)}, got "
             f"{tuple(input_grad.shape)}"
         )
-    lists = _lists(schedule, group.size, micro_batches, len(stages) // group.size)
     record = record if record is not None else PipelineRecord()
     optimizer = optimizer or SGD()
     states = states if states is not None else [[]] * len(local)
@@ -85,12 +82,38 @@ def train_stages(
 
     def step(device: int) -> None:
         for i, s in enumerate(local):
-            if s % group.size == device:
+            if ranks[s] == device:
                 optimizer.step_(stage_params[i], states[i], lr, n=element_count(y))
 
     placed = dict(zip(local, stage_params, strict=True))
     executor = Executor(stages, placed, devices, group, record, recompute)
     return executor.run(lists, batch, step)
+
+
+def _check_placed(
+    stage_params: Sequence[Sequence[Tensor]],
+    stages: Sequence[Stage],
+    ranks: Sequence[int],
+    group: Group,
+) -> list[int]:
+    """Name this process's stages, if their parameters are those that were given."""
+    placed = ranks_of(stage_params, len(stages), group)
+    for s, (there, expected) in enumerate(zip_longest(placed, ranks)):
+        if there != expected:
+            raise InvalidInput(
+                f"expected the parameters of stage {s} on rank {expected}, which "
+                f"computes it in this schedule, got them on {there}; make them with "
+                "place_params(params, stages, devices, ranks=stage_ranks(lists))"
+            )
+    local = local_stages(ranks, group)
+    counts = [stages[s].last - stages[s].first for s in local]
+    if [len(mine) for mine in stage_params] != counts:
+        raise InvalidInput(
+            f"expected the parameters of {len(local)} stages, got lists of "
+            f"{[len(mine) for mine in stage_params]}; make them with "
+            "place_params(params, stages, devices)"
+        )
+    return local
 
 
 def _micro_bounds(X: Tensor, y: Tensor, micro_batches: int) -> list[tuple[int, int]]:
@@ -107,18 +130,3 @@ def _micro_bounds(X: Tensor, y: Tensor, micro_batches: int) -> list[tuple[int, i
             f"at least {micro_batches} examples or fewer micro-batches"
         )
     return even_bounds(len(X), micro_batches)
-
-
-def _lists(schedule: str | Schedule, p: int, m: int, v: int) -> Lists:
-    if callable(schedule):
-        return schedule(p, m, v)
-    if schedule not in SCHEDULES:
-        raise InvalidInput(
-            f"expected one of {', '.join(SCHEDULES)} as schedule, got {schedule!r}"
-        )
-    return _remembered(schedule, p, m, v)
-
-
-@lru_cache(maxsize=64)  # every step of a run has the same lists
-def _remembered(schedule: str, p: int, m: int, v: int) -> Lists:
-    return SCHEDULES[schedule](p, m, v)
