@@ -18,6 +18,7 @@ SPLITS = [
     {"strategy": "model", "num_gpus": 2},
     {"strategy": "model", "num_gpus": 3, "schedule": "gpipe", "micro_batches": 5},
     {"strategy": "model", "num_gpus": 2, "schedule": "interleaved", "stages": 4},
+    {"strategy": "model", "num_gpus": 2, "schedule": "zb_v"},
 ]
 
 
@@ -88,6 +89,10 @@ REFUSED = {
     ),
     "stages that do not share out": (
         {"strategy": "model", "num_gpus": 2, "stages": 1}, "1 stages for 2 devices",
+    ),
+    "a V with one stage a device": (
+        {"strategy": "model", "num_gpus": 2, "stages": 2, "schedule": "zb_v"},
+        "expected 2 stages a device.*cut 4 stages for 2 devices",
     ),
     "no stages": (
         {"strategy": "model", "num_gpus": 2, "stages": 0}, "as stages, got 0",

@@ -34,6 +34,13 @@ CASES: dict[str, dict[str, Any]] = {
         "micro_batches": 4,
         "stages": 2,  # a rank
     },
+    "model, V-shaped": {
+        "model": "deep_mlp",
+        "strategy": "model",
+        "schedule": "zb_v",
+        "micro_batches": 3,
+        "optimizer": "adam",
+    },
 }
 
 

@@ -1,7 +1,5 @@
 """Schedules alone: what they promise, and how a broken one is reported."""
 
-from fractions import Fraction
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +18,8 @@ from d2lmulti.plans.instructions import (
     Step,
     Transfer,
 )
-from d2lmulti.plans.schedules import SCHEDULES
+from d2lmulti.plans.schedules import CHUNKS, SCHEDULES
+from d2lmulti.plans.stage_ranks import stage_ranks
 from d2lmulti.plans.transfers import add_transfers
 from d2lmulti.plans.turns import turns
 from d2lmulti.plans.verify_schedules import verify_schedule
@@ -29,7 +28,7 @@ NAMES = sorted(SCHEDULES)
 
 
 def chunks_of(name):
-    return (1, 2, 3) if name == "interleaved" else (1,)
+    return {"interleaved": (1, 2, 3), "zb_v": (2,)}.get(name, (1,))
 
 
 @pytest.mark.parametrize("devices", range(1, 9))
@@ -224,54 +223,21 @@ def test_counts_below_one_are_refused(counts):
 
 def test_chunks_are_for_the_interleaved_schedule():
     for name in set(NAMES) - {"interleaved"}:
+        wrong = 3 - CHUNKS[name]
         with pytest.raises(InvalidInput, match="use the schedule interleaved"):
-            SCHEDULES[name](2, 2, 2)
+            SCHEDULES[name](2, 2, wrong)
 
 
-# -- slots: every computation takes one, the way back without halves two ------------
+def test_stages_lie_where_their_computations_are():
+    for name in NAMES:
+        v = chunks_of(name)[-1]
+        ranks = stage_ranks(SCHEDULES[name](3, 2, v))
+        turn = [0, 1, 2] * v if name != "zb_v" else [0, 1, 2, 2, 1, 0]
+        assert ranks == turn
 
 
-def slots(lists):
-    """Play a schedule on a clock of its own: idle share, and peak live activations."""
-    now, peak, live, end = [0] * len(lists), [0] * len(lists), [0] * len(lists), {}
-    busy = 0
-    for d, i in turns(lists):
-        if isinstance(i, (Transfer, Step)):
-            continue
-        before = {
-            Forward: [("F", i.stage - 1, i.micro)],
-            Backward: [("B", i.stage + 1, i.micro)],
-            BackwardInput: [("B", i.stage + 1, i.micro)],
-            BackwardWeight: [],
-        }[type(i)]
-        length = 2 if isinstance(i, Backward) else 1
-        now[d] = max([now[d], *(end.get(name, 0) for name in before)]) + length
-        kind = {Forward: "F", BackwardWeight: "W"}.get(type(i), "B")
-        end[kind, i.stage, i.micro] = now[d]
-        busy += length
-        live[d] += isinstance(i, Forward)
-        peak[d] = max(peak[d], live[d])
-        live[d] -= isinstance(i, (Backward, BackwardWeight))
-    return 1 - Fraction(busy, len(lists) * max(now)), peak
-
-
-@pytest.mark.parametrize("p", range(1, 9))
-def test_idle_share_and_live_activations_of_the_schedules(p):
-    for m in range(1, 17):
-        bubble = Fraction(p - 1, m + p - 1)
-        assert slots(SCHEDULES["sequential"](p, m)) == (Fraction(p - 1, p), [1] * p)
-        assert slots(SCHEDULES["gpipe"](p, m)) == (bubble, [m] * p)
-        live = [min(m, p - s) for s in range(p)]
-        assert slots(SCHEDULES["1f1b"](p, m)) == (bubble, live)
-        idle, live = slots(SCHEDULES["zero_bubble"](p, m))
-        assert live == [min(m, p)] * p
-        if m >= p:
-            assert idle == Fraction(p - 1, 3 * m + p - 1)
-        elif p > 1:
-            assert idle < bubble
-        for v in (1, 2, 3):
-            idle, live = slots(SCHEDULES["interleaved"](p, m, v))
-            if m % p == 0:
-                assert idle == Fraction(p - 1, v * m + p - 1)
-                ahead = [2 * (p - s - 1) + (v - 1) * p for s in range(p)]
-                assert live == [min(v * m, a + 1) for a in ahead]
+def test_a_stage_on_two_devices_is_named():
+    order = [[Forward(0, 0), Backward(0, 0)], [Backward(0, 1)]]
+    for refused in (add_transfers, stage_ranks):
+        with pytest.raises(PlanError, match=r"device 1, Backward\(stage 0.*device 0"):
+            refused(order)

@@ -1,0 +1,144 @@
+"""What a pipeline records: idle slots and live activations, as the formulas say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from d2lmulti import devices, get_model
+from d2lmulti.backends.protocol import Backend
+from d2lmulti.cluster.pipeline_record import Durations, PipelineRecord
+from d2lmulti.parallel.pipeline import cut_stages, place_params, train_stages
+from d2lmulti.plans import schedules as plans
+from d2lmulti.plans.instructions import SendActivation
+from d2lmulti.plans.stage_ranks import stage_ranks
+
+SCHEDULES = ("sequential", "gpipe", "1f1b", "interleaved", "zero_bubble", "zb_h2")
+NET = get_model("deep_mlp")
+
+
+def measure(B, schedule, p, m, chunks=1, steps=1, **named) -> PipelineRecord:
+    rng, make = np.random.default_rng(0), plans.SCHEDULES.get(schedule, schedule)
+    places, stages = devices(p, B.name), cut_stages(NET, p * chunks)
+    start = [B.array(a) for a in NET.initial(rng)]
+    ranks = stage_ranks(make(p, m, chunks))
+    stage_params = place_params(start, stages, places, ranks)
+    X = B.array(rng.normal(size=(max(m, 7), 1, 28, 28)))
+    y = B.array(rng.integers(0, 10, max(m, 7)))
+    record = PipelineRecord(named.pop("durations", Durations()))
+    for _ in range(steps):
+        train_stages(
+            X, y, stage_params, places, 0.1, stages=stages, schedule=schedule,
+            micro_batches=m, record=record, **named,
+        )  # fmt: skip
+    return record
+
+
+@pytest.mark.parametrize(("p", "m"), [(1, 2), (2, 2), (2, 6), (3, 6), (4, 4), (4, 8)])
+def test_measured_idle_share_equals_the_formula(reference, p, m) -> None:
+    check_idle_shares(reference, p, m)
+
+
+def test_measured_idle_share_on_each_backend(framework) -> None:
+    check_idle_shares(framework, 3, 3)
+
+
+def check_idle_shares(B: Backend, p: int, m: int) -> None:
+    def idle(schedule: str, chunks: int = 1) -> tuple[float, float]:
+        record = measure(B, schedule, p, m, chunks)
+        return record.idle, p * record.makespan
+
+    for schedule in ("gpipe", "1f1b"):
+        none, whole = idle(schedule)
+        assert none * (m + p - 1) == whole * (p - 1)
+    for v in (1, 2):
+        none, whole = idle("interleaved", v)
+        assert none * (v * m + p - 1) == whole * (p - 1)
+    none, whole = idle("sequential")
+    assert none * p == whole * (p - 1)
+    none, whole = idle("zero_bubble")
+    assert none * (3 * m + p - 1) == whole * (p - 1)
+    for schedule, v in (("zb_h2", 1), ("zb_v", 2)):
+        record = measure(B, schedule, p, m, v)
+        if m >= 2 * p - 1:
+            assert record.longest_span == 3 * m * v
+            assert all(record.span(d) == record.busy(d) for d in range(p))
+        elif p > 1:
+            assert record.longest_span > 3 * m * v
+
+
+@pytest.mark.parametrize(("p", "m"), [(1, 2), (2, 6), (4, 3)])
+def test_measured_live_activations_equal_the_formula(B, p, m) -> None:
+    live = {s: measure(B, s, p, m).peak_live for s in SCHEDULES if s != "interleaved"}
+    assert live["zb_h2"] == [min(m, 2 * p - 1)] * p
+    there, back = ([min(m, n) for n in range(2 * p - 1, p - 1, -1)],
+                   [min(m, d + 1) for d in range(p)])  # fmt: skip
+    v_shaped = measure(B, "zb_v", p, m, 2).device_peak_live
+    assert v_shaped == [a + b for a, b in zip(there, back, strict=True)]
+    assert live["sequential"] == [1] * p
+    assert live["gpipe"] == [m] * p
+    assert live["1f1b"] == [min(m, p - s) for s in range(p)]
+    assert live["zero_bubble"] == [min(m, p)] * p
+
+
+@pytest.mark.parametrize(("p", "m", "v"), [(2, 4, 2), (2, 2, 3), (4, 4, 2), (4, 8, 2)])
+def test_measured_live_activations_interleaved(B, p, m, v) -> None:
+    record = measure(B, "interleaved", p, m, v)
+    assert record.device_peak_live == [
+        min(v * m, 2 * (p - d - 1) + (v - 1) * p + 1) for d in range(p)
+    ]
+
+
+def test_bytes_held_are_those_of_inputs_and_layers(B) -> None:
+    """GPipe, 2 stages of 4 layers, 7 examples in 2, 2, 2 and 1, all held at once."""
+    kept = measure(B, "gpipe", 2, 4).device_peak_bytes
+    # The first stage's input and 4 outputs; one gradient arrives for 1 or 2 examples,
+    # and the micro-batch that is first on its way back has one.
+    assert kept[0] == 8 * (7 * (784 + 4 * 64) + 1 * 64)
+    assert kept[1] == 8 * (7 * (64 + 3 * 64 + 10))
+    again = measure(B, "gpipe", 2, 4, recompute=True).device_peak_bytes
+    assert again[0] == 8 * (7 * 784 + 1 * (4 * 64 + 64))
+    # On the last stage the second micro-batch back is larger: 2 of 6 examples.
+    assert again[1] == 8 * (6 * 64 + 2 * (3 * 64 + 10))
+
+
+def test_durations_for_each_stage_and_for_messages(reference) -> None:
+    slow = Durations(forward=[1, 1, 3, 1], backward=[2, 2, 6, 2])
+    record = measure(reference, "1f1b", 4, 8, durations=slow)
+    assert record.busy(2) == 8 * 9 and record.busy(0) == 8 * 3
+    assert record.idle_share > 0.5  # all others wait for the slow stage
+    late = measure(reference, "sequential", 2, 1, durations=Durations(transfer=5))
+    assert late.makespan == 2 * 3 + 2 * 5
+    again = measure(reference, "sequential", 2, 1, recompute=True)
+    assert again.makespan == 2 * (1 + 1 + 2)
+
+
+def test_a_message_costs_where_it_stands(reference) -> None:
+    """Device 0 computes twice before it sends: device 1 begins a slot later."""
+
+    def late(p: int, m: int, v: int):
+        lists = [list(mine) for mine in plans.SCHEDULES["gpipe"](p, m, v)]
+        lists[0][1:3] = reversed(lists[0][1:3])
+        assert isinstance(lists[0][2], SendActivation)
+        return lists
+
+    assert measure(reference, "gpipe", 2, 2).makespan == 3 * (2 + 1)
+    assert measure(reference, late, 2, 2).makespan == 3 * (2 + 1) + 1
+    assert measure(reference, "interleaved", 4, 16, 2).makespan == 105
+
+
+def test_slots_of_a_device_do_not_overlap_and_inputs_come_first(reference) -> None:
+    record = measure(reference, "interleaved", 4, 4, 2, steps=2)  # the second's
+    assert len(record.slots) == 8 * 4 * 2
+    for d in range(4):
+        mine = [slot for slot in record.slots if slot.device == d]
+        for a, b in zip(mine[:-1], mine[1:], strict=True):
+            assert a.end <= b.start
+    ends = {str(slot.instruction): slot.end for slot in record.slots}
+    for slot in record.slots:
+        i = slot.instruction
+        if type(i).__name__ == "Forward" and i.stage > 0:
+            before = type(i)(i.stage - 1, i.micro)
+            assert ends[str(before)] <= slot.start
+    assert record.timeline().end == record.makespan
+    assert len(record.timeline().spans) == len(record.slots)

@@ -1,0 +1,213 @@
+"""Stages lie where the lists say: a proved schedule trains the right weights.
+
+D2LMULTI_SCHEDULES=300    so many random schedules on each backend, instead of 25
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+import numpy as np
+import pytest
+from backends.random_schedules import MOST_STAGES, Drawn, draw, v_with_late_weights
+
+from d2lmulti import SGD, devices
+from d2lmulti.backends.protocol import Backend
+from d2lmulti.comm.group import Group, local_group
+from d2lmulti.errors import InvalidInput, PlanError
+from d2lmulti.models.mlp import make_mlp
+from d2lmulti.parallel.pipeline import (
+    cut_stages,
+    gather_params,
+    place_params,
+    train_stages,
+)
+from d2lmulti.plans.instructions import (
+    Backward,
+    BackwardInput,
+    BackwardWeight,
+    Forward,
+    ReceiveActivation,
+    Transfer,
+)
+from d2lmulti.plans.schedules import SCHEDULES
+from d2lmulti.plans.stage_ranks import stage_ranks
+from d2lmulti.plans.verify_schedules import verify_schedule
+
+COUNT = int(os.environ.get("D2LMULTI_SCHEDULES", "25"))
+MODEL = make_mlp("small", (6, *[5] * MOST_STAGES, 4))  # MOST_STAGES + 1 layers
+STEPS, LR = 3, 0.1
+Result = tuple[list[float], list[np.ndarray], np.ndarray]
+
+
+def batches(examples: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(examples)
+    return [
+        (rng.normal(size=(examples, 6)), rng.integers(0, 4, examples))
+        for _ in range(STEPS)
+    ]
+
+
+def start(B: Backend) -> list:
+    return [B.array(p) for p in MODEL.initial(np.random.default_rng(1))]
+
+
+def one_device(B: Backend, examples: int) -> Result:
+    """Train without stages, without micro-batches."""
+    params, optimizer, losses = start(B), SGD(0.9), []
+    for p in params:
+        B.attach_grad(p)
+    state = optimizer.start(params)
+    for X, y in batches(examples):
+        B.attach_grad(x := B.array(X))
+        for p in params:
+            B.clear_grad_(p)
+        with B.record():
+            loss = B.cross_entropy(MODEL.forward(B, params, x), B.array(y)).sum()
+        B.backward([loss])
+        optimizer.step_(params, state, LR, n=examples)
+        losses.append(float(B.numpy(loss)))
+    return losses, [B.numpy(p) for p in params], B.numpy(B.grad(x))
+
+
+def as_drawn(B: Backend, drawn: Drawn) -> Result:
+    """Train with the lists, every stage on the device that they name.
+
+    In a group of processes losses and the input's gradient are each on one rank.
+    """
+    stages, optimizer, losses = cut_stages(MODEL, drawn.stages), SGD(0.9), []
+    places = devices(drawn.devices, B.name)
+    ranks = stage_ranks(drawn.lists, drawn.stages)
+    placed = place_params(start(B), stages, places, ranks)
+    states = [optimizer.start(params) for params in placed]
+    dX = B.zeros((drawn.examples, 6), "float64")
+    for X, y in batches(drawn.examples):
+        parts = train_stages(
+            B.array(X), B.array(y), placed, places, LR, stages=stages,
+            schedule=drawn.lists, micro_batches=drawn.micro_batches,
+            optimizer=optimizer, states=states, input_grad=dX,
+        )  # fmt: skip
+        losses.append(sum(float(B.numpy(part)) for part in parts))
+    weights = gather_params(placed)
+    return losses, [B.numpy(p) for p in weights], B.numpy(dX)
+
+
+def check_equal(got: Result, expected: Result) -> None:
+    assert got[0] == pytest.approx(expected[0], rel=1e-12)
+    for a, b in zip([*got[1], got[2]], [*expected[1], expected[2]], strict=True):
+        assert np.abs(a - b).max() <= 1e-12 * np.abs(b).max()
+
+
+def test_random_placements_and_orders_train_like_one_device(B) -> None:
+    alone = cache(lambda examples: one_device(B, examples))
+    for seed in range(COUNT):
+        drawn = draw(seed)
+        verify_schedule(drawn.lists, drawn.stages, drawn.micro_batches)
+        check_equal(as_drawn(B, drawn), alone(drawn.examples))
+
+
+def test_the_random_schedules_are_of_every_kind() -> None:
+    """Uneven shares, V-shapes, both ways back, late weights: all are among them."""
+    found = set()
+    for drawn in map(draw, range(25)):
+        ranks = stage_ranks(drawn.lists, drawn.stages)
+        shares = {ranks.count(rank) for rank in ranks}
+        plain = [s % drawn.devices for s in range(drawn.stages)]
+        found.add("uneven" if len(shares) > 1 else "even")
+        found.add("in turn" if ranks == plain else "elsewhere")
+        for mine in drawn.lists:
+            found |= {type(i).__name__ for i in mine}
+            for i in mine:
+                late = isinstance(i, BackwardWeight) and mine.index(i) > 1 + mine.index(
+                    BackwardInput(i.stage, i.micro)
+                )
+                found |= {"put off"} if late else set()
+    assert found >= {
+        "uneven", "even", "in turn", "elsewhere", "put off", "Backward",
+        "BackwardInput", "BackwardWeight", "SendActivation", "ReceiveGradient",
+    }  # fmt: skip
+
+
+def test_a_v_shape_with_late_weights_trains_like_one_device(B) -> None:
+    drawn = v_with_late_weights()
+    verify_schedule(drawn.lists, 4, 4)
+    assert stage_ranks(drawn.lists) == [0, 1, 1, 0]
+    check_equal(as_drawn(B, drawn), one_device(B, drawn.examples))
+
+
+# -- refused before the first tensor moves ----------------------------------------
+
+
+def refused(B, lists, error, match, ranks=None) -> None:
+    """Expect an error, and weights and gradients as they were."""
+    stages, places = cut_stages(MODEL, 4), devices(len(lists), B.name)
+    placed = place_params(start(B), stages, places, ranks or [0, 1, 1, 0])
+    X, y = batches(5)[0]
+    dX = B.array(np.full((5, 6), 7.0))
+    with pytest.raises(error, match=match):
+        train_stages(
+            B.array(X), B.array(y), placed, places, LR, stages=stages, schedule=lists,
+            micro_batches=4, input_grad=dX,
+        )  # fmt: skip
+    for p, was in zip(gather_params(placed), start(B), strict=True):
+        assert (B.numpy(p) == B.numpy(was)).all()
+    assert (B.numpy(dX) == 7).all()
+
+
+def test_a_stage_on_two_devices_is_refused(B) -> None:
+    lists = [list(mine) for mine in SCHEDULES["zb_v"](2, 4)]
+    lists[0].remove(BackwardWeight(0, 3))
+    lists[1].insert(-1, BackwardWeight(0, 3))
+    message = r"device 1, BackwardWeight\(stage 0, .*3\): stage 0 lies on device 0"
+    refused(B, lists, PlanError, message)
+
+
+def test_halves_that_disagree_are_refused(B) -> None:
+    lists = [list(mine) for mine in SCHEDULES["zb_v"](2, 4)]
+    lists[1].remove(BackwardWeight(1, 2))
+    message = r"device 1: expected 1 time BackwardWeight\(stage 1, .*2\), got 0"
+    refused(B, lists, PlanError, message)
+    lists[1].insert(-1, Backward(1, 2))  # a whole one in its place
+    refused(B, lists, PlanError, message)
+    lists[1].remove(Backward(1, 2))
+    lists[1].insert(0, BackwardWeight(1, 2))  # before the first half
+    refused(B, lists, PlanError, r"device 1, BackwardWeight\(stage 1, .*comes before")
+
+
+def test_parameters_that_lie_elsewhere_are_refused(B) -> None:
+    lists = SCHEDULES["zb_v"](2, 4)
+    message = "parameters of stage 2 on rank 1, .*ranks=stage_ranks"
+    refused(B, lists, InvalidInput, message, ranks=[0, 1, 0, 1])
+
+
+def test_lists_for_other_devices_are_refused(reference) -> None:
+    refused(reference, SCHEDULES["zb_v"](4, 4)[:3], PlanError, "device", [0, 1, 2, 0])
+    lists = [*SCHEDULES["zb_v"](2, 4)]
+    group = Group(3, (0, 1, 2), local_group(3).transport)
+    stages, places = cut_stages(MODEL, 4), devices(3, reference.name)
+    placed = place_params(start(reference), stages, places, [0, 1, 2, 0], group)
+    X, y = map(reference.array, batches(5)[0])
+    with pytest.raises(PlanError, match="a list for each of 3 devices, got 2"):
+        train_stages(X, y, placed, places, LR, stages=stages, schedule=lists)
+
+
+def test_ranks_that_do_not_fit_are_refused(reference) -> None:
+    stages, places = cut_stages(MODEL, 4), devices(2, reference.name)
+    for ranks in ([0, 1, 1], [0, 0, 0, 0], [0, 1, 2, 0], [0, 1, 1, -1]):
+        with pytest.raises(InvalidInput, match="a rank from 0 to 1 for each of 4"):
+            place_params(start(reference), stages, places, ranks)
+
+
+def test_a_device_without_a_stage_is_refused() -> None:
+    lists = [*SCHEDULES["gpipe"](1, 2), SCHEDULES["gpipe"](1, 1)[0][-1:]]
+    with pytest.raises(PlanError, match="device 1 computes no stage"):
+        verify_schedule(lists, 1, 2)
+
+
+def test_a_list_that_lacks_a_message_is_refused(reference) -> None:
+    lists = [list(mine) for mine in SCHEDULES["zb_v"](2, 4)]
+    lost = ReceiveActivation(1, 0, 0)
+    lists[1].remove(lost)
+    assert isinstance(lost, Transfer) and Forward(1, 0) in lists[1]
+    refused(reference, lists, PlanError, r"device 1: expected 1 time Receive.*got 0")

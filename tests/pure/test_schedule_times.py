@@ -1,0 +1,169 @@
+"""Schedules on a clock: idle time, memory, and what the messages cost.
+
+Every computation takes one slot, a way back that is not in halves two.
+"""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from d2lmulti.cluster.pipeline_record import PipelineRecord
+from d2lmulti.errors import InvalidInput
+from d2lmulti.plans.durations import Durations
+from d2lmulti.plans.instructions import (
+    Backward,
+    BackwardInput,
+    BackwardWeight,
+    Forward,
+    ReceiveActivation,
+    ReceiveGradient,
+    Step,
+    Transfer,
+)
+from d2lmulti.plans.schedules import SCHEDULES
+from d2lmulti.plans.turns import turns
+from d2lmulti.plans.verify_schedules import verify_schedule
+
+
+class Slots:
+    """Play a schedule on a clock of its own: what is idle, and what is held.
+
+    With `messages`, a message happens when both of its devices have come to it.
+    """
+
+    def __init__(self, lists, messages):
+        p = len(lists)
+        now, live, end, busy, first = [0] * p, [0] * p, {}, 0, {}
+        self.peak = [0] * p
+        self.spans = [0] * p  # from the first computation to the end of the last
+        for d, i in turns(lists):
+            if isinstance(i, (ReceiveActivation, ReceiveGradient)) and messages:
+                now[d] = now[i.device] = max(now[d], now[i.device])
+            if isinstance(i, (Transfer, Step)):
+                continue
+            before = {
+                Forward: [("F", i.stage - 1, i.micro)],
+                Backward: [("B", i.stage + 1, i.micro)],
+                BackwardInput: [("B", i.stage + 1, i.micro)],
+                BackwardWeight: [],
+            }[type(i)]
+            length = 2 if isinstance(i, Backward) else 1
+            begin = max([now[d], *(end.get(name, 0) for name in before)])
+            now[d] = begin + length
+            self.spans[d] = now[d] - first.setdefault(d, begin)
+            kind = {Forward: "F", BackwardWeight: "W"}.get(type(i), "B")
+            end[kind, i.stage, i.micro] = now[d]
+            busy += length
+            live[d] += isinstance(i, Forward)
+            self.peak[d] = max(self.peak[d], live[d])
+            live[d] -= isinstance(i, (Backward, BackwardWeight))
+        self.end = max(end.values())
+        self.idle = 1 - Fraction(busy, p * self.end)
+
+
+def slots(lists):
+    """Give idle share and peak of live activations, messages counted."""
+    played = Slots(lists, messages=True)
+    assert played.end == Slots(lists, messages=False).end  # they cost nothing
+    return played.idle, played.peak
+
+
+@pytest.mark.parametrize("p", range(1, 9))
+def test_idle_share_and_live_activations_of_the_schedules(p):
+    for m in range(1, 17):
+        bubble = Fraction(p - 1, m + p - 1)
+        assert slots(SCHEDULES["sequential"](p, m)) == (Fraction(p - 1, p), [1] * p)
+        assert slots(SCHEDULES["gpipe"](p, m)) == (bubble, [m] * p)
+        live = [min(m, p - s) for s in range(p)]
+        assert slots(SCHEDULES["1f1b"](p, m)) == (bubble, live)
+        idle, live = slots(SCHEDULES["zero_bubble"](p, m))
+        assert live == [min(m, p)] * p
+        if m >= p:
+            assert idle == Fraction(p - 1, 3 * m + p - 1)
+        elif p > 1:
+            assert idle < bubble
+        for v in (1, 2, 3):
+            if m % p == 0:
+                idle, live = slots(SCHEDULES["interleaved"](p, m, v))
+                assert idle == Fraction(p - 1, v * m + p - 1)
+                ahead = [2 * (p - s - 1) + (v - 1) * p for s in range(p)]
+                assert live == [min(v * m, a + 1) for a in ahead]
+
+
+@pytest.mark.parametrize("p", range(1, 9))
+def test_from_2p_minus_1_micro_batches_on_there_is_no_bubble(p):
+    """ZB-H2 and ZB-V: idle before the first computation and after the last only."""
+    for m in range(1, 20):
+        two, v = (Slots(SCHEDULES[name](p, m), True) for name in ("zb_h2", "zb_v"))
+        assert two.peak == [min(m, 2 * p - 1)] * p
+        there = [min(m, 2 * p - d - 1) for d in range(p)]
+        back = [min(m, d + 1) for d in range(p)]
+        assert v.peak == [a + b for a, b in zip(there, back, strict=True)]
+        assert max(v.peak) <= 2 * p  # of stages half as long as the others'
+        if m >= 2 * p - 1:
+            assert two.spans == [3 * m] * p and two.end == 3 * m + p - 1
+            assert v.spans == [6 * m] * p and v.end == 6 * m + p - 1
+            assert v.peak == [2 * p] * p
+        elif p > 1:
+            one = Slots(SCHEDULES["zero_bubble"](p, m), True)
+            assert max(two.spans) <= max(one.spans) and max(v.spans) > 6 * m
+
+
+@pytest.mark.parametrize(("p", "one", "two", "v"), [(4, 51, 48, 96), (8, 55, 48, 96)])
+def test_the_longest_device_of_the_zero_bubble_schedules(p, one, two, v):
+    """As published for 16 micro-batches; a stage of ZB-V is half as long."""
+    names = zip(("zero_bubble", "zb_h2", "zb_v"), (one, two, v), strict=True)
+    for name, longest in names:
+        assert max(Slots(SCHEDULES[name](p, 16), True).spans) == longest
+
+
+def test_the_messages_of_interleaved_stages_cost_nothing():
+    """4 devices, 16 micro-batches, 2 stages each: 96 slots of work, 9 of waiting."""
+    lists = SCHEDULES["interleaved"](4, 16, 2)
+    assert Slots(lists, messages=True).end == Slots(lists, messages=False).end == 105
+
+
+@pytest.mark.parametrize(("m", "formula", "least"), [(5, 39, 45), (9, 63, 69)])
+def test_the_formula_of_interleaved_stages_is_for_full_groups(m, formula, least):
+    """(p-1)/(vm+p-1), that is 3vm+3(p-1) slots, needs a p that divides m."""
+    assert 3 * 2 * m + 3 * (4 - 1) == formula
+    assert Slots(SCHEDULES["interleaved"](4, m, 2), messages=False).end == least
+
+
+def test_the_order_of_messages_knows_the_durations():
+    """Equal halves and wholes: played with the true times, none is late."""
+    equal = Durations(backward=1, backward_input=0.5, backward_weight=0.5)
+    for name, chunks in (("interleaved", 2), ("zero_bubble", 1)):
+        ends = []
+        for lists in (
+            SCHEDULES[name](4, 16, chunks, equal), SCHEDULES[name](4, 16, chunks)
+        ):  # fmt: skip
+            record = PipelineRecord(equal)
+            record.restart(4, 4 * chunks)
+            for d, i in turns(lists):
+                if isinstance(i, (ReceiveActivation, ReceiveGradient)):
+                    record.exchange(i.device, d)
+                elif not isinstance(i, (Transfer, Step)):
+                    record.compute(d, i, 0, recompute=False)
+            ends.append(record.makespan)
+        assert ends[0] == (2 * 16 * chunks + 2 * 3 if chunks == 2 else 35) < ends[1]
+
+
+@given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 3), st.data())
+def test_messages_for_any_durations_are_right(p, m, v, data):
+    name = data.draw(st.sampled_from(sorted(SCHEDULES)))
+    v = {"interleaved": v, "zb_v": 2}.get(name, 1)
+    each = st.lists(st.floats(0, 4), min_size=p * v, max_size=p * v)
+    durations = Durations(*(data.draw(each) for _ in range(4)), data.draw(each)[0])
+    verify_schedule(SCHEDULES[name](p, m, v, durations), p * v, m)
+
+
+def test_durations_that_cannot_be_are_refused():
+    for times in ({"forward": -1}, {"backward": float("nan")}, {"transfer": "long"},
+                  {"backward_input": [1, float("inf")]}):  # fmt: skip
+        with pytest.raises(InvalidInput, match=f"of at least 0 as {next(iter(times))}"):
+            Durations(**times)
+    with pytest.raises(InvalidInput, match="one time for every stage, got 1 and none"):
+        SCHEDULES["gpipe"](2, 1, durations=Durations(forward=[1]))
