@@ -41,7 +41,7 @@ def split_batch(
 def check_batch(X: Tensor, y: Tensor) -> Backend:
     """Refuse all but examples and as many labels, whole numbers; return their backend.
 
-    That the labels are below the number of classes is seen by `B.cross_entropy`.
+    That the labels are below the number of classes is seen beside the logits.
     """
     B = _check_examples(X, y)
     if "int" not in B.dtype_of(y):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..backends import checks
 from ..backends.protocol import Backend, Tensor
 from ..errors import D2LMultiError, InvalidInput
 
@@ -70,6 +71,25 @@ def forward(model: Model, B: Backend, params: Sequence[Tensor], X: Tensor) -> An
 def _to_the_end(talk: Generator, name: str, X: Tensor) -> Generator:
     with explained(name, X):  # not what happens while it waits at a yield
         return (yield from talk)
+
+
+def losses_of(B: Backend, logits: Tensor, y: Tensor) -> Tensor:
+    """Compute the cross-entropy of every target in y (n, ...), one a row of logits.
+
+    Raises `InvalidInput` for another number of rows, and for a target that is no class
+    where y lies on the CPU: MXNet would take the nearest class, Paddle count from the
+    last. To look at a GPU's would mean to wait for it.
+    """
+    y = y.reshape((-1,))
+    rows, classes = (int(extent) for extent in logits.shape)
+    if rows != len(y):
+        raise InvalidInput(
+            f"expected a row of logits for each of {len(y)} targets, got {rows}; give "
+            "the model the examples that it was made for"
+        )
+    if B.device_of(y) == "cpu":
+        checks.ids(B.numpy(y), classes)
+    return B.cross_entropy(logits, y)
 
 
 def run_layers(

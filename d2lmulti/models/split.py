@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ..backends.protocol import Backend, Tensor
 from ..plans.calls import Call
-from .model import Model
+from .model import Model, losses_of
 
 Talk = Generator[Call, Any, Tensor]
 
@@ -60,7 +60,7 @@ class SplitLayer(NamedTuple):
 
 def whole_loss(B: Backend, logits: Tensor, y: Tensor, part: Part) -> Tensor:
     """Compute the losses of all targets on every device, from whole logits."""
-    return B.cross_entropy(logits, y.reshape((-1,)))
+    return losses_of(B, logits, y)
 
 
 class SplitModel(NamedTuple):

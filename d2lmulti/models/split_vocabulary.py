@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..backends import checks
 from ..backends.protocol import Backend, Tensor
 from ..plans.calls import Leave, Max
 from .split import Part, Talk
@@ -47,6 +48,8 @@ def _own_ids(
     B: Backend, ids: Tensor, count: int, part: Part
 ) -> tuple[np.ndarray, np.ndarray]:
     """Count ids from this part's first, 0 for those outside; and say which are in."""
-    mine = B.numpy(ids) - part.rank * count
+    whole = B.numpy(ids)
+    checks.ids(whole, count * part.ranks)
+    mine = whole - part.rank * count
     inside = (mine >= 0) & (mine < count)
     return np.where(inside, mine, 0), inside

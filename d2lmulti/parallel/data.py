@@ -21,7 +21,7 @@ from ..comm.split import check_batch, split_batch
 from ..errors import InvalidInput
 from ..models import get_model
 from ..models.lenet import LENET
-from ..models.model import Model, explained, forward
+from ..models.model import Model, explained, forward, losses_of
 from ..optimizers import Optimizer, check_optimizer, check_states
 from ..plans.rounds import Plan
 from .buckets import reduce_in_buckets
@@ -100,7 +100,7 @@ def train_batch(
         logits, segments = run_lockstep(B, forwards, group, algorithm)
         with explained(model.name, X):
             losses = [
-                B.cross_entropy(out, y_shard.reshape((-1,))).sum()
+                losses_of(B, out, y_shard).sum()
                 for out, y_shard in zip(logits, y_shards, strict=True)
             ]
     if bucket_bytes is None:

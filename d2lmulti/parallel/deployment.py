@@ -31,7 +31,7 @@ from ..comm.split import check_batch, split_batch
 from ..errors import InvalidInput
 from ..models import get_model
 from ..models.lenet import LENET
-from ..models.model import Model, explained, forward
+from ..models.model import Model, explained, forward, losses_of
 from ..optimizers import Optimizer, check_optimizer
 from ..plans.rounds import make_round
 from .lockstep import run_lockstep
@@ -177,7 +177,7 @@ def train_clones(
         for out, labels in zip(logits, y_shards, strict=True):
             n = len(labels) * k if scale == "clones" else len(X)
             with explained(model.name, X):
-                losses.append(B.cross_entropy(out, labels).sum() / n)
+                losses.append(losses_of(B, out, labels).sum() / n)
         if weight_decay:
             squares = [(p * p).sum() for p in clones[0]]
             losses[0] = losses[0] + sum(squares[1:], squares[0]) * (weight_decay / 2)

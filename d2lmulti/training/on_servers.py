@@ -28,7 +28,7 @@ from ..cluster.push_pull import (
 from ..comm.devices import devices as first_devices
 from ..errors import InvalidInput
 from ..models import get_model
-from ..models.model import Model
+from ..models.model import Model, losses_of
 from ..optimizers import SGD
 from ..parallel.parameter_server import ParameterServer, play
 from ..plans.chunks import even_bounds
@@ -179,9 +179,8 @@ def train_on_servers(
         X, y, whole = current[event.worker]
         with B.record():
             logits = model.forward(B, params, B.array(X, server.devices[event.worker]))
-            loss = B.cross_entropy(
-                logits, B.array(y, server.devices[event.worker])
-            ).sum()
+            labels = B.array(y, server.devices[event.worker])
+            loss = losses_of(B, logits, labels).sum()
             # What one update stands for: the whole batch, or this part of it.
             share = loss / (whole if mode == "sync" else len(X))
         B.backward([share])
@@ -209,5 +208,5 @@ def _mean_loss(
 ) -> float:
     X, y = data.train_X[:probe], data.train_y[:probe]
     with B.pause():
-        loss = B.cross_entropy(model.predict(B, params, B.array(X)), B.array(y)).sum()
+        loss = losses_of(B, model.predict(B, params, B.array(X)), B.array(y)).sum()
     return float(B.numpy(loss)) / len(X)
