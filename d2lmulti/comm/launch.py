@@ -41,6 +41,7 @@ from .processes import (
 )
 
 _GRACE = 0.2  # seconds in which all that fail for one reason do so
+_LONG_GRACE = 5.0  # where only such have failed as were left waiting
 # Which network each engine takes: by the machine's name it would find an outer one.
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
 _START = "from d2lmulti.comm.launch import work; work()"
@@ -183,7 +184,7 @@ def _wait(group: Processes, timeout: float) -> None:
     until = time.monotonic() + timeout
     while any([process.ended is None for process in group.members]):
         if any(map(_failed, group.members)):
-            time.sleep(_GRACE)
+            _let_others_fail(group)
             break
         if stopped := group.stopped():
             names = ", ".join(process.name for process in stopped)
@@ -202,6 +203,19 @@ def _wait(group: Processes, timeout: float) -> None:
             f"{first.name}; the others were ended. Its last words:\n"
             + first.last_words()
         )
+
+
+def _let_others_fail(group: Processes) -> None:
+    """Wait a little for all that fail for one reason, and longer for the reason.
+
+    A rank that was left waiting may well end before the one that left it.
+    """
+    began = time.monotonic()
+    while any(process.ended is None for process in group.members):
+        guilty = any(_failed(p) and not _blame(p)[0] for p in group.members)
+        if time.monotonic() > began + (_GRACE if guilty else _LONG_GRACE):
+            break
+        time.sleep(0.01)
 
 
 def _failed(process: Process) -> bool:

@@ -17,6 +17,7 @@ import d2lmulti
 from d2lmulti.comm.board import RUNNING, STARTING, Board
 from d2lmulti.comm.engine import start, started
 from d2lmulti.comm.launch import launch
+from d2lmulti.comm.patience import RankGone
 from d2lmulti.comm.processes import ProcessFailed
 from d2lmulti.errors import InvalidInput
 
@@ -66,6 +67,18 @@ def test_the_first_failure_is_shown_and_all_are_stopped(tmp_path: Path) -> None:
         run(work)
     assert "ZeroDivisionError: of rank 1" in str(caught.value)
     assert_ended(tmp_path)
+
+
+def test_the_one_who_left_is_named_though_he_ends_last() -> None:
+    def work():
+        if started().local_ranks[0] == 0:
+            raise RankGone("left alone")
+        time.sleep(1)
+        raise ZeroDivisionError("the reason")
+
+    with pytest.raises(ProcessFailed, match="exit code 1 from rank 1") as caught:
+        run(work)
+    assert "ZeroDivisionError: the reason" in str(caught.value)
 
 
 def test_different_calls_are_an_error_that_names_ranks_and_calls() -> None:
