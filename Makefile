@@ -135,7 +135,7 @@ test-notebooks: if-horovod ## pytest --nbval chapters, once per backend
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
 	  $(RUN) tools/run_notebooks.py $(BACKENDS)
 
-test-torch: ## the same tests in the second environment: PyTorch alone, NumPy 2
+test-torch: ## the same tests in the second environment: PyTorch alone, newest NumPy
 	@$(MAKE) test SETUP=torch BACKENDS=torch
 
 run-all: if-horovod ## every notebook from top to bottom, as in plain Jupyter
