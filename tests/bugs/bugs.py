@@ -211,6 +211,13 @@ BUGS = [
         suite=STAGES,
     ),
     Bug(
+        "a stage is updated when device s mod p is done, wherever it lies",
+        "parallel/pipeline/training.py",
+        "if ranks[s] == device:",
+        "if s % group.size == device:",
+        suite=("test_placements.py",),
+    ),
+    Bug(
         "every process trains on the first one's examples",
         "training/batches.py",
         "part[slice(*bounds[rank])]",
