@@ -61,10 +61,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("seeded bugs -> the first tests that turned red")
         for bug, tests in found:
             terminalreporter.write_line(f"{bug}\n    {', '.join(tests)}")
-    if counts := sorted(value for key, value in said if key == "fuzzed"):
+    fuzzed = [value for key, value in said if key == "fuzzed"]
+    if fuzzed:
         terminalreporter.section("fuzzed files")
-        for line in counts:
-            terminalreporter.write_line(line)
+    for what in sorted({what for what, _ in fuzzed}):
+        each = [counts for name, counts in fuzzed if name == what]
+        equal, refused = (sum(c[key] for c in each) for key in ("equal", "refused"))
+        memory, seconds = (max(c[key] for c in each) for key in ("memory", "seconds"))
+        terminalreporter.write_line(
+            f"{what}: {equal + refused}, of which {equal} accepted and equal, "
+            f"{refused} refused, 0 raw; at most {memory / 2**20:.0f} MiB and "
+            f"{seconds:.2f} s"
+        )
 
 
 def _is_required(name: str) -> bool:
