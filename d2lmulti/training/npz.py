@@ -29,8 +29,8 @@ _NPY = re.compile(
     re.DOTALL,
 )
 _SEAL = re.compile(rb"d2lmulti (?P<kind>[a-z]+) (?P<format>\d{3}) sha256 [0-9a-f]{64}")
-# Before a member: mark, version, flags, method, time, date, CRC, sizes (not here, but
-# as 64 bits after the name), lengths of the name and of what follows it.
+# Before a member: mark, version, flags, method, time, date, CRC, sizes (of 32 bits; the
+# true ones follow the name), lengths of the name and of what follows it.
 _MEMBER = struct.Struct("<4s5HL8s2H")
 _SIZES = struct.Struct("<2H2Q")  # number and length of this field, then the sizes
 
@@ -112,11 +112,14 @@ def _members(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
         _, _, flags, method, _, _, crc, short, named, more = _MEMBER.unpack(head)
         name, sizes = file.read(named), file.read(more)
         # Nothing is compressed, so nothing becomes larger than it is in the file.
-        if flags or method or short != b"\xff" * 8 or more != _SIZES.size:
+        if flags or method or more != _SIZES.size:
             raise Unreadable(f"{name!r:.80} is compressed, encrypted or made elsewhere")
         field, _, length, packed = _SIZES.unpack(sizes.ljust(more, b"\0"))
         if field != 1 or length != packed or length > size - file.tell():
             raise Unreadable(f"{name!r:.80} is larger than the file, or of two sizes")
+        low = (length % 2**32).to_bytes(4, "little")  # as Python 3.10 still writes it
+        if short not in (b"\xff" * 8, low * 2):
+            raise Unreadable(f"{name!r:.80} is of two sizes")
         content = file.read(length)
         if zlib.crc32(content) != crc:
             raise Unreadable(f"{name!r:.80} has a wrong checksum")

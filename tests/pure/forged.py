@@ -64,14 +64,9 @@ def parts(change: Callable[[list], Any]) -> Callable[[bytes], bytes]:
     return forge
 
 
-def patched(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
-    """Replace bytes and make the seal fit."""
-
-    def forge(good: bytes) -> bytes:
-        assert old in good
-        return sealed(good.replace(old, new, 1))
-
-    return forge
+def marked(flags: int, method: int) -> Callable[[bytes], bytes]:
+    """Give the first member other flags, or another method of compression."""
+    return lambda good: sealed(good[:6] + struct.pack("<2H", flags, method) + good[10:])
 
 
 def shape(text: str, kind: str = "<f4") -> Callable[[bytes], bytes]:
@@ -79,7 +74,6 @@ def shape(text: str, kind: str = "<f4") -> Callable[[bytes], bytes]:
     return lambda good: reheaded(good, 2, header(line))
 
 
-LOCAL = b"PK\3\4\x2d\0"  # then two bytes of flags and two of the method
 FORGED = {
     # the text about the run
     "no text": (parts(lambda p: p.pop(0)), "about the run is not in it"),
@@ -156,14 +150,12 @@ FORGED = {
     "other names": (member(2, "state/0.npy", None), "in it twice"),
     "a strange name": (member(2, "../x", None), "its arrays are not"),
     # the zip file
-    "an encrypted member": (patched(LOCAL + b"\0\0", LOCAL + b"\1\0"), "encrypted"),
-    "sizes after the data": (patched(LOCAL + b"\0\0", LOCAL + b"\x08\0"), "made else"),
+    "an encrypted member": (marked(1, 0), "encrypted"),
+    "sizes after the data": (marked(8, 0), "made elsewhere"),
     "deflate": (lambda g: packed(members(g), zipfile.ZIP_DEFLATED), "compressed"),
     "bzip2": (lambda g: packed(members(g), zipfile.ZIP_BZIP2), "compressed"),
     "lzma": (lambda g: packed(members(g), zipfile.ZIP_LZMA), "compressed"),
-    "an unknown method": (
-        patched(LOCAL + b"\0\0\0\0", LOCAL + b"\0\0\x63\0"), "compressed"
-    ),
+    "an unknown method": (marked(0, 99), "compressed"),
     "something before it": (lambda g: sealed(b"MZ" + g), "something else .* byte 0"),
     "something between": (
         lambda g: sealed(g.replace(b"PK\1\2", b"????PK\1\2", 1)), "something else than",
