@@ -223,6 +223,9 @@ def test_the_other_collectives_move_what_they_must(n):
         l = counted(alltoall(n, length))
         assert l.sent == l.received == nonzero([(n - 1) * length] * n)
         assert l.messages == n * (n - 1) * (length > 0)
+        swaps = 2 if n % 2 else 1  # of a rank in a round
+        assert l.rounds == (n - 1) // swaps * (length > 0)
+        assert set(l.by_round) <= {(n * swaps, n * swaps * length)}
 
 
 def test_every_round_of_a_ring_of_16384_ranks_is_counted():
