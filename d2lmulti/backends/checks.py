@@ -9,34 +9,18 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..errors import InvalidInput
+from .dtypes import NUMPY_DTYPES, dtype_name
 from .protocol import Tensor
 
-# All backends hold these. Paddle reads uint16 as bfloat16; MXNet has no complex.
-_DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
 
-
-def dtype_name(dtype: Any) -> str:
-    """Return NumPy's name of a dtype that all backends have, or refuse it."""
-    try:
-        name = np.dtype(dtype).name
-    except TypeError:
-        name = "none"
-    if name not in _DTYPES:
-        raise InvalidInput(
-            f"expected a dtype among {', '.join(_DTYPES)}, got {dtype!r}; convert the "
-            "values first, for example with numpy.asarray(values, 'float32')"
-        )
-    return name
-
-
-def numeric(value: np.ndarray | Sequence[Any]) -> np.ndarray:
-    """View values as plain NumPy: row-major, native bytes, a dtype of all backends.
+def numeric(value: np.ndarray | Sequence[Any], held: Collection[str]) -> np.ndarray:
+    """View values as plain NumPy: row-major, native bytes, a dtype the backend holds.
 
     PyTorch takes no negative strides and no foreign byte order. Raises `InvalidInput`
     for ragged lists, strings and objects.
@@ -50,7 +34,8 @@ def numeric(value: np.ndarray | Sequence[Any]) -> np.ndarray:
             f"expected rows of equal length, got a {type(value).__name__} of which "
             f"NumPy says: {error}; pad the rows or make one tensor of each"
         ) from error
-    return found.astype(dtype_name(found.dtype), copy=False)
+    name = dtype_name(found.dtype, [name for name in held if name in NUMPY_DTYPES])
+    return found.astype(name, copy=False)
 
 
 def _plain(dtype: Any) -> str:

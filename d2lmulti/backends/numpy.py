@@ -16,11 +16,13 @@ import numpy as np
 
 from . import checks, tape, windows
 from .device_names import place
+from .dtypes import NUMPY_DTYPES, dtype_name
 from .protocol import AnyDevice, Context
 from .reporting import Reporter
 from .tape import Tensor, result
 
 name = "numpy"
+Tensors = Sequence[Tensor]
 
 
 # -- devices ---------------------------------------------------------------------
@@ -31,8 +33,8 @@ def gpu_count() -> int:
 
 
 def native(device: AnyDevice) -> str:
-    kind, _ = place(device, gpu_count(), name)
-    return kind  # NumPy knows one place only, and simulated devices share it
+    # NumPy knows one place only, and simulated devices share it.
+    return place(device, gpu_count(), name)[0]
 
 
 def device_of(x: Tensor) -> str:
@@ -48,7 +50,7 @@ def synchronize() -> None:
 
 def array(value: np.ndarray | Sequence, device: AnyDevice = "cpu") -> Tensor:
     native(device)
-    return Tensor(np.array(checks.numeric(value)))
+    return Tensor(np.array(checks.numeric(value, NUMPY_DTYPES)))
 
 
 def numpy(x: Tensor) -> np.ndarray:
@@ -57,7 +59,7 @@ def numpy(x: Tensor) -> np.ndarray:
 
 def zeros(shape: Sequence[int], dtype: str, device: AnyDevice = "cpu") -> Tensor:
     native(device)
-    return Tensor(np.zeros(tuple(shape), checks.dtype_name(dtype)))
+    return Tensor(np.zeros(tuple(shape), dtype_name(dtype, NUMPY_DTYPES)))
 
 
 def dtype_of(x: Tensor) -> str:
@@ -98,9 +100,17 @@ def memory(x: Tensor) -> np.ndarray | None:
 # -- autograd --------------------------------------------------------------------
 
 
-def attach_grad(x: Tensor) -> None:
+def attach_grad(x: Tensor, add: bool = True) -> None:
     checks.leaf(x.notes == ())
     x.gradient = zeros(x.shape, dtype_of(x))
+
+
+def collects_grad(x: Tensor) -> bool:
+    return x.gradient is not None
+
+
+def accumulating(xs: Tensors) -> list[Tensor]:
+    return list(xs)
 
 
 def record() -> Context:
@@ -111,23 +121,18 @@ def pause() -> Context:
     return tape.recording(False)
 
 
-def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
+def backward(ys: Tensors, dys: Tensors | None = None) -> None:
     tape.backward(ys, dys)
 
 
 def grad_of(
-    ys: Sequence[Tensor],
-    xs: Sequence[Tensor],
-    dys: Sequence[Tensor] | None = None,
-    keep_graph: bool = False,
+    ys: Tensors, xs: Tensors, dys: Tensors | None = None, keep_graph: bool = False
 ) -> list[Tensor]:
     return tape.grad_of(ys, xs, dys, keep_graph)
 
 
 @contextmanager
-def on_grad_ready(
-    params: Sequence[Tensor], ready: Callable[[int], None]
-) -> Iterator[None]:
+def on_grad_ready(params: Tensors, ready: Callable[[int], None]) -> Iterator[None]:
     reporter = Reporter(len(params), ready)
     for i, p in enumerate(params):
         p.on_gradient = partial(reporter.tell, i)
@@ -185,7 +190,7 @@ def transpose(x: Tensor, axes: Sequence[int]) -> Tensor:
     return result(x.value.transpose(axes), (x, lambda d: d.transpose(back)))
 
 
-def concat(xs: Sequence[Tensor], axis: int = 0) -> Tensor:
+def concat(xs: Tensors, axis: int = 0) -> Tensor:
     ends = np.cumsum([x.shape[axis] for x in xs])
 
     def part(i: int) -> tape.Pullback:
@@ -269,8 +274,7 @@ def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Ten
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     checks.ids(y.value, logits.shape[-1])
-    # -log softmax(z)[y] = log(sum(exp(z))) - z[y], with z shifted to at most 0 so
-    # that no exponential overflows.
+    # -log softmax(z)[y] = log(sum(exp(z))) - z[y]; no z above 0, so exp cannot overflow
     rows = np.arange(len(logits))
     z = logits.value - logits.value.max(axis=-1, keepdims=True)
     losses = np.log(np.exp(z).sum(axis=-1)) - z[rows, y.value]

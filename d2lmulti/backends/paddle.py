@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import numpy as np
@@ -18,12 +18,17 @@ import paddle.nn.functional as F
 from paddle import Tensor
 
 from . import checks
-from .addresses import view_at
 from .device_names import place
+from .dtypes import DTYPES, dtype_name
+from .memory import view_at
 from .protocol import AnyDevice, Context
 from .reporting import Reporter
 
 name = "paddle"
+Tensors = Sequence[Tensor]
+# On the CPU Paddle computes no sums of the first two, and no maxima of all but one.
+_WIDER = {"float16": "float32", "bfloat16": "float32"}
+_WIDER |= dict.fromkeys(("uint8", "int8", "int16", "bool"), "int32")
 
 
 # -- devices ---------------------------------------------------------------------
@@ -34,9 +39,7 @@ def gpu_count() -> int:
 
 
 def native(device: AnyDevice) -> paddle.base.core.Place:
-    if isinstance(device, paddle.CPUPlace):
-        return device
-    if isinstance(device, (paddle.CUDAPlace, paddle.base.core.Place)):
+    if isinstance(device, (paddle.CPUPlace, paddle.CUDAPlace, paddle.base.core.Place)):
         device = str(device).removeprefix("Place(").removesuffix(")")
     kind, index = place(device, gpu_count(), name)
     return paddle.CUDAPlace(index) if kind == "gpu" else paddle.CPUPlace()
@@ -55,16 +58,19 @@ def synchronize() -> None:
 
 
 def array(value: np.ndarray | Sequence, device: AnyDevice = "cpu") -> Tensor:
-    return paddle.to_tensor(checks.numeric(value), place=native(device))
+    return paddle.to_tensor(checks.numeric(value, DTYPES), place=native(device))
 
 
 def numpy(x: Tensor) -> np.ndarray:
-    return np.array(x.detach().numpy())
+    x = x.detach()
+    x = x.astype("float32") if dtype_of(x) == "bfloat16" else x  # NumPy has none
+    return np.array(x.numpy())
 
 
 def zeros(shape: Sequence[int], dtype: str, device: AnyDevice = "cpu") -> Tensor:
-    value = np.zeros(tuple(shape), checks.dtype_name(dtype))
-    return paddle.to_tensor(value, place=native(device))
+    dtype = dtype_name(dtype, DTYPES)
+    held = "uint16" if dtype == "bfloat16" else dtype  # as Paddle reads it
+    return paddle.to_tensor(np.zeros(tuple(shape), held), place=native(device))
 
 
 def dtype_of(x: Tensor) -> str:
@@ -97,13 +103,14 @@ def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> No
     if first == last:  # Paddle's slice write raises on an empty part
         return
     with paddle.no_grad():
-        flat = _flat(x)
-        y = _flat(y)
+        flat, y = _flat(x), _flat(y)
         if not y.place._equals(x.place):
             y = y._copy_to(x.place, True)
         part = flat[first:last]
-        if not part._is_shared_buffer_with(x):
-            # Slices are copies under FLAGS_use_stride_kernel=0.
+        if add and _WIDER.get(dtype_of(x)) == "float32":  # no sum of these on the CPU
+            y = (part.astype("float32") + y.astype("float32")).astype(x.dtype)
+            add = False
+        if not part._is_shared_buffer_with(x):  # with FLAGS_use_stride_kernel=0
             flat[first:last] = part + y if add else y
         elif add:
             part.add_(y)  # flat[first:last] += y would not reach x
@@ -117,7 +124,7 @@ def maximum_(x: Tensor, first: int, last: int, y: Tensor) -> None:
         return
     with paddle.no_grad():
         part, y = read(x, first, last), copy_to(y, x.place).reshape([-1])
-        wide = "int32" if dtype_of(x) == "uint8" else x.dtype  # no maximum of uint8
+        wide = _WIDER.get(dtype_of(x), x.dtype)
         larger = paddle.maximum(part.astype(wide), y.astype(wide))
         write_(x, first, last, larger.astype(x.dtype))
 
@@ -132,10 +139,18 @@ def memory(x: Tensor) -> np.ndarray | None:
 # -- autograd --------------------------------------------------------------------
 
 
-def attach_grad(x: Tensor) -> None:
+def attach_grad(x: Tensor, add: bool = True) -> None:
     checks.leaf(x.is_leaf)
     x.stop_gradient = False
     x.grad = paddle.zeros_like(x)
+
+
+def collects_grad(x: Tensor) -> bool:
+    return not x.stop_gradient
+
+
+def accumulating(xs: Tensors) -> list[Tensor]:
+    return list(xs)
 
 
 def record() -> Context:
@@ -146,7 +161,7 @@ def pause() -> Context:
     return paddle.no_grad()
 
 
-def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
+def backward(ys: Tensors, dys: Tensors | None = None) -> None:
     checks.grads(ys, dys)
     # Paddle itself would do nothing for these, and say nothing.
     checks.recorded([not y.stop_gradient for y in ys])
@@ -154,29 +169,21 @@ def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
 
 
 def grad_of(
-    ys: Sequence[Tensor],
-    xs: Sequence[Tensor],
-    dys: Sequence[Tensor] | None = None,
-    keep_graph: bool = False,
+    ys: Tensors, xs: Tensors, dys: Tensors | None = None, keep_graph: bool = False
 ) -> list[Tensor]:
     checks.grads(ys, dys)
     checks.recorded([not y.stop_gradient for y in ys])
     checks.wanted(xs, [x.is_leaf and not x.stop_gradient for x in xs])
+    heads = list(dys) if dys is not None else None
     found = paddle.grad(
-        list(ys),
-        list(xs),
-        list(dys) if dys is not None else None,
-        retain_graph=keep_graph,
-        allow_unused=True,
+        list(ys), list(xs), heads, retain_graph=keep_graph, allow_unused=True
     )
     checks.reached([dx is not None for dx in found])
     return list(found)
 
 
 @contextmanager
-def on_grad_ready(
-    params: Sequence[Tensor], ready: Callable[[int], None]
-) -> Iterator[None]:
+def on_grad_ready(params: Tensors, ready: Callable[[int], None]) -> Iterator[None]:
     reporter = Reporter(len(params), ready)
     arrived: list[int] = []
 
@@ -185,14 +192,12 @@ def on_grad_ready(
             reporter.tell(arrived.pop())
         arrived.append(i)
 
-    hooks = [p.register_hook(partial(arrive, i)) for i, p in enumerate(params)]
-    try:
+    with ExitStack() as hooks:
+        for i, p in enumerate(params):
+            hooks.callback(p.register_hook(partial(arrive, i)).remove)
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if arrived:
-        reporter.tell(arrived.pop())
+    for i in arrived:
+        reporter.tell(i)
     reporter.tell_rest()
 
 
@@ -232,8 +237,7 @@ def log(x: Tensor) -> Tensor:
 
 
 def sqrt(x: Tensor) -> Tensor:
-    # In float32 Paddle is one bit off in two elements out of five; a root in float64,
-    # rounded to float32, is exact.
+    # In float32 two of five are one bit off; a root in float64, rounded, is exact.
     return paddle.sqrt(x.detach().astype("float64")).astype(x.dtype)
 
 
@@ -241,7 +245,7 @@ def transpose(x: Tensor, axes: Sequence[int]) -> Tensor:
     return x.transpose(list(axes))
 
 
-def concat(xs: Sequence[Tensor], axis: int = 0) -> Tensor:
+def concat(xs: Tensors, axis: int = 0) -> Tensor:
     return paddle.concat(list(xs), axis=axis)
 
 

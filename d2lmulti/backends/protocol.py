@@ -21,7 +21,7 @@ Context = AbstractContextManager[Any]
 
 
 class Backend(Protocol):
-    """About thirty verbs; every backend module satisfies this protocol."""
+    """Some forty verbs; every backend module satisfies this protocol."""
 
     name: str
 
@@ -52,11 +52,14 @@ class Backend(Protocol):
         """Make a tensor from NumPy values: same dtype, same shape, own storage.
 
         Raises `InvalidInput` for ragged lists, for strings and objects, and for a dtype
-        that not every backend has (complex64, uint16).
+        that the framework does not have (MXNet: int16, complex64).
         """
 
     def numpy(self, x: Tensor) -> np.ndarray:
-        """Copy a tensor to a NumPy array that shares nothing with it."""
+        """Copy a tensor to a NumPy array that shares nothing with it.
+
+        bfloat16, which NumPy does not have, becomes float32: the same values.
+        """
 
     def zeros(
         self, shape: Sequence[int], dtype: str, device: AnyDevice = "cpu"
@@ -64,7 +67,7 @@ class Backend(Protocol):
         """Make a tensor of zeros; `dtype` is a NumPy name such as `float32`."""
 
     def dtype_of(self, x: Tensor) -> str:
-        """Name the dtype as NumPy does: `float32`, `int64`."""
+        """Name the dtype as NumPy does: `float32`, `int64`; and `bfloat16`."""
 
     def copy_to(self, x: Tensor, device: AnyDevice) -> Tensor:
         """Copy `x` to `device` into *new* storage, also when it is there already.
@@ -103,16 +106,29 @@ class Backend(Protocol):
         """View the memory of `x`, flat, or give None if NumPy cannot reach it.
 
         That is the case on a GPU and for a strided view. Waits until all pending work
-        is done; use the view before the next operation, and while `x` is there.
+        is done; use the view before the next operation, and while `x` is there. In a
+        view of bfloat16, elements are two bytes that only `backends.memory` can add up.
         """
 
     # -- autograd, in D2L's words -------------------------------------------------
 
-    def attach_grad(self, x: Tensor) -> None:
+    def attach_grad(self, x: Tensor, add: bool = True) -> None:
         """Make the leaf `x` collect a gradient, which starts at zero (again).
 
+        Every backward pass adds to it. With `add=False` it does what it does in the
+        framework's own loops: MXNet's pass overwrites it, the others' add all the same.
         Raises `InvalidInput` for a result inside a graph; MXNet, which cannot tell,
         cuts the graph there. Use `attach_grad(detach(x))` in generic code.
+        """
+
+    def collects_grad(self, x: Tensor) -> bool:
+        """Tell whether backward passes give `x` a gradient: not if it is frozen."""
+
+    def accumulating(self, xs: Sequence[Tensor]) -> list[Tensor]:
+        """Get leaves with the storage and gradients of xs; every backward pass adds.
+
+        For a forward pass whose way back takes several backward passes, on leaves that
+        may have been attached with `add=False`.
         """
 
     def record(self) -> Context:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from functools import partial
 
@@ -14,10 +14,12 @@ from torch import Tensor
 
 from . import checks
 from .device_names import place
+from .dtypes import BFLOAT16, DTYPES, dtype_name
 from .protocol import AnyDevice, Context
 from .reporting import Reporter
 
 name = "torch"
+Tensors = Sequence[Tensor]
 
 
 # -- devices ---------------------------------------------------------------------
@@ -48,17 +50,19 @@ def synchronize() -> None:
 
 
 def array(value: np.ndarray | Sequence, device: AnyDevice = "cpu") -> Tensor:
-    return torch.tensor(checks.numeric(value), device=native(device))
+    return torch.tensor(checks.numeric(value, DTYPES), device=native(device))
 
 
 def numpy(x: Tensor) -> np.ndarray:
-    return x.detach().cpu().numpy().copy()
+    x = x.detach().cpu()
+    x = x.float() if x.dtype == torch.bfloat16 else x  # NumPy has none; it is exact
+    return x.resolve_conj().resolve_neg().numpy().copy()
 
 
 def zeros(shape: Sequence[int], dtype: str, device: AnyDevice = "cpu") -> Tensor:
     return torch.zeros(
         tuple(shape),
-        dtype=getattr(torch, checks.dtype_name(dtype)),
+        dtype=getattr(torch, dtype_name(dtype, DTYPES)),
         device=native(device),
     )
 
@@ -97,16 +101,29 @@ def maximum_(x: Tensor, first: int, last: int, y: Tensor) -> None:
 
 
 def memory(x: Tensor) -> np.ndarray | None:
-    return x.detach().view(-1).numpy() if x.is_cpu and x.is_contiguous() else None
+    if not x.is_cpu or not x.is_contiguous() or x.is_conj() or x.is_neg():
+        return None
+    flat = x.detach().view(-1)
+    if x.dtype == torch.bfloat16:
+        return flat.view(torch.int16).numpy().view(BFLOAT16)
+    return flat.numpy()
 
 
 # -- autograd --------------------------------------------------------------------
 
 
-def attach_grad(x: Tensor) -> None:
+def attach_grad(x: Tensor, add: bool = True) -> None:
     checks.leaf(x.is_leaf)
     x.requires_grad_(True)
     x.grad = torch.zeros_like(x, memory_format=torch.contiguous_format)
+
+
+def collects_grad(x: Tensor) -> bool:
+    return x.requires_grad
+
+
+def accumulating(xs: Tensors) -> list[Tensor]:
+    return list(xs)
 
 
 def record() -> Context:
@@ -117,17 +134,14 @@ def pause() -> Context:
     return torch.no_grad()
 
 
-def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
+def backward(ys: Tensors, dys: Tensors | None = None) -> None:
     checks.grads(ys, dys)
     checks.recorded([y.requires_grad for y in ys])
     torch.autograd.backward(list(ys), _heads(ys, dys))
 
 
 def grad_of(
-    ys: Sequence[Tensor],
-    xs: Sequence[Tensor],
-    dys: Sequence[Tensor] | None = None,
-    keep_graph: bool = False,
+    ys: Tensors, xs: Tensors, dys: Tensors | None = None, keep_graph: bool = False
 ) -> list[Tensor]:
     checks.grads(ys, dys)
     checks.recorded([y.requires_grad for y in ys])
@@ -143,7 +157,7 @@ def grad_of(
     return list(found)
 
 
-def _heads(ys: Sequence[Tensor], dys: Sequence[Tensor] | None) -> list[Tensor | None]:
+def _heads(ys: Tensors, dys: Tensors | None) -> list[Tensor | None]:
     if dys is not None:
         return list(dys)
     # None: one, for a scalar; to compare shapes PyTorch would import SymPy (0.4 s).
@@ -151,22 +165,14 @@ def _heads(ys: Sequence[Tensor], dys: Sequence[Tensor] | None) -> list[Tensor | 
 
 
 @contextmanager
-def on_grad_ready(
-    params: Sequence[Tensor], ready: Callable[[int], None]
-) -> Iterator[None]:
+def on_grad_ready(params: Tensors, ready: Callable[[int], None]) -> Iterator[None]:
     reporter = Reporter(len(params), ready)
     # The gradients of a GPU come on a thread of its own, which knows no context.
-    hooks = [
-        p.register_post_accumulate_grad_hook(
-            partial(copy_context().run, reporter.tell, i)
-        )
-        for i, p in enumerate(params)
-    ]
-    try:
+    with ExitStack() as hooks:
+        for i, p in enumerate(params):
+            tell = partial(copy_context().run, reporter.tell, i)
+            hooks.callback(p.register_post_accumulate_grad_hook(tell).remove)
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
     reporter.tell_rest()
 
 
@@ -214,7 +220,7 @@ def transpose(x: Tensor, axes: Sequence[int]) -> Tensor:
     return x.permute(*axes)
 
 
-def concat(xs: Sequence[Tensor], axis: int = 0) -> Tensor:
+def concat(xs: Tensors, axis: int = 0) -> Tensor:
     return torch.cat(list(xs), dim=axis)
 
 

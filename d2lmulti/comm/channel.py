@@ -8,6 +8,8 @@ processes (1965).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ..errors import D2LMultiError
@@ -60,7 +62,11 @@ class Receiving:
     """A message to come, and what is done with it: overwrite, or combine."""
 
     def __init__(
-        self, channel: Channel, part: np.ndarray, call: int, combine: np.ufunc | None
+        self,
+        channel: Channel,
+        part: np.ndarray,
+        call: int,
+        combine: Callable[..., None] | None,
     ) -> None:
         self._channel, self._part, self._call = channel, part, call
         self._combine, self._taken, self.done = combine, 0, False

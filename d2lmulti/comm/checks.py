@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..backends import backend_of
+from ..backends.dtypes import DTYPES
 from ..backends.overlap import find_overlap
 from ..checks import check_choice, check_list
 from ..errors import InvalidInput
@@ -42,10 +43,15 @@ def check_rows(data: Sequence[Any]) -> None:
 
 
 def check_op(op: str, x: Any) -> None:
-    """Refuse an unknown operation, and a mean where there are no fractions."""
+    """Refuse an unknown operation, a mean of integers, a maximum without order."""
     check_choice("op", op, ("sum", "mean", "max"))
     dtype = backend_of(x).dtype_of(x)
-    if op == "mean" and not dtype.startswith("float"):
+    if op == "max" and dtype.startswith("complex"):
+        raise InvalidInput(
+            f"expected numbers that have an order for a maximum, got {dtype}; take the "
+            "maximum of their absolute values, or another op"
+        )
+    if op == "mean" and dtype.startswith(("int", "uint", "bool")):
         raise InvalidInput(
             f"expected floating-point tensors for a mean, got {dtype}; take the sum "
             "and divide it yourself, or convert the tensors"
@@ -62,6 +68,12 @@ def _check_list(data: Sequence[Any]) -> None:
             "tensors of one framework",
             "convert with B.array(other.numpy(x))",
         )
+    for rank, x in enumerate(data):
+        if backends[rank].dtype_of(x) not in DTYPES:
+            raise InvalidInput(
+                f"expected a dtype among {', '.join(DTYPES)}, got "
+                f"{backends[rank].dtype_of(x)} on rank {rank}; convert the tensors"
+            )
     shared = find_overlap(data) if len(data) > 1 else None
     if shared:
         raise InvalidInput(

@@ -47,7 +47,13 @@ def allreduce(
     `auto` (see `choose_allreduce`), `native` for the engine's own, or a plan of your
     own; `op` is sum, mean or max. Raises `InvalidInput` for an empty list, entries that
     differ in shape, dtype or framework, an entry given twice, an unknown algorithm or
-    op, a mean of integers, and for `native` where the engine has none.
+    op, a mean of integers, a maximum of complex numbers, and for `native` where the
+    engine has none, or none for the dtype.
+
+    Sums are added up in the dtype itself. In bfloat16, with 8 significant bits, each
+    addition rounds by up to 1/512 of the partial sum, so k ranks by up to (k-1)/512
+    with the star and half of log2(k) of these with the tree; 1/256 added to 1 is lost.
+    Where that matters, sum in float32.
     """
     start_allreduce(data, algorithm, group, op)()
 

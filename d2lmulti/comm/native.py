@@ -16,7 +16,7 @@ from ..errors import InvalidInput
 from ..plans.allreduce import ALLREDUCE
 from ..plans.rounds import Round
 from .group import Group
-from .transports import Asynchronous, Combine, check_native, nothing
+from .transports import Asynchronous, Combine, check_native, check_reducible, nothing
 
 
 def start_native(
@@ -32,9 +32,11 @@ def start_native(
             f"expected an engine with an all-reduce of its own, got {transport.name}, "
             f"which has none; use one of {', '.join(ALLREDUCE)} or auto"
         )
+    dtype = backend_of(x).dtype_of(x)
+    check_reducible(transport.name, transport.reducible, dtype)
     combine: Combine = "max" if op == "max" else "sum"
     if group.spread:
-        form = f"{tuple(x.shape)} {backend_of(x).dtype_of(x)}"
+        form = f"{tuple(x.shape)} {dtype}"
         transport.begin(f"native {op} all-reduce of {form}")
     for ledger in open_ledgers():
         ledger.count_plan(ALLREDUCE["ring"](group.size, element_count(x)), itemsize(x))
@@ -57,7 +59,10 @@ def run_native(
     """
     transport, x = group.transport, data[0]
     check_native(transport.name, transport.native, what)
-    form = f"{tuple(x.shape[1:])} {backend_of(x).dtype_of(x)}"  # rows may differ
+    dtype = backend_of(x).dtype_of(x)
+    if what in ("allreduce", "reduce_scatter"):
+        check_reducible(transport.name, transport.reducible, dtype)
+    form = f"{tuple(x.shape[1:])} {dtype}"  # rows may differ
     transport.begin(f"{op} {what} from or to rank {root} of {form}")
     for ledger in open_ledgers():
         ledger.count_plan(rounds, itemsize(x))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..backends import backend_of
+from ..backends.dtypes import DTYPES
 from ..backends.protocol import AnyDevice, Backend, Tensor
 from ..backends.sizes import element_count, itemsize
 from ..cluster.ledger import open_ledgers
@@ -17,7 +18,6 @@ from ..plans.rounds import make_round
 from .collectives import run_plan
 from .group import Group
 
-_DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
 _DIMS = 8  # the most that a form can tell
 
 
@@ -57,7 +57,7 @@ def send(x: Tensor, source: int, target: int, group: Group) -> None:
         )
     form = np.full(_DIMS + 1, -1)
     form[: len(x.shape)] = x.shape
-    form[_DIMS] = _DTYPES.index(B.dtype_of(x))
+    form[_DIMS] = DTYPES.index(B.dtype_of(x))
     with B.pause():
         x = B.copy_to(x, B.device_of(x))  # row by row, outside any graph
         _pass(B.array(form, B.device_of(x)), source, target, group, counted=False)
@@ -73,7 +73,7 @@ def receive(
         _pass(form, source, target, group, counted=False)
         *shape, dtype = B.numpy(form).tolist()
         shape = [extent for extent in shape if extent >= 0]
-        x = B.zeros(shape, _DTYPES[dtype], device)
+        x = B.zeros(shape, DTYPES[dtype], device)
         _pass(x, source, target, group)
     return x
 

@@ -8,6 +8,8 @@ Chapter: *many_machines*.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from .patience import Patience
@@ -39,7 +41,7 @@ class Slots:
         self._slots = memory[ranks * LINE :].reshape(ranks, _SLOTS, BLOCK)
         self._rank, self._ranks, self._patience = rank, ranks, patience
 
-    def allreduce(self, x: np.ndarray, combine: np.ufunc, code: int) -> None:
+    def allreduce(self, x: np.ndarray, combine: Callable[..., None], code: int) -> None:
         """Replace the flat vector `x` by the sum (or so) of all ranks', in place.
 
         `code` stands for the call; raises `RankGone` where ranks have different ones.
@@ -64,7 +66,9 @@ class Slots:
         for semaphore in self._to:
             semaphore.post()
 
-    def _combine(self, number: int, block: np.ndarray, combine: np.ufunc) -> None:
+    def _combine(
+        self, number: int, block: np.ndarray, combine: Callable[..., None]
+    ) -> None:
         for rank, semaphore in self._from.items():
             while not semaphore.take():
                 self._patience.wait(rank)

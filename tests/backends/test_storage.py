@@ -85,14 +85,13 @@ def test_array_takes_any_layout(B, values):
         ["a", "b"],
         [None],
         [[1.0], [1.0, 2.0]],
-        np.zeros(2, "complex64"),
         np.zeros(2, "uint16"),
         np.zeros(2, "datetime64[s]"),
         object(),
     ],
-    ids=["strings", "None", "ragged", "complex", "uint16", "dates", "object"],
+    ids=["strings", "None", "ragged", "uint16", "dates", "object"],
 )
-def test_array_refuses_what_not_every_backend_holds(B, values):
+def test_array_refuses_what_no_backend_holds(B, values):
     with pytest.raises(InvalidInput, match=r"expected .* got .*;"):
         B.array(values)
 
@@ -114,7 +113,7 @@ def test_zeros_takes_every_name_that_numpy_has_for_a_dtype(B, dtype):
     assert B.dtype_of(B.zeros((2,), dtype)) == "float64"
 
 
-@pytest.mark.parametrize("dtype", ["floaty", "complex64", "str", object, ""])
+@pytest.mark.parametrize("dtype", ["floaty", "uint16", "str", object, ""])
 def test_zeros_refuses_an_unknown_dtype(B, dtype):
     with pytest.raises(InvalidInput, match="expected a dtype among float32"):
         B.zeros((2,), dtype)

@@ -6,12 +6,14 @@ Apart from the tests, because every new process reads this file and should be qu
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import d2lmulti
 from d2lmulti.backends import get_backend
+from d2lmulti.backends.dtypes import DTYPES, REAL
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.comm.engine import started
 from d2lmulti.comm.group import Group, local_group
@@ -120,11 +122,59 @@ def collectives(B: Backend, group: Group, n: int, messages: bool) -> dict[str, b
     }
 
 
+def every_dtype(B: Backend, group: Group, n: int) -> dict[str, bytes | str]:
+    """Run collectives in every dtype that the backend has, and the engine's own."""
+    ranks, found = group.local_ranks, {}
+    for dtype in DTYPES:
+        if refusal(lambda dtype=dtype: B.zeros((1,), dtype)):
+            continue
+
+        def tensors(rows: np.ndarray, ranks: Any = ranks, dtype: str = dtype) -> list:
+            return [as_dtype(B, rows[rank], dtype) for rank in ranks]
+
+        values = np.random.default_rng(0).normal(size=(n, 2 * n)) * 9
+        ops = ["sum", "max"] if dtype in REAL else ["sum"]
+        for op in ops:
+            for algorithm in ("star", "ring", "native"):
+                # An engine has an order of its own, so its sums must be exact.
+                xs = tensors(values.round() if algorithm == "native" else values)
+                name = f"{algorithm} {op} {dtype}"
+                if algorithm == "native" and dtype not in group.transport.reducible:
+                    call = partial(d2lmulti.allreduce, xs, "native", group)
+                    assert "use another algorithm, such as ring" in refusal(call)
+                    continue
+                d2lmulti.allreduce(xs, algorithm, group, op)
+                found[name] = xs
+        parts = d2lmulti.reduce_scatter(tensors(values), group)
+        wholes = d2lmulti.allgather(tensors(values), group)
+        copies, swapped = tensors(values), tensors(values)
+        d2lmulti.broadcast(copies, n - 1, group)
+        d2lmulti.alltoall(swapped, group)
+        found |= {f"parts {dtype}": parts, f"wholes {dtype}": wholes}
+        found |= {f"copies {dtype}": copies, f"swapped {dtype}": swapped}
+    return {
+        f"{name} on rank {rank}": B.numpy(x).tobytes()
+        for name, xs in found.items()
+        for rank, x in zip(ranks, xs, strict=True)
+    }
+
+
+def as_dtype(B: Backend, x: np.ndarray, dtype: str) -> Any:
+    """Make a tensor; of bfloat16, which NumPy does not have, from its upper half."""
+    if dtype != "bfloat16":
+        return B.array((np.abs(x) if dtype == "uint8" else x).astype(dtype))
+    found = B.zeros(x.shape, dtype)
+    B.memory(found).view("uint16")[:] = x.astype("float32").view("uint32") >> 16
+    return found
+
+
 def everything() -> dict[str, Any]:
     """Ask everything of the engine; called in each process."""
     group, B = started(), get_backend()
     n, rank, transport = group.size, group.local_ranks[0], group.transport
     differ, count = compared(B, group, n, messages=True)
+    alone, mine = every_dtype(B, local_group(n), n), every_dtype(B, group, n)
+    differ += [name for name, bits in mine.items() if alone[name] != bits]
     arrived = round_the_ring(B, group, n)
     native = [B.array(np.float64([rank, 10 - rank, 1])) for _ in range(3)]
     if "allreduce" in transport.native:
@@ -133,6 +183,7 @@ def everything() -> dict[str, Any]:
     return {
         "differ": differ,
         "count": count,
+        "dtypes": len(mine),
         "arrived": arrived,
         "native": [B.numpy(x).tolist() for x in native],
         "told": transport.tell_all(f"rang {rank} é"),

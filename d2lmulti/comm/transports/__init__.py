@@ -17,6 +17,7 @@ class Transport(Protocol):
     name: str
     point_to_point: bool  # whether `exchange` works: plans run on it
     native: frozenset[str]  # the collectives that the engine itself has
+    reducible: Collection[str]  # the dtypes that its all-reduce takes
 
     def begin(self, call: str) -> None:
         """Note that this rank makes its next call, in words that all ranks share."""
@@ -59,6 +60,16 @@ def check_native(engine: str, native: Collection[str], what: str) -> None:
             f"expected one of {', '.join(sorted(native))} as native collective of "
             f"{engine}, got {what!r}; use one of these, or a plan where an engine has "
             "messages"
+        )
+
+
+def check_reducible(engine: str, reducible: Collection[str], dtype: str) -> None:
+    """Refuse a dtype that the engine's own all-reduce refuses, or sums wrongly."""
+    if dtype not in reducible:
+        raise InvalidInput(
+            f"expected one of {', '.join(reducible)} for the native all-reduce of "
+            f"{engine}, got {dtype}; use another algorithm, such as ring, where the "
+            "engine has messages, or convert the tensors"
         )
 
 

@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
 from threading import Thread
 from typing import Any
@@ -61,6 +61,7 @@ class Horovod:
     name = "horovod"
     point_to_point = False
     native = frozenset(_FUNCTIONS["torch"])
+    reducible: Collection[str] = ("float32", "float64", "float16", "int64", "int32")
 
     def __init__(self, place: Place, server: Any = None) -> None:
         self.rank, self.size = place.rank, place.size

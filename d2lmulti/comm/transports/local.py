@@ -6,12 +6,14 @@ frameworks take up to a third longer to add or copy the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...backends import backend_of, checks
+from ...backends.dtypes import DTYPES
+from ...backends.memory import COMBINE
 from ...backends.sizes import element_count
 from ...plans.rounds import Round, make_round
 from . import Combine, check_native
@@ -23,6 +25,7 @@ class LocalTransport:
     name = "local"
     point_to_point = True
     native = frozenset({"allreduce"})
+    reducible: Collection[str] = DTYPES
 
     def begin(self, call: str) -> None:
         """Do nothing: in one process nobody waits."""
@@ -69,7 +72,7 @@ class LocalTransport:
 
 
 def _exchange_memory(memories: Sequence[Any], round: Round, combine: Combine) -> None:
-    merge = np.maximum if combine == "max" else np.add
+    merge = COMBINE[combine]
     sources = [_part(memories[t.source], t.source_first, t.length) for t in round]
     for i in round.overtaken:
         sources[i] = sources[i].copy()

@@ -11,10 +11,8 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +31,7 @@ from ...plans.rounds import Round
 from ..place import Place, meeting_address, meeting_place
 from ..watch import Watch
 from . import Combine, check_native, nothing
-from .paddle_store import StoreServer, meet
+from .paddle_store import StoreServer, meet, wait_for_listener
 
 _LOOPBACK = "127.0.0.1:"
 MOST = 8  # ranks with messages over gloo: 28 pairs, made in 0.3 s each
@@ -56,6 +54,10 @@ class PaddleDistributed:
 
     name = "paddle"
     native = frozenset({"allreduce", "allgather", "broadcast", "reduce_scatter"})
+    # Its gloo sums float16 wrongly, and of bool it adds the bytes.
+    reducible: Collection[str] = (
+        *("float32", "float64", "bfloat16", "int64", "int32", "int8", "uint8"),
+    )
 
     def __init__(self, place: Place) -> None:
         self.rank, self.size = place.rank, place.size
@@ -71,6 +73,8 @@ class PaddleDistributed:
                 meeting_address()  # what is missing is named before anybody waits
             with self._watch.waiting():
                 self._join(place)
+        if self._home != "cpu":
+            self.reducible = (*self.reducible, "float16")  # nccl's sums are right
         self.point_to_point = self._home != "cpu" or place.size <= MOST
         self._pairs: dict[int, Any] = {}  # peer -> the group of it and this rank
         if self._home == "cpu" and 2 < place.size <= MOST:
@@ -126,8 +130,8 @@ class PaddleDistributed:
         checks.contiguous(x.is_contiguous())
         if not element_count(x):  # gloo fails on those
             return nothing
-        at_home = B.device_of(x) == self._home
-        y = x if at_home else B.copy_to(x, self._home)
+        y = x if B.device_of(x) == self._home else B.copy_to(x, self._home)
+        y = y if what == "allreduce" else _known(y)
         with self._watch.waiting():
             if what == "allreduce":
                 how = dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM
@@ -138,8 +142,8 @@ class PaddleDistributed:
         def end() -> None:
             with self._watch.waiting():
                 work.wait()
-            if not at_home:
-                B.write_(x, 0, y.size, y)
+            if not y._is_shared_buffer_with(x):
+                B.write_(x, 0, x.size, y.view(x.dtype))
 
         return end
 
@@ -172,7 +176,7 @@ class PaddleDistributed:
             store = core.TCPStore(_LOOPBACK[:-1], port, False, place.size, seconds)
             core.create_or_get_global_tcp_store = lambda: store
         elif place.rank and os.environ.get("PADDLE_MASTER", "").startswith(_LOOPBACK):
-            _wait_for_listener(int(os.environ["PADDLE_MASTER"].rpartition(":")[2]))
+            wait_for_listener(int(os.environ["PADDLE_MASTER"].rpartition(":")[2]))
         try:
             with contextlib.redirect_stderr(io.StringIO()):
                 dist.init_parallel_env()  # writes which flags differ from defaults
@@ -198,11 +202,19 @@ class PaddleDistributed:
     def _join_rows(self, x: Tensor) -> Tensor:
         """Pad all to the most rows that a rank has, gather, and cut the padding off."""
         rows = [int(count[0]) for count in self._gather(np.array([len(x)]))]
-        padded = np.zeros((max(rows), *x.shape[1:]), B.dtype_of(x))
-        padded[: len(x)] = B.numpy(x)
-        parts = zip(self._gather(padded), rows, strict=True)
-        whole = np.concatenate([part[:count] for part, count in parts])
-        return B.array(whole, B.device_of(x))
+        dtype, row = B.dtype_of(x), tuple(x.shape[1:])
+        whole = B.zeros((sum(rows), *row), dtype, B.device_of(x))
+        if element_count(whole):
+            size = element_count(whole) // sum(rows)
+            padded = B.zeros((max(rows) * size,), dtype, self._home)
+            B.write_(padded, 0, element_count(x), x)
+            parts: list[Tensor] = []
+            with self._watch.waiting():
+                dist.all_gather(parts, _known(padded))
+            for i, (part, count) in enumerate(zip(parts, rows, strict=True)):
+                first, length = sum(rows[:i]) * size, count * size
+                B.write_(whole, first, first + length, part.view(dtype)[:length])
+        return whole
 
     def _take_turns(self, x: Tensor, share: Share, combine: Combine) -> None:
         """Send and receive in the order of the turns, then add in that of the rows."""
@@ -213,18 +225,26 @@ class PaddleDistributed:
             if m in share.sends:
                 part = kept.get(m)
                 part = B.read(x, m.first, m.last) if part is None else part
-                dist.send(part, m.peer, self._pairs.get(m.peer))
+                dist.send(_known(part), m.peer, self._pairs.get(m.peer))
                 continue
-            part = B.read(x, m.first, m.last)
-            straight = not m.add and not m.clashes and part._is_shared_buffer_with(x)
-            if not straight:
+            part = _known(B.read(x, m.first, m.last))
+            if m.add or m.clashes or not part._is_shared_buffer_with(x):
                 part = aside[m] = paddle.empty_like(part)
             dist.recv(part, m.peer, self._pairs.get(m.peer))
         for m in sorted(aside):  # additions in the order of their sources
+            part = aside[m].view(x.dtype)
             if m.add and combine == "max":
-                B.maximum_(x, m.first, m.last, aside[m])
+                B.maximum_(x, m.first, m.last, part)
             else:
-                B.write_(x, m.first, m.last, aside[m], add=m.add)
+                B.write_(x, m.first, m.last, part, add=m.add)
+
+
+def _known(x: Tensor) -> Tensor:
+    """Give `x`, or the bytes of a copy: gloo ends the process for some dtypes."""
+    if B.dtype_of(x) not in ("int16", "complex64", "complex128"):
+        return x
+    # A copy, because bytes of a part may end up at another place than the part.
+    return B.copy_to(B.read(x, 0, element_count(x)), B.device_of(x)).view("uint8")
 
 
 def _complete_environment(place: Place, gloo: bool) -> None:
@@ -243,17 +263,6 @@ def _complete_environment(place: Place, gloo: bool) -> None:
         words["FLAGS_selected_gpus"] = str(place.local_rank)
     for name, value in words.items():
         os.environ.setdefault(name, value)
-
-
-def _wait_for_listener(port: int, seconds: float = 20.0) -> None:
-    """Wait until someone listens on a port of this machine: Paddle retries slowly."""
-    table, until = Path("/proc/net/tcp"), time.monotonic() + seconds
-    ending = f":{port:04X}"
-    while table.exists() and time.monotonic() < until:
-        rows = (line.split() for line in table.read_text().splitlines()[1:])
-        if any(row[1].endswith(ending) and row[3] == "0A" for row in rows):
-            return
-        time.sleep(0.02)
 
 
 def peer_step(

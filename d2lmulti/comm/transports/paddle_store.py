@@ -154,3 +154,14 @@ def _exactly(told: BinaryIO, count: int) -> bytes:
     if len(found) < count:
         raise EOFError
     return found
+
+
+def wait_for_listener(port: int, seconds: float = 20.0) -> None:
+    """Wait until someone listens on a port of this machine: Paddle retries slowly."""
+    table, until = Path("/proc/net/tcp"), time.monotonic() + seconds
+    ending = f":{port:04X}"
+    while table.exists() and time.monotonic() < until:
+        rows = (line.split() for line in table.read_text().splitlines()[1:])
+        if any(row[1].endswith(ending) and row[3] == "0A" for row in rows):
+            return
+        time.sleep(0.02)

@@ -8,7 +8,7 @@ while the next one comes. Chapter: *many_machines*.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from ...backends import checks
+from ...backends.dtypes import DTYPES
 from ...backends.protocol import Tensor
 from ...plans.matching import Message, Share, share_of
 from ...plans.rounds import Round
@@ -48,6 +49,11 @@ class TorchDistributed:
     name = "torch"
     point_to_point = True
     native = frozenset({"allreduce", "broadcast"})
+    reducible: Collection[str] = tuple(
+        name
+        for name in DTYPES
+        if name not in ("int16", "bool")  # of bool, gloo adds the bytes
+    )
 
     def __init__(self, place: Place) -> None:
         self.rank, self.size = place.rank, place.size
@@ -146,7 +152,8 @@ class TorchDistributed:
             how = dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM
             work = dist.all_reduce(x, how, async_op=True)
         else:
-            work = dist.broadcast(x, root, async_op=True)
+            flat = x.view(-1).view(torch.uint8)  # bytes: any dtype will do
+            work = dist.broadcast(flat, root, async_op=True)
 
         def end() -> None:
             with self._watch.waiting():
@@ -228,11 +235,11 @@ class TorchDistributed:
             part = x[m.first : m.last]
             if m in share.sends:
                 part = part.clone() if m.clashes else part
-                calls.append(dist.P2POp(dist.isend, part, m.peer))
+                calls.append(dist.P2POp(dist.isend, part.view(torch.uint8), m.peer))
             else:
                 if m.add or m.clashes:
                     part = arrived[m] = torch.empty_like(part)
-                calls.append(dist.P2POp(dist.irecv, part, m.peer))
+                calls.append(dist.P2POp(dist.irecv, part.view(torch.uint8), m.peer))
         for work in dist.batch_isend_irecv(calls):
             work.wait()
         for m, part in arrived.items():

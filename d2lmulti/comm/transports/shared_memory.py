@@ -9,13 +9,15 @@ from __future__ import annotations
 import mmap
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...backends import backend_of
+from ...backends.dtypes import DTYPES
+from ...backends.memory import COMBINE
 from ...errors import InvalidInput
 from ...plans.rounds import Round
 from .. import slots
@@ -25,8 +27,6 @@ from ..patience import Patience
 from ..place import Place, meeting_place
 from ..private_folder import semaphore_name
 from . import Combine, check_native
-
-_COMBINE: dict[Combine, np.ufunc] = {"sum": np.add, "max": np.maximum}
 
 
 def connect(place: Place) -> SharedMemory:
@@ -46,6 +46,7 @@ class SharedMemory:
     name = "shared_memory"
     point_to_point = True
     native = frozenset({"allreduce"})
+    reducible: Collection[str] = DTYPES
 
     def __init__(self, place: Place, board: Board, file: Path) -> None:
         self.rank, self.size = place.rank, place.size
@@ -90,7 +91,7 @@ class SharedMemory:
                 sends.setdefault(t.target, []).append(sending)
             if t.target == self.rank:
                 part = memory[t.target_first : t.target_first + t.length]
-                how = _COMBINE[combine] if t.add else None
+                how = COMBINE[combine] if t.add else None
                 receiving = Receiving(self._from[t.source], part, self._code, how)
                 receives.append((t.source, receiving))
         self._move(sends, receives)
@@ -100,7 +101,7 @@ class SharedMemory:
     ) -> None:
         """Sum (or take the maximum) in rank order through the slots, in place."""
         check_native(self.name, self.native, what)
-        self._slots.allreduce(view(data[0]), _COMBINE[op], self._code)
+        self._slots.allreduce(view(data[0]), COMBINE[op], self._code)
 
     def tell_all(self, text: str) -> list[str]:
         """Give every rank's short text to every rank, in rank order."""

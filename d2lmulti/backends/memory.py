@@ -1,0 +1,54 @@
+"""NumPy on the memory of tensors: views of it, sums and maxima in it.
+
+NumPy has no bfloat16, the upper half of a float32. Here it is widened, added, and
+rounded to the nearest, ties to even: the bits that the frameworks' own sums have.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from .dtypes import BFLOAT16, numpy_dtype
+
+_PIECE = 1 << 14  # elements widened at a time: their float32 stays in the cache
+
+
+def view_at(address: int | None, count: int, dtype: str) -> np.ndarray:
+    """View `count` elements at an address as a flat array, which does not own them."""
+    kind = numpy_dtype(dtype)
+    if not count:  # then there may be no address either
+        return np.zeros(0, kind)
+    raw: Any = (ctypes.c_char * (count * kind.itemsize)).from_address(address or 0)
+    return np.frombuffer(raw, kind)
+
+
+def _combine(function: np.ufunc, x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
+    if out.dtype != BFLOAT16:
+        function(x, y, out=out)
+        return
+    x, y, out = (bits.view(np.uint16) for bits in (x, y, out))
+    for first in range(0, out.size, _PIECE):
+        piece = slice(first, first + _PIECE)
+        wide = _widen(x[piece])
+        function(wide, _widen(y[piece]), out=wide)
+        bits = wide.view(np.uint32)
+        # Half of the last place that is kept; a tie goes up where that place is odd.
+        # (What bfloat16 makes of NaN has a lower half of zero, so it does not carry.)
+        bits += (bits >> np.uint32(16)) % np.uint32(2) + np.uint32(0x7FFF)
+        out[piece] = bits >> 16
+
+
+def _widen(bits: np.ndarray) -> np.ndarray:
+    return np.left_shift(bits, 16, dtype=np.uint32).view(np.float32)
+
+
+# Of two flat arrays with one dtype: `COMBINE["sum"](x, y, out=z)`.
+COMBINE: dict[str, Callable[..., None]] = {
+    "sum": partial(_combine, np.add),
+    "max": partial(_combine, np.maximum),
+}
