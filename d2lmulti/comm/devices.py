@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..backends import get_backend
+from ..backends.protocol import AnyDevice
 from ..checks import MOST_RANKS, check_count, check_flag
 from ..errors import InvalidInput
 from .group import current_group
@@ -66,14 +67,21 @@ def devices(
     return [Device("gpu", i) for i in numbers]
 
 
-def try_gpu(i: int = 0, backend: str | None = None) -> Device:
-    """Return GPU i if the backend sees it, otherwise the CPU (D2L's `try_gpu`)."""
+def try_gpu(i: int = 0, backend: str | None = None) -> AnyDevice:
+    """Return GPU i if the backend sees it, otherwise the CPU (D2L's `try_gpu`).
+
+    It is the framework's own object (`torch.device`, `mxnet.Context`, a Paddle place),
+    which the framework's functions take, and ours as well.
+    """
     i = check_count("number of a GPU", i, least=0)
-    count = get_backend(backend).gpu_count()
-    return Device("gpu", i) if i < count else Device("cpu")
+    B = get_backend(backend)
+    return B.native(f"gpu:{i}" if i < B.gpu_count() else "cpu")
 
 
-def try_all_gpus(backend: str | None = None) -> list[Device]:
-    """Return all GPUs that the backend sees, or [cpu] if there are none."""
+def try_all_gpus(backend: str | None = None) -> list[AnyDevice]:
+    """Return all GPUs that the backend sees, or [cpu] if there are none.
+
+    As with `try_gpu`, they are the framework's own objects.
+    """
     count = get_backend(backend).gpu_count()
-    return [Device("gpu", i) for i in range(count)] or [Device("cpu")]
+    return [try_gpu(i, backend) for i in range(max(1, count))]

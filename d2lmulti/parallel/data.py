@@ -33,6 +33,9 @@ def get_params(params: Sequence[Tensor], device: AnyDevice) -> list[Tensor]:
 
     The copies have storage of their own even where `params` lie on that device already:
     with shared storage, k replicas on one device would step 2^(k-1) times too far.
+    Gradients are those of D2L's loops: with MXNet a backward pass overwrites them, with
+    PyTorch and Paddle it adds. To add up several passes with each of them, call
+    `B.attach_grad(p)`.
     """
     if not isinstance(params, (list, tuple)) or not params:
         raise InvalidInput(
@@ -41,7 +44,7 @@ def get_params(params: Sequence[Tensor], device: AnyDevice) -> list[Tensor]:
         )
     copies = [backend_of(p).copy_to(p, device) for p in params]
     for p in copies:
-        backend_of(p).attach_grad(p)
+        backend_of(p).attach_grad(p, add=False)
     for ledger in open_ledgers():
         ledger.loaded += sum(nbytes(p) for p in copies)
     return copies
@@ -70,7 +73,8 @@ def train_batch(
     are the optimizer's, one a device (needed with momentum). With `bucket_bytes`,
     gradients are summed in buckets of that size during the backward pass (see
     `buckets.py`). In a group of processes, X and y may be this process's part alone
-    (see `batches`), if `n` says how many targets the whole batch has. Returns each
+    (see `batches`), if `n` says how many targets the whole batch has. The summed
+    gradients stay until the next step, which clears them first. Returns each
     device's summed loss, not yet waited for. Raises `InvalidInput` for lists of
     different lengths and what `split_batch` refuses.
     """
@@ -92,10 +96,15 @@ def train_batch(
     for params in trained:
         for p in params:
             B.clear_grad_(p)
+    # A model that talks goes backward in several passes: what it reads must add.
+    leaves = [
+        [*B.accumulating(mine), *params[len(mine) :]]
+        for mine, params in zip(trained, device_params, strict=True)
+    ]
     with B.record(), spans(devices, "forward", B.synchronize):
         forwards = [
             forward(model, B, params, X_shard)
-            for params, X_shard in zip(device_params, X_shards, strict=True)
+            for params, X_shard in zip(leaves, X_shards, strict=True)
         ]
         logits, segments = run_lockstep(B, forwards, group, algorithm)
         with explained(model.name, X):
