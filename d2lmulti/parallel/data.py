@@ -6,7 +6,8 @@ framework and any number of devices. Chapter: *data_parallel*.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from typing import Any
 
 from ..backends import backend_of
 from ..backends.lists import check_lists
@@ -96,16 +97,18 @@ def train_batch(
     for params in trained:
         for p in params:
             B.clear_grad_(p)
-    # A model that talks goes backward in several passes: what it reads must add.
-    leaves = [
-        [*B.accumulating(mine), *params[len(mine) :]]
-        for mine, params in zip(trained, device_params, strict=True)
-    ]
+
+    def begin(replicas: Sequence[Sequence[Tensor]]) -> list[Any]:
+        pairs = zip(replicas, X_shards, strict=True)
+        return [forward(model, B, params, X_shard) for params, X_shard in pairs]
+
     with B.record(), spans(devices, "forward", B.synchronize):
-        forwards = [
-            forward(model, B, params, X_shard)
-            for params, X_shard in zip(leaves, X_shards, strict=True)
-        ]
+        forwards = begin(device_params)
+        if isinstance(forwards[0], Generator):  # it has several backward passes to add
+            pairs = zip(trained, device_params, strict=True)
+            forwards = begin(
+                [[*B.accumulating(p), *whole[len(p) :]] for p, whole in pairs]
+            )
         logits, segments = run_lockstep(B, forwards, group, algorithm)
         with explained(model.name, X):
             losses = [

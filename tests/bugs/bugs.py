@@ -120,8 +120,8 @@ BUGS = [
     Bug(
         "a stale bucket: the sum is not written back",
         "parallel/buckets.py",
-        "                _unflatten_(flat, g)\n",
-        "                pass\n",
+        "                    self._unflatten_(flat, params, row)\n",
+        "                    pass\n",
     ),
     Bug(
         "the last bucket never leaves",

@@ -1,0 +1,115 @@
+"""Buckets take a user's own module, and give what DDP and DataParallel give."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from processes.modules import (
+    NAMES,
+    beside_the_frameworks_own,
+    clear,
+    gradients,
+    loss,
+    make_module,
+    shard,
+)
+
+from d2lmulti.comm.launch import launch
+from d2lmulti.errors import InvalidInput
+from d2lmulti.parallel.buckets import reduce_in_buckets
+
+PARAMETERS = {name: {2 * i, 2 * i + 1} for i, name in enumerate(NAMES)}
+
+
+@pytest.fixture(
+    params=[pytest.param(n, marks=getattr(pytest.mark, n)) for n in ("torch", "paddle")]
+)
+def framework(request, load, monkeypatch):
+    load(request.param)
+    monkeypatch.setenv("D2LMULTI_BACKEND", request.param)
+    return request.param
+
+
+def close(a, b):
+    if a is None or b is None:
+        return a is b
+    return np.allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 200, 10**6])
+@pytest.mark.parametrize("op", ["mean", "sum"])
+def test_two_replicas_in_one_process(framework, bucket_bytes, op):
+    alone = []
+    for rank, more in enumerate((True, False)):
+        net = make_module(framework)
+        clear(framework, net)
+        loss(net, shard(rank), more).backward()
+        alone.append([np.zeros(1) if g is None else g for g in gradients(net)])
+    replicas = [make_module(framework) for _ in range(2)]
+    for net in replicas:
+        clear(framework, net)
+    params = [list(net.parameters()) for net in replicas]
+    with reduce_in_buckets(
+        params, bucket_bytes, "star", op=op, find_unused=True
+    ) as buckets:
+        loss(replicas[0], shard(0), True).backward()
+        loss(replicas[1], shard(1), False).backward()
+    assert {i for bucket in buckets for i in bucket} == set(range(10)) - PARAMETERS[
+        "frozen"
+    ]
+    for net in replicas:
+        for i, got in enumerate(gradients(net)):
+            if i in PARAMETERS["frozen"] | PARAMETERS["unused"]:
+                assert got is None
+            else:
+                total = np.add(alone[0][i], alone[1][i])
+                assert close(got, total / 2 if op == "mean" else total)
+
+
+def test_what_is_unused_is_refused_with_what_to_do(framework):
+    net = make_module(framework)
+    clear(framework, net)
+    with (
+        pytest.raises(
+            InvalidInput, match=r"none for parameters \[4, 5, 6, 7\].*freeze"
+        ),
+        reduce_in_buckets([list(net.parameters())]),
+    ):
+        loss(net, shard(0), False).backward()
+
+
+def test_replicas_must_freeze_alike_and_not_all(framework):
+    nets = [make_module(framework) for _ in range(2)]
+    frozen = list(nets[0].frozen.parameters())
+    for p in nets[1].last.parameters():
+        p.stop_gradient = True
+        p.requires_grad = False
+    with (
+        pytest.raises(InvalidInput, match="on rank 0 and .* of 10 on rank 1; freeze"),
+        reduce_in_buckets([list(net.parameters()) for net in nets]),
+    ):
+        pass
+    with (
+        pytest.raises(InvalidInput, match="that collect gradients, got none"),
+        reduce_in_buckets([frozen]),
+    ):
+        pass
+
+
+def test_two_processes_beside_the_frameworks_own(framework):
+    run = launch(
+        beside_the_frameworks_own, 2, engine=framework, backend=framework, timeout=120
+    )
+    for found in run.values:
+        assert len(found["buckets"]) > 2
+        for theirs, ours in zip(found["theirs"], found["ours"], strict=True):
+            for i, (a, b) in enumerate(zip(theirs, ours, strict=True)):
+                if framework == "paddle" and a is not None and b is None:
+                    assert not np.any(a), i  # theirs leaves zeros where ours has none
+                else:
+                    assert close(a, b), i
+    one, other = run.values
+    assert one["ours"] == other["ours"]
+    assert one["after"] == other["after"]  # each sums, and who lacks one is told
+    assert "parameters [4, 5]" in one["refused"]
+    assert "parameters [4, 5, 6, 7]" in other["refused"]
