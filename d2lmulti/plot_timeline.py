@@ -5,7 +5,7 @@ Chapter: *bottlenecks*.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
@@ -25,6 +25,7 @@ def timelines(
     begin: float = 0.0,
     end: float | None = None,
     measured: bool = True,
+    width: float = 9.0,
 ) -> Figure:
     """Draw one panel a timeline, with the same time axis and the same colours.
 
@@ -33,7 +34,7 @@ def timelines(
     """
     rows = [len(t.tracks) for t in panels.values()]
     figure, axes = plt.subplots(
-        len(panels), 1, figsize=(9, 0.9 + sum(0.42 * n + 0.35 for n in rows)),
+        len(panels), 1, figsize=(width, 0.9 + sum(0.42 * n + 0.35 for n in rows)),
         sharex=True, squeeze=False, layout="constrained",
         gridspec_kw={"height_ratios": [n + 0.6 for n in rows]},
     )  # fmt: skip
@@ -65,5 +66,46 @@ def timelines(
     axes[-1, 0].set_xlim(scale * begin, scale * end)
     axes[-1, 0].set_xlabel(unit if measured else f"modelled {unit}")
     handles = [Patch(color=colour, label=name) for name, colour in colours.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False)
+    columns = 6 if width > 6 else 3
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=columns, frameon=False
+    )
+    return figure
+
+
+def from_step(t: Timeline, step: int) -> Timeline:
+    """Give the part of a timeline that begins when the device waits for that step."""
+    out = Timeline()
+    zero = [span.begin for span in t.spans if span.name == "wait"][step]
+    for track, name, begin, end in t.spans:
+        out.add(track, name, begin - zero, end - zero)
+    return out
+
+
+def utilisation(
+    panels: Mapping[str, tuple[Timeline, Sequence[float]]], window: float
+) -> Figure:
+    """Draw when a device computed, and the share of time as a tool shows it.
+
+    Each panel has a timeline, and the share of every `window` of seconds.
+    """
+    figure, axes = plt.subplots(
+        len(panels), 1, figsize=(4.6, 0.8 + 1.6 * len(panels)), sharex=True,
+        squeeze=False, layout="constrained",
+    )  # fmt: skip
+    for ax, (label, (t, shares)) in zip(axes[:, 0], panels.items(), strict=True):
+        spans = [(s.begin, s.end - s.begin) for s in t.spans if s.name == "compute"]
+        ax.broken_barh(spans, (0, 100), color="#9CC7E4", label="the device computes")
+        edges = [i * window for i in range(len(shares) + 1)]
+        percent = [100 * share for share in shares]
+        ax.stairs(
+            percent, edges, color=device_colour(5), lw=2, label="what a tool shows"
+        )
+        ax.set_title(label, size=11, color=INK, loc="left")
+        ax.set(ylim=(0, 105), ylabel="%")
+        ax.grid(visible=False)
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[-1, 0].set_xlabel("seconds")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
     return figure

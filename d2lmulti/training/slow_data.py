@@ -13,6 +13,7 @@ import time
 import numpy as np
 
 from ..checks import check_count
+from ..cluster.timeline import Timeline
 
 _LENGTH = 20_000  # numbers of a pass: they fit into a core's own cache
 
@@ -45,3 +46,22 @@ class SlowData:
             rng.standard_normal(out=work)  # NumPy lets other threads run meanwhile
         stamp = np.array([os.getpid(), begin, time.perf_counter()])
         return x, np.int64(i % 10), stamp
+
+
+class Stamps:
+    """Enters in a timeline who prepared the examples of each batch, and when.
+
+    The process that owns the timeline is the trainer; the others are worker 0, 1, ...
+    """
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
+        self.names = {os.getpid(): "trainer"}
+
+    def enter(self, stamps: np.ndarray) -> None:
+        """Enter the stamps (n, 3) of one batch, which one process has prepared."""
+        process = int(stamps[0, 0])
+        name = self.names.setdefault(process, f"worker {len(self.names) - 1}")
+        begin, end = stamps[0, 1], stamps[-1, 2]
+        start = self.timeline.start
+        self.timeline.add(name, "prepare", begin - start, end - start)

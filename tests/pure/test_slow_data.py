@@ -9,8 +9,9 @@ import time
 import numpy as np
 import pytest
 
+from d2lmulti.cluster.timeline import Timeline
 from d2lmulti.errors import InvalidInput
-from d2lmulti.training.slow_data import SlowData
+from d2lmulti.training.slow_data import SlowData, Stamps
 
 
 def test_an_example_depends_on_its_number_alone():
@@ -38,3 +39,16 @@ def test_it_ends_like_a_sequence():
 def test_nothing_to_prepare_is_refused(examples, passes):
     with pytest.raises(InvalidInput, match="got (0|-1)"):
         SlowData(examples, passes)
+
+
+def test_stamps_become_spans_of_the_trainer_and_of_numbered_workers():
+    t = Timeline()
+    stamped = Stamps(t)
+    now = t.start
+    for process, begin in [(os.getpid(), 1.0), (77, 2.0), (78, 3.0), (77, 4.0)]:
+        rows = [[process, now + begin + i, now + begin + i + 0.5] for i in range(2)]
+        stamped.enter(np.array(rows))
+    assert [s.track for s in t.spans] == ["trainer", "worker 0", "worker 1", "worker 0"]
+    assert [s.begin for s in t.spans] == pytest.approx([1, 2, 3, 4])
+    assert [s.end - s.begin for s in t.spans] == pytest.approx([1.5] * 4)
+    assert {s.name for s in t.spans} == {"prepare"}

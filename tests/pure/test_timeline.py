@@ -168,3 +168,26 @@ def test_a_picture_has_a_bar_for_every_span_in_its_part():
     assert len(set(colours.values())) == len(colours) == 3
     assert min(colours["wait"][:3]) > 0.8  # pale: nothing happens there
     plt.close(figure)
+
+
+def test_a_picture_begins_at_the_step_that_is_asked_for():
+    t = Timeline(ticks())
+    for begin in (1.0, 5.0):
+        t.add("device", "wait", begin, begin + 1)
+        t.add("device", "compute", begin + 1, begin + 2)
+    cut = plot_timeline.from_step(t, 1)
+    assert [s.begin for s in cut.spans] == [-4, -3, 0, 1]
+    assert cut.names == ["wait", "compute"]
+
+
+def test_utilisation_is_drawn_over_the_spans_it_comes_from():
+    t = Timeline(ticks())
+    t.add("device", "compute", 0.5, 1.5)
+    figure = plot_timeline.utilisation({"one": (t, [0.5, 0.25])}, window=1.0)
+    (ax,) = figure.axes
+    (line,) = ax.patches
+    assert list(line.get_data().values) == [50, 25]
+    assert list(line.get_data().edges) == [0, 1, 2]
+    (bars,) = ax.collections
+    assert bars.get_paths()[0].get_extents().x0 == 0.5
+    plt.close(figure)
