@@ -83,6 +83,8 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
     arrays += [x for buffers in checkpoint.buffers for x in buffers]
     try:
         check_about(about)
+        text = np.frombuffer(json.dumps(about).encode(), np.uint8)
+        parse_about(text)
         check_arrays(arrays, about["settings"]["dtype"])
         table = to_table(checkpoint.epochs)
         from_table(table, checkpoint.epoch)
@@ -91,8 +93,7 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
             f"cannot save this run to {os.fspath(path)}, because {error}; the file "
             "there is as it was"
         ) from error
-    text = json.dumps(about).encode()
-    members = {"about": np.frombuffer(text, np.uint8), "epochs": table}
+    members = {"about": text, "epochs": table}
     members |= dict(zip(_names(about["counts"]), arrays, strict=True))
     write_atomically(path, lambda f: write_npz(f, "checkpoint", FORMAT, members))
 

@@ -70,7 +70,8 @@ def to_table(epochs: Sequence[Mapping[str, Any]]) -> np.ndarray:
 
 def from_table(table: np.ndarray | None, epochs: int) -> list[dict[str, Any]]:
     """Read the finished epochs from their table, of which there must be so many."""
-    if epochs > _EPOCHS or table is None or table.shape != (epochs, len(_EPOCH)):
+    shape = (epochs, len(_EPOCH))
+    if epochs > _EPOCHS or table is None or table.shape != shape or table.itemsize != 8:
         raise Unreadable(f"the history of its {epochs} epochs is not in it")
     found = [dict(zip(_EPOCH, row, strict=True)) for row in table.tolist()]
     for epoch in found:

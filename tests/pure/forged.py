@@ -110,6 +110,12 @@ FORGED = {
     "a longer history": (
         lambda g: recounted(g, [[0.5, 0.5, 1.0, 8.0]] * 2), "history of its 1 epochs",
     ),
+    "a history of small numbers": (
+        lambda g: recounted(g, np.ones((1, 4), np.uint8)), "history of its 1 epochs",
+    ),
+    "a history of half the digits": (
+        lambda g: recounted(g, np.ones((1, 4), "<f4")), "history of its 1 epochs",
+    ),
     "an accuracy of 2": (
         lambda g: recounted(g, [[0.5, 2.0, 1.0, 8.0]]), "its epoch 0 cannot be",
     ),

@@ -86,6 +86,8 @@ def test_what_could_not_be_read_is_not_written(good: bytes, tmp_path: Path) -> N
         (replace(fine, epoch=2), "the history of its 2 epochs"),
         (replace(fine, params=[np.zeros(2, int)]), "an array is of int64"),
         (replace(fine, settings={}), "its settings cannot be {}"),
+        (replace(fine, settings={**fine.settings, "seed": 10**200}), "too many digits"),
+        (replace(fine, settings={**fine.settings, "x": "x" * 2**20}), "longer than"),
         (replace(fine, settings={**fine.settings, "lr": object}), "its settings"),
     ):
         with pytest.raises(InvalidInput, match=f"cannot save .*{message}"):
