@@ -55,7 +55,8 @@ class Process:
         if not code:
             return "exit code 0 before its work was done (by os._exit?)"
         if code < 0 and -code in {*signal.Signals}:
-            return f"{signal.Signals(-code).name} (it was killed)"
+            killed = " (it was killed)" if -code == signal.SIGKILL else ""
+            return f"{signal.Signals(-code).name}{killed}"
         return f"exit code {code}"
 
     @property
