@@ -4,6 +4,10 @@ The names below stand in the order in which the book meets them. Importing this 
 imports no framework.
 """
 
+from . import interrupt
+
+interrupt.end_at_once()  # now, because the imports below take a while
+
 from .backends import backend_of, get_backend
 from .cluster.ledger import Ledger, ledger
 from .cluster.push_pull import Network, worker_seconds

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..checks import check_choice
 from ..errors import BackendNotInstalled, InvalidInput
+from ..interrupt import heeded
 from .hidden import uncollected
 from .protocol import Backend
 
@@ -70,7 +71,7 @@ def get_backend(name: str | None = None) -> Backend:
         )
     module, _, package = _BACKENDS[key]
     try:
-        with uncollected():
+        with uncollected(), heeded():
             return importlib.import_module(module)
     except Exception as error:  # MXNet on NumPy 2 ends in an AttributeError, for one
         raise BackendNotInstalled(

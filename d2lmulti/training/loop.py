@@ -51,6 +51,7 @@ from .strategy import Strategy
 from .together import Tally, check_weights, everyones
 
 
+@np.errstate(over="ignore", invalid="ignore")  # it is seen in the loss, as elsewhere
 def train(
     num_gpus: int = 1,
     batch_size: int = 128,

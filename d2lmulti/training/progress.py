@@ -17,7 +17,8 @@ def progress(total: int, unit: str, description: str, wanted: bool = True) -> An
 
     ipython = sys.modules.get("IPython")  # a mere import of it is not yet a notebook
     notebook = ipython is not None and ipython.get_ipython() is not None
-    shown = sys.stderr.isatty() or notebook
+    terminal = sys.stderr is not None and sys.stderr.isatty()  # None where it is closed
+    shown = terminal or notebook
     quiet = os.environ.get("D2LMULTI_QUIET") == "1" or not (shown and wanted)
     return tqdm(
         total=total, unit=unit, desc=description, unit_scale=True, disable=quiet
