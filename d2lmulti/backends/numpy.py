@@ -165,11 +165,13 @@ def sum(x: Tensor, axis: int | tuple[int, ...], keepdims: bool = False) -> Tenso
     def spread(d: np.ndarray) -> np.ndarray:  # every summand counts once
         return np.broadcast_to(d if keepdims else np.expand_dims(d, axis), x.shape)
 
-    return result(x.value.sum(axis=axis, keepdims=keepdims), (x, spread))
+    whole = x.value.sum(axis=axis, keepdims=True)
+    return result(whole if keepdims else whole.squeeze(axis), (x, spread))
 
 
 def max(x: Tensor, axis: int | tuple[int, ...], keepdims: bool = False) -> Tensor:
-    return Tensor(x.value.max(axis=axis, keepdims=keepdims))
+    most = x.value.max(axis=axis, keepdims=True)
+    return Tensor(most if keepdims else most.squeeze(axis))
 
 
 def exp(x: Tensor) -> Tensor:
