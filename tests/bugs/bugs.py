@@ -227,8 +227,8 @@ BUGS = [
     Bug(
         "a bucket is given back before the engine has summed it",
         "parallel/buckets.py",
-        "            end()\n            for flat, g",
-        "            for flat, g",
+        "            end()\n            if not alone",
+        "            if not alone",
         suite=ENGINES,
     ),
     Bug(
