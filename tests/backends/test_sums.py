@@ -43,9 +43,10 @@ def sum_of_python_3_12(monkeypatch):
 
 def settled(steps, at_once, group):
     """Settle the losses of some steps, `at_once` steps at a time."""
-    tally, loss = Tally(group, Ledger()), 0.0
+    tally, loss = Tally(group, Ledger(), 0, 0), 0.0
     for first in range(0, len(steps), at_once):
         tally.losses += steps[first : first + at_once]
+        tally.targets += [1] * len(tally.losses)
         loss, _, _ = tally.settle(loss)
     return loss
 
