@@ -41,8 +41,8 @@ BUGS = [
     Bug(
         "mean of the shards' means",
         "parallel/data.py",
-        "B.cross_entropy(out, y_shard.reshape((-1,))).sum()",
-        "B.cross_entropy(out, y_shard).sum() / len(y_shard) * len(X) / len(devices)",
+        "losses_of(B, out, y_shard).sum()",
+        "losses_of(B, out, y_shard).sum() / len(y_shard) * len(X) / len(devices)",
     ),
     Bug(
         "all-reduce sums into a tensor that nobody has",
@@ -138,8 +138,8 @@ BUGS = [
     Bug(
         "the momentum is forgotten",
         "optimizers.py",
-        "return SGD(momentum) if",
-        "return SGD() if",
+        "return SGD(0.9 if momentum is None else momentum)",
+        "return SGD()",
     ),
     Bug(
         "evaluation looks at replica 0 only",
