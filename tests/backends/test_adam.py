@@ -71,9 +71,9 @@ def test_moving_averages_start_without_a_bias(B):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"beta1": 1.0}, "beta1 of at least 0 and below 1, got 1.0"),
-        ({"beta2": -0.1}, "beta2 of at least 0 and below 1, got -0.1"),
-        ({"eps": 0.0}, "eps above 0, got 0.0; try 1e-8"),
+        ({"beta1": 1.0}, "of at least 0 and below 1 as beta1, got 1.0"),
+        ({"beta2": -0.1}, "of at least 0 and below 1 as beta2, got -0.1"),
+        ({"eps": 0.0}, "above 0 as eps, got 0.0; try 1e-8"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings, message):
