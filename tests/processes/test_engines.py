@@ -52,7 +52,7 @@ def group(
 @pytest.fixture(scope="module")
 def run(group: tuple[str, str, int]) -> Run:
     engine, backend, n = group
-    return launch(everything, n, engine=engine, backend=backend, timeout=200)
+    return launch(everything, n, engine=engine, backend=backend, timeout=280)
 
 
 @pytest.fixture(scope="module")
