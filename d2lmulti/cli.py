@@ -87,6 +87,8 @@ def _doctor(_: argparse.Namespace) -> int:
 
 
 def _train(arguments: argparse.Namespace) -> int:
+    if launched():  # a first message, before any tensor, goes by the default backend
+        os.environ["D2LMULTI_BACKEND"] = arguments.backend
     # Started by torchrun, paddle.distributed.launch, ...: one process is one device.
     group = engine.start() if launched() and not engine.started() else engine.started()
     if arguments.devices is None:
