@@ -167,6 +167,8 @@ def _run(arguments: argparse.Namespace) -> History:
 def _bench(arguments: argparse.Namespace) -> int:
     check_count("repeats", arguments.repeats, most=MOST_REPEATS)
     check_count("threads", arguments.threads, most=MOST_RANKS)
+    asked = arguments.backend
+    names = framework_names() if asked is None else [backend_name(asked)]
     # Frameworks read this when they are imported, so it stands before the import.
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
     from .bench import Timing, bench_devices
@@ -179,7 +181,6 @@ def _bench(arguments: argparse.Namespace) -> int:
         "engines": bench_engines,
     }
     run = runs[arguments.what]
-    names = [arguments.backend] if arguments.backend else framework_names()
     say(
         f"{BENCHMARKS[arguments.what]}, {arguments.threads} thread(s), median of "
         f"{arguments.repeats}, candidates in turn"

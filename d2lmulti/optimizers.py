@@ -66,6 +66,7 @@ class SGD:
 
     def start(self, params: Sequence[Tensor]) -> list[Tensor]:
         """Make the velocities (zeros like the parameters), none without momentum."""
+        check_list("params", params, "parameter tensors", least=0)
         if self.momentum == 0:
             return []
         return [_zeros(p.shape, p) for p in params]
@@ -115,6 +116,7 @@ class Adam:
 
     def start(self, params: Sequence[Tensor]) -> list[Tensor]:
         """Make m of every parameter, then v of every parameter, then c1 and c2."""
+        check_list("params", params, "parameter tensors", least=0)
         if not params:
             return []
         averages = [_zeros(p.shape, p) for _ in ("m", "v") for p in params]
@@ -154,11 +156,11 @@ def make_optimizer(
 
     Raises `InvalidInput` for what is none, and for a momentum that is not SGD's.
     """
-    if isinstance(optimizer, str):
+    if isinstance(optimizer, str) or optimizer is None:
         check_choice("optimizer", optimizer, OPTIMIZERS)
     else:
         check_optimizer(optimizer)
-    if optimizer == "sgd":
+    if isinstance(optimizer, str) and optimizer == "sgd":
         return SGD(0.9 if momentum is None else momentum)
     if momentum is not None:
         raise InvalidInput(

@@ -73,6 +73,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             f"{refused} refused, 0 raw; at most {memory / 2**20:.0f} MiB and "
             f"{seconds:.2f} s"
         )
+    for kind in ("bad values", "bad options"):
+        tried = sum(
+            v for report in passed for k, v in report.user_properties if k == kind
+        )
+        if tried:
+            terminalreporter.write_line(f"{kind} tried and refused: {tried}")
 
 
 def _is_required(name: str) -> bool:

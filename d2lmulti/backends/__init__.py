@@ -12,7 +12,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from ..checks import check_choice
+from ..checks import check_choice, check_kind
 from ..errors import BackendNotInstalled, InvalidInput
 from ..interrupt import heeded
 from .hidden import uncollected
@@ -89,6 +89,8 @@ def register_backend(name: str, module: ModuleType) -> None:
     It holds those verbs of `protocol.py` that what it runs will call. Raises
     `InvalidInput` for another backend's name and for a module without that class.
     """
+    check_kind("name", name, str, "a text")
+    check_kind("module", module, ModuleType, "a module")
     if name in _BACKENDS and _BACKENDS[name][0] != module.__name__:
         raise InvalidInput(
             f"expected a name that no backend has, got {name!r}; choose another"

@@ -13,6 +13,8 @@ def nbytes(x: Tensor) -> int:
 
 def element_count(x: Tensor) -> int:
     """Number of elements of `x` (a scalar has one)."""
+    if not hasattr(x, "shape"):
+        backend_of(x)  # which says what a tensor is
     count = 1
     for extent in x.shape:
         count *= int(extent)

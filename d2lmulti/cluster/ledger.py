@@ -18,7 +18,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..plans.rounds import Round
+from ..checks import check_count, check_kind
+from ..plans.rounds import Round, check_rounds
 from .links import LinkTable
 
 _open: ContextVar[tuple[Ledger, ...]] = ContextVar("open_ledgers", default=())
@@ -55,7 +56,8 @@ class Ledger:
 
     def count_round(self, round: Round, itemsize: int) -> None:
         """Enter one round of transfers of elements of `itemsize` bytes."""
-        sizes = round.length * itemsize
+        check_kind("round", round, Round, "a Round")
+        sizes = round.length * check_count("itemsize", itemsize, most=64)
         total = int(sizes.sum())
         self.rounds += 1
         self.messages += len(round)
@@ -71,7 +73,7 @@ class Ledger:
         >>> Ledger().count_plan(ring(4, 100), itemsize=4).sent[0]
         600
         """
-        for round in plan:
+        for round in check_rounds(plan):
             self.count_round(round, itemsize)
         return self
 

@@ -7,12 +7,14 @@ Chapter: *allreduce*.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from ..checks import check_count, check_list, check_number, check_positive
 from ..errors import InvalidInput
-from ..plans.rounds import Round
+from ..plans.rounds import Round, check_rounds
 
 
 def plan_seconds(
@@ -23,8 +25,12 @@ def plan_seconds(
     A rank sends its messages of a round one after another, and receives as many at the
     same time; each costs the start-up time and its bytes. The slowest ends the round.
     """
+    check_count("itemsize", itemsize, most=64)
+    check_number("start_up", start_up, least=0)
+    if bytes_per_second is not math.inf:
+        check_positive("bytes_per_second", bytes_per_second)
     seconds = 0.0
-    for r in rounds:
+    for r in check_rounds(rounds):
         slowest = 0.0
         for end in (r.source, r.target):
             moved = np.bincount(end, weights=r.length) * itemsize
@@ -43,6 +49,9 @@ def spans(ready: Sequence[float], costs: Sequence[float]) -> list[tuple[float, f
     >>> spans([1.0, 2.0, 3.0], [1.5, 1.0, 0.25])
     [(1.0, 2.5), (2.5, 3.5), (3.5, 3.75)]
     """
+    for name, times in (("ready", ready), ("costs", costs)):
+        for time in check_list(name, times, "seconds, one a bucket", least=0):
+            check_number(name, time, least=0)
     if len(ready) != len(costs):
         raise InvalidInput(
             f"expected one cost for each of {len(ready)} buckets, got {len(costs)}"

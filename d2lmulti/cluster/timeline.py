@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+from ..checks import check_kind, check_number
 from ..errors import InvalidInput
 
 _open: ContextVar[tuple[Timeline, ...]] = ContextVar("open_timelines", default=())
@@ -38,6 +39,7 @@ class Timeline:
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        check_kind("clock", clock, Callable, "a function that tells seconds")
         self.spans: list[Span] = []
         self.clock = clock
         self.start = clock()
@@ -52,7 +54,9 @@ class Timeline:
         For times that another process read from the same clock, subtract `start`.
         Raises `InvalidInput` unless both are finite and begin <= end.
         """
-        if not -math.inf < begin <= end < math.inf:
+        check_number("begin", begin)
+        check_number("end", end)
+        if not begin <= end:
             raise InvalidInput(
                 f"expected a span that begins before it ends, got {name!r} on "
                 f"{track} from {begin!r} to {end!r} seconds"

@@ -17,14 +17,14 @@ import numpy as np
 from ..backends import backend_of
 from ..backends.protocol import Tensor
 from ..backends.sizes import element_count, itemsize, nbytes
-from ..checks import check_choice, check_count, check_kind
+from ..checks import check_choice, check_count, check_kind, check_list
 from ..cluster.ledger import open_ledgers, uncounted
 from ..errors import InvalidInput
 from ..plans import collectives as plans
 from ..plans.allreduce import ALLREDUCE
 from ..plans.choose import choose_allreduce
 from ..plans.chunks import even_bounds
-from ..plans.rounds import Plan, Round
+from ..plans.rounds import Plan, Round, check_rounds
 from .checks import check_data, check_op, check_rows
 from .group import Group, group_for
 from .native import run_native, start_native, usual_algorithm
@@ -232,13 +232,15 @@ def run_plan(
 
     `call` names it to the other processes, which must make the same call.
     """
+    check_list("data", data, "tensors, one per device")
+    check_kind("group", group, Group, "a group of ranks")
+    check_choice("op", op, ("sum", "mean", "max"))
     size = itemsize(data[0])
     combine: Combine = "max" if op == "max" else "sum"  # a mean is divided later
     if group.spread:
         form = f"{tuple(data[0].shape)} {backend_of(data[0]).dtype_of(data[0])}"
         group.transport.begin(f"{call} of {form}")
-    for round in rounds:
-        check_kind("a plan's round", round, Round, "a Round, see make_round,")
+    for round in check_rounds(rounds):
         group.transport.exchange(data, round, combine)
         for ledger in open_ledgers():
             ledger.count_round(round, size)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from ..checks import check_kind
+from ..checks import MOST_RANKS, check_count, check_kind
 from ..errors import InvalidInput
 from .place import Place
 from .transports import Transport
@@ -42,6 +42,7 @@ current_group: ContextVar[Group | None] = ContextVar("current_group", default=No
 
 def local_group(size: int) -> Group:
     """Make a group of `size` ranks that all live in this process."""
+    size = check_count("size", size, most=MOST_RANKS)
     return Group(size, tuple(range(size)), LocalTransport())
 
 

@@ -91,7 +91,7 @@ def launch(
     check_positive("timeout", timeout, "give seconds")
     check_count("restarts", restarts, least=0)
     engines.check_name(engine)
-    backend = backend and backend_name(backend)
+    backend = None if backend is None else backend_name(backend)
     job, attempt = _pickled(function, args, kwargs), 0
     while True:
         try:

@@ -8,9 +8,10 @@ from functools import partial
 import numpy as np
 
 from ..backends.protocol import Backend, Tensor
+from ..checks import check_count, check_list
 from .dense import dense, dense_relu
 from .initial import he_normal
-from .model import Layer, Model
+from .model import MOST_WIDTH, Layer, Model
 
 
 def mlp(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
@@ -35,7 +36,12 @@ def initial_mlp(
 
 
 def make_mlp(name: str, widths: Sequence[int]) -> Model:
-    """Make the perceptron with these layer widths, input first."""
+    """Make the perceptron with these layer widths, input first.
+
+    Raises `InvalidInput` for fewer than two widths.
+    """
+    check_list("widths", widths, "layer widths, input first", least=2)
+    widths = [check_count("width", width, most=MOST_WIDTH) for width in widths]
     hidden = [Layer(f"dense {i + 1}", 2, dense_relu) for i in range(len(widths) - 2)]
     output = Layer(f"dense {len(widths) - 1}", 2, dense)
     initial = partial(initial_mlp, widths=tuple(widths))

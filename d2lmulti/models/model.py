@@ -12,6 +12,8 @@ from ..backends import checks
 from ..backends.protocol import Backend, Tensor
 from ..errors import D2LMultiError, InvalidInput
 
+MOST_WIDTH = 10**7  # of a layer; more is a slip of the finger
+
 
 class Layer(NamedTuple):
     """One step of a network, with the next `params` of the model's parameters."""
@@ -55,7 +57,7 @@ def explained(name: str, X: Tensor) -> Iterator[None]:
     except Exception as error:
         first = str(error).strip().partition("\n")[0]
         raise InvalidInput(
-            f"the model {name} cannot compute examples of shape {tuple(X.shape)} and "
+            f"{name} cannot compute examples of shape {tuple(X.shape)} and "
             f"dtype {str(X.dtype).rpartition('.')[2]} with these parameters "
             f"({type(error).__name__}: {first:.200}); give it those it was made for"
         ) from error

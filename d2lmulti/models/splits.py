@@ -8,6 +8,7 @@ must the devices meet. A last layer without a partner stays whole. Chapter:
 from __future__ import annotations
 
 from ..backends.protocol import Backend, Tensor
+from ..checks import check_flag
 from ..errors import InvalidInput
 from . import get_model
 from .alexnet import ALEXNET
@@ -87,6 +88,7 @@ def get_split(model: str | Model | SplitModel, sequence: bool = False) -> SplitM
     Models of `make_mlp` and `make_transformer` have one, LeNet and AlexNet too. Raises
     `InvalidInput` for the others, and for `sequence` where there are no tokens.
     """
+    check_flag("sequence", sequence)
     if isinstance(model, SplitModel):
         return model
     model = get_model(model)

@@ -14,8 +14,9 @@ from functools import partial
 import numpy as np
 
 from ..backends.protocol import Backend, Tensor
+from ..checks import check_count
 from ..errors import InvalidInput
-from .model import Layer, Model, run_layers
+from .model import MOST_WIDTH, Layer, Model, run_layers
 
 
 def embed(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
@@ -154,7 +155,11 @@ def make_transformer(
 
     Raises `InvalidInput` for heads that do not divide the width.
     """
-    if heads < 1 or width % heads:
+    sizes = {"vocabulary": vocabulary, "context": context, "width": width}
+    for what, size in {**sizes, "heads": heads}.items():
+        check_count(what, size, most=MOST_WIDTH)
+    check_count("blocks", blocks, most=10**4)
+    if width % heads:
         raise InvalidInput(
             f"expected heads that divide the width of {width}, got {heads}; use "
             f"{max(h for h in range(1, max(2, heads)) if width % h == 0)} heads"

@@ -14,11 +14,13 @@ from threading import Lock
 from typing import Any
 
 from ..backends import backend_of
+from ..backends.lists import check_lists
 from ..backends.protocol import Tensor
 from ..backends.sizes import element_count, nbytes
+from ..checks import check_choice, check_count, check_flag, check_list
 from ..cluster.ledger import open_ledgers
 from ..comm.agreement import check_same
-from ..comm.collectives import Op, start_allreduce
+from ..comm.collectives import Op, check_algorithm, start_allreduce
 from ..comm.group import Group, group_for
 from ..errors import InvalidInput
 from ..plans.rounds import Plan
@@ -32,11 +34,8 @@ def cut_into_buckets(params: Sequence[Tensor], bucket_bytes: int) -> list[list[i
     A bucket holds one dtype; a parameter that is larger has a bucket of its own.
     Raises `InvalidInput` for a size below one byte.
     """
-    if isinstance(bucket_bytes, bool) or not bucket_bytes >= 1:
-        raise InvalidInput(
-            f"expected a bucket of at least 1 byte, got {bucket_bytes!r}; with 1, "
-            "every parameter has a bucket of its own"
-        )
+    cure = "with 1, every parameter has a bucket of its own"
+    bucket_bytes = check_count("bucket_bytes", bucket_bytes, cure=cure)
     buckets: list[list[int]] = []
     filled = 0
     for i in reversed(range(len(params))):
@@ -82,6 +81,11 @@ def reduce_in_buckets(
     Raises `InvalidInput` when a second backward pass reaches a parameter whose bucket
     has been reduced, and for devices that differ in what is frozen.
     """
+    check_list("device_params", device_params, "lists of parameters, one a device")
+    check_lists("device_params", device_params, len(device_params))
+    check_algorithm(algorithm)
+    check_choice("op", op, ("sum", "mean", "max"))
+    check_flag("find_unused", find_unused)
     reducer = _Reducer(device_params, bucket_bytes, algorithm, group, op, find_unused)
     with backend_of(reducer.params[0]).on_grad_ready(reducer.params, reducer.ready):
         yield reducer.buckets

@@ -8,9 +8,10 @@ Chapter: *parameter_server*.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import NamedTuple
 
-from ..checks import MOST_RANKS, check_choice, check_count, check_list
+from ..checks import MOST_RANKS, check_choice, check_count, check_kind, check_list
 from .chunks import even_bounds
 
 
@@ -23,6 +24,24 @@ class Part(NamedTuple):
     server: int
 
 
+Placement = Callable[[Sequence[int], int], list[Part]]
+
+
+def _placement(parts: Placement) -> Placement:
+    """Make a function of (sizes, servers) a placement: check both."""
+
+    @wraps(parts)
+    def checked(sizes: Sequence[int], servers: int) -> list[Part]:
+        cure = "use servers=1"
+        servers = check_count("servers", servers, most=MOST_RANKS, cure=cure)
+        check_list("sizes", sizes, "numbers of elements, one a parameter")
+        sizes = [check_count("size", size, least=0) for size in sizes]
+        return parts(sizes, servers)
+
+    return checked
+
+
+@_placement
 def round_robin(sizes: Sequence[int], servers: int) -> list[Part]:
     """Deal out whole parameters in turn, whatever their size (TensorFlow's default).
 
@@ -32,6 +51,7 @@ def round_robin(sizes: Sequence[int], servers: int) -> list[Part]:
     return [Part(i, 0, size, i % servers) for i, size in enumerate(sizes)]
 
 
+@_placement
 def greedy(sizes: Sequence[int], servers: int) -> list[Part]:
     """Give each whole parameter, largest first, to the server that holds least.
 
@@ -47,6 +67,7 @@ def greedy(sizes: Sequence[int], servers: int) -> list[Part]:
     return sorted(parts)
 
 
+@_placement
 def cut(sizes: Sequence[int], servers: int) -> list[Part]:
     """Join all parameters end to end and cut the whole into equal pieces.
 
@@ -65,7 +86,7 @@ def cut(sizes: Sequence[int], servers: int) -> list[Part]:
     return parts
 
 
-PLACEMENTS: dict[str, Callable[[Sequence[int], int], list[Part]]] = {
+PLACEMENTS: dict[str, Placement] = {
     "round_robin": round_robin,
     "greedy": greedy,
     "cut": cut,
@@ -77,15 +98,14 @@ def place(sizes: Sequence[int], servers: int, placement: str = "greedy") -> list
 
     Raises `InvalidInput` for no servers, no parameters and an unknown placement.
     """
-    servers = check_count("servers", servers, most=MOST_RANKS, cure="use servers=1")
-    check_list("sizes", sizes, "numbers of elements, one a parameter")
-    sizes = [check_count("size", size, least=0) for size in sizes]
     return PLACEMENTS[check_choice("placement", placement, PLACEMENTS)](sizes, servers)
 
 
 def server_sizes(parts: Sequence[Part], servers: int) -> list[int]:
     """Count the elements that each server keeps."""
-    held = [0] * servers
-    for part in parts:
+    held = [0] * check_count("servers", servers, most=MOST_RANKS)
+    for part in check_list("parts", parts, "parts, see place", least=0):
+        check_kind("an entry of parts", part, Part, "a Part")
+        check_count("a part's server", part.server, least=0, most=servers - 1)
         held[part.server] += part.last - part.first
     return held

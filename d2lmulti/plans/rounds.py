@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..checks import MOST_RANKS, check_count
+from ..checks import MOST_RANKS, check_count, check_kind, refusal
 
 
 class Transfer(NamedTuple):
@@ -123,6 +123,13 @@ def _sorted(columns: list[np.ndarray]) -> Round:
         order = np.argsort(source, kind="stable")
         columns = [c[order] for c in columns]
     return Round(*columns)
+
+
+def check_rounds(rounds: Iterable[Round]) -> Iterator[Round]:
+    """Give the rounds of a plan one by one; refuse what is none."""
+    if isinstance(rounds, (str, bytes)) or not isinstance(rounds, Iterable):
+        raise refusal("a plan's rounds", rounds, "call a plan, as in ring(4, 100)")
+    return (check_kind("a round", r, Round, "a Round") for r in rounds)
 
 
 def together(plans: Iterable[Iterable[Round]]) -> Iterator[Round]:

@@ -55,6 +55,7 @@ def _schedule(order: Callable[..., Order], chunks: int = 1) -> Schedule:
             )
         return add_transfers(order(devices, micro_batches), durations)
 
+    del complete.__wrapped__  # so that help() shows the names that it takes
     return complete
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..checks import check_count, check_kind, check_list
 from ..errors import PlanError
-from .instructions import AnyInstruction, Step, Transfer
+from .instructions import AnyInstruction, Instruction, Step, Transfer
 
 
 def stage_ranks(
@@ -26,9 +27,13 @@ def stage_ranks(
     >>> stage_ranks(SCHEDULES["zb_v"](2, 2))
     [0, 1, 1, 0]
     """
+    check_list("lists", lists, "lists of instructions, one a device")
+    if stages is not None:
+        check_count("stages", stages)
     owner: dict[int, int] = {}
     for d, mine in enumerate(lists):
-        for i in mine:
+        for i in check_list(f"list {d}", mine, "instructions", least=0):
+            check_kind("an instruction", i, (Instruction, Step), "an instruction")
             if isinstance(i, Step):
                 continue
             if i.stage < 0 or stages is not None and i.stage >= stages:

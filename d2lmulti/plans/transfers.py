@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
+from ..checks import check_kind
 from ..errors import PlanError
 from .durations import Durations
 from .instructions import (
@@ -45,7 +46,8 @@ def add_transfers(
     may be better to wait a little than to go on; both are played, and the earliest end
     wins. Raises `PlanError` where nobody can go on, and as `stage_ranks` does.
     """
-    durations = durations or Durations()
+    durations = Durations() if durations is None else durations
+    check_kind("durations", durations, Durations, "Durations")
     ranks = stage_ranks(order)
     patience = [0.0]
     if durations.uneven:

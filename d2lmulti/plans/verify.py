@@ -14,9 +14,14 @@ from itertools import zip_longest
 
 import numpy as np
 
-from ..errors import InvalidInput, PlanError
+from ..checks import MOST_RANKS, check_choice, check_count
+from ..errors import PlanError
 from .holdings import State, in_words, play
-from .rounds import Round, Transfer
+from .rounds import MOST_ELEMENTS, Round, Transfer, check_rounds
+
+COLLECTIVES = (
+    *("allreduce", "reduce", "broadcast", "reduce_scatter", "allgather", "alltoall"),
+)
 
 
 def verify(
@@ -33,7 +38,11 @@ def verify(
     missing or counted twice, and for a round that is no legal table. Memory grows with
     ranks^2 times the number of parts: meant for up to about a hundred ranks.
     """
-    table = list(rounds)
+    table = list(check_rounds(rounds))
+    ranks = check_count("ranks", ranks, most=MOST_RANKS)
+    length = check_count("length", length, least=0, most=MOST_ELEMENTS)
+    root = check_count("root", root, least=0, most=ranks - 1)
+    check_choice("collective", collective, COLLECTIVES)
     total = length * ranks if collective == "alltoall" else length
     for number, round in enumerate(table, 1):
         _check_table(round, number, ranks, total)
@@ -108,11 +117,6 @@ def _promise(
         if collective == "alltoall" and pieces:
             block = pieces // ranks
             home = np.arange(ranks)[:, None] * block + at % block
-    elif collective != "allreduce":
-        raise InvalidInput(
-            "expected allreduce, reduce, broadcast, reduce_scatter, allgather or "
-            f"alltoall as collective, got {collective!r}"
-        )
     return look, held, home
 
 

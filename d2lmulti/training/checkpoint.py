@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import check_path
+from ..checks import check_kind, check_path
 from ..errors import DataCorrupt, DataUnavailable, InvalidInput
 from .checkpoint_fields import (
     check_about,
@@ -71,6 +71,8 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
     Raises `InvalidInput` for what `load_checkpoint` would refuse, such as a loss that
     is not finite, and what `write_atomically` raises.
     """
+    check_path("path", path)
+    check_kind("checkpoint", checkpoint, Checkpoint, "a Checkpoint")
     about = {
         name: value for name, value in vars(checkpoint).items() if name not in _GROUPS
     }

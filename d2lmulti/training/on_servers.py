@@ -15,7 +15,7 @@ import numpy as np
 
 from ..backends import get_backend
 from ..backends.protocol import AnyDevice, Backend, Tensor
-from ..checks import check_choice, check_count
+from ..checks import check_choice, check_count, check_number
 from ..cluster.push_pull import (
     Event,
     Network,
@@ -78,6 +78,7 @@ class ServerHistory:
 
     def seconds_to(self, loss: float) -> float:
         """Modelled seconds until the curve is at `loss` or below, inf if never."""
+        check_number("loss", loss)
         return next((s for s, value in self.curve if value <= loss), float("inf"))
 
 

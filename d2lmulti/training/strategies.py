@@ -11,14 +11,17 @@ from typing import Any
 import numpy as np
 
 from ..backends import backend_of
+from ..backends.lists import check_tensors
 from ..backends.protocol import AnyDevice, Tensor
 from ..backends.sizes import element_count
+from ..checks import check_choice, check_kind, check_list
 from ..comm.collectives import allgather
 from ..comm.group import group_for
 from ..comm.native import usual_algorithm
 from ..errors import InvalidInput
+from ..models import get_model
 from ..models.model import Model
-from ..optimizers import Optimizer
+from ..optimizers import Optimizer, make_optimizer
 from ..parallel import pipeline, tensor
 from ..parallel.data import get_params, train_batch
 from ..plans.rounds import Plan
@@ -242,10 +245,11 @@ def make_strategy(
     Options that are None are left to the strategy. Raises `InvalidInput` for an unknown
     name and for an option that the strategy does not have.
     """
-    if name not in STRATEGIES:
-        raise InvalidInput(
-            f"expected one of {', '.join(STRATEGIES)} as strategy, got {name!r}"
-        )
+    check_choice("strategy", name, STRATEGIES)
+    check_tensors("params", params)
+    check_list("devices", devices, "devices", cure="use devices(1)")
+    model, optimizer = get_model(model), make_optimizer(optimizer)
+    check_kind("options", options, dict, "a dictionary")
     known = STRATEGIES[name].options
     given = {key: value for key, value in options.items() if value is not None}
     if unknown := sorted(set(given) - set(known)):

@@ -11,7 +11,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from ..checks import check_count
+from ..checks import check_count, check_kind
 from ..errors import InvalidInput
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz \n.,:;?!'\""
@@ -53,6 +53,7 @@ def cut_pieces(text: str, length: int) -> tuple[np.ndarray, np.ndarray]:
     y is X one place further on; what does not fill a piece is left out. Raises
     `InvalidInput` unless there are at least ten pieces.
     """
+    check_kind("text", text, str, "a text")
     longest = (len(text) - 1) // 10
     check_count("length", length, most=longest)
     ids = encode(text)

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ...checks import check_choice, check_count, check_list, check_number
 from ...errors import InvalidInput
+from ...models import get_model
 from ...models.model import Layer, Model
 from ...plans.chunks import even_bounds
 
@@ -25,7 +27,7 @@ class Stage(NamedTuple):
 
 
 def cut_stages(
-    model: Model,
+    model: str | Model,
     stages: int,
     by: str = "layers",
     costs: Sequence[float] | None = None,
@@ -37,6 +39,7 @@ def cut_stages(
     from `layer_seconds`. Raises `InvalidInput` for a model that is no sequence of
     layers, for more stages than layers and for a stage without parameters.
     """
+    model = get_model(model)
     count = len(model.layers)
     if not count:
         raise InvalidInput(
@@ -44,8 +47,10 @@ def cut_stages(
             "sequence of layers (batch normalisation that talks in mid-forward cannot "
             "be); use a model with `layers`, such as lenet or deep_mlp"
         )
-    if isinstance(stages, bool) or not isinstance(stages, int) or stages < 1:
-        raise InvalidInput(f"expected at least 1 stage, got {stages!r}")
+    check_count("stages", stages)
+    check_choice("by", by, ("layers", "cost"))
+    if costs is not None:
+        _check_costs(costs, count)
     if stages > count:
         raise InvalidInput(
             f"cannot cut the {count} layers of {model.name!r} into {stages} stages; "
@@ -53,10 +58,8 @@ def cut_stages(
         )
     if by == "layers":
         bounds = even_bounds(count, stages)
-    elif by == "cost":
-        bounds = _balanced(_check_costs(costs, count), stages)
     else:
-        raise InvalidInput(f"expected layers or cost to cut by, got {by!r}")
+        bounds = _balanced(_check_costs(costs, count), stages)
     edges = [0, *accumulate(layer.params for layer in model.layers)]
     cut = [Stage(model.layers[a:b], edges[a], edges[b]) for a, b in bounds]
     for number, stage in enumerate(cut):
@@ -91,11 +94,11 @@ def _balanced(costs: Sequence[float], stages: int) -> list[tuple[int, int]]:
     return list(zip(edges[:-1], edges[1:], strict=True))
 
 
-def _check_costs(costs: Sequence[float] | None, layers: int) -> Sequence[float]:
-    if costs is None or len(costs) != layers or not all(cost >= 0 for cost in costs):
-        came = "none" if costs is None else f"{list(costs)!r:.60}"
+def _check_costs(costs: Any, layers: int) -> Sequence[float]:
+    cure = "measure them with layer_seconds(model, params, X)"
+    check_list("costs", costs, "costs, one a layer", cure=cure)
+    if len(costs) != layers:
         raise InvalidInput(
-            f"expected one cost of at least 0 for each of {layers} layers, got {came}; "
-            "measure them with layer_seconds(model, params, X)"
+            f"expected one cost for each of {layers} layers, got {len(costs)}; {cure}"
         )
-    return costs
+    return [check_number("cost", cost, least=0, cure=cure) for cost in costs]

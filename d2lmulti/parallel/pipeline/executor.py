@@ -21,6 +21,7 @@ from ...cluster.pipeline_record import PipelineRecord
 from ...comm.group import Group
 from ...comm.point_to_point import copy_between, receive, send
 from ...errors import PlanError
+from ...models.model import explained, losses_of
 from ...plans.instructions import (
     AnyInstruction,
     Backward,
@@ -210,14 +211,15 @@ class Executor:
         B, params, first = self.B, self.stage_params[s], 0
         if recorded and self._wants_dx(s):
             B.attach_grad(kept.x)
-        with B.record() if recorded else B.pause():
+        recording = B.record() if recorded else B.pause()
+        with recording, explained(f"stage {s}", kept.x):
             H = kept.x
             for layer in self.stages[s].layers:
                 H = layer.forward(B, params[first : first + layer.params], H)
                 kept.outputs.append(H)
                 first += layer.params
             if kept.target is not None:
-                kept.loss = B.cross_entropy(H, kept.target.reshape((-1,))).sum()
+                kept.loss = losses_of(B, H, kept.target).sum()
 
     def _backward(self, device: int, i: Instruction) -> float:
         """Backward and BackwardInput: what comes from behind goes on to the front."""

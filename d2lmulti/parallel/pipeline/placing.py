@@ -6,8 +6,10 @@ import json
 from collections.abc import Iterable, Sequence
 
 from ...backends import backend_of
+from ...backends.lists import check_lists, check_tensors
 from ...backends.protocol import AnyDevice, Tensor
 from ...backends.sizes import nbytes
+from ...checks import check_kind, check_list
 from ...cluster.ledger import open_ledgers
 from ...comm.collectives import broadcast
 from ...comm.group import Group, current_group, group_for
@@ -38,6 +40,9 @@ def place_params(
     s mod p, for ranks that do not fit, and for a number of parameters that is not the
     stages'.
     """
+    check_list("devices", devices, "devices", cure="use devices(1)")
+    check_stages(stages)
+    check_tensors("params", params, cure="take them from model.initial(rng)")
     group = group_for(len(devices), group)
     ranks = check_ranks(ranks, len(stages), group)
     if len(params) != stages[-1].last:
@@ -69,7 +74,12 @@ def gather_params(
     lists are taken as lying on rank s mod p. Without a group it is the current one;
     where that is spread over processes, each of them gets all parameters.
     """
-    group = group or current_group.get()
+    check_list("stage_params", stage_params, "lists of tensors, one a stage")
+    check_lists("stage_params", stage_params, len(stage_params), "stage")
+    if group is None:
+        group = current_group.get()
+    else:
+        check_kind("group", group, Group, "a group of ranks")
     if group is None or not group.spread:
         return [backend_of(p).copy_to(p, device) for mine in stage_params for p in mine]
     B = backend_of(stage_params[0][0])
@@ -110,6 +120,7 @@ def check_ranks(ranks: Sequence[int] | None, stages: int, group: Group) -> list[
     if ranks is None:
         check_shares(stages, group)
         return [s % group.size for s in range(stages)]
+    check_list("ranks", ranks, "ranks, one a stage")
     if len(ranks) != stages or set(ranks) != set(range(group.size)):
         raise InvalidInput(
             f"expected a rank from 0 to {group.size - 1} for each of {stages} stages, "
@@ -117,6 +128,12 @@ def check_ranks(ranks: Sequence[int] | None, stages: int, group: Group) -> list[
             "schedule with stage_ranks(lists)"
         )
     return [int(rank) for rank in ranks]
+
+
+def check_stages(stages: Sequence[Stage]) -> None:
+    """Refuse what `cut_stages` has not made."""
+    for stage in check_list("stages", stages, "stages", cure="use cut_stages"):
+        check_kind("a stage", stage, Stage, "a Stage", "use cut_stages")
 
 
 def check_shares(stages: int, group: Group) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+from ...checks import check_choice, check_list
 from ...comm.group import Group
-from ...errors import InvalidInput, PlanError
+from ...errors import PlanError
 from ...plans.durations import Durations
 from ...plans.instructions import AnyInstruction, Lists
 from ...plans.schedules import SCHEDULES, Schedule
@@ -30,11 +31,7 @@ def make_lists(
     multiple of the ranks' (only lists may share them out unevenly); `PlanError` for
     lists of another number of ranks, and for those that `verify_schedule` refuses.
     """
-    if isinstance(schedule, (str, bytes)) and schedule not in SCHEDULES:
-        raise InvalidInput(
-            f"expected one of {', '.join(SCHEDULES)} as schedule, got {schedule!r}"
-        )
-    if not isinstance(schedule, str) and not callable(schedule):
+    if isinstance(schedule, (list, tuple)):
         lists = schedule
     else:
         check_shares(stages, group)
@@ -42,12 +39,15 @@ def make_lists(
         if callable(schedule):
             lists = schedule(p, micro_batches, v)
         else:
+            check_choice("schedule", schedule, SCHEDULES)
             lists = _remembered(schedule, p, micro_batches, v, recompute)
     if len(lists) != group.size:
         raise PlanError(
             f"expected a list for each of {group.size} devices, got {len(lists)}; make "
             "the schedule for as many devices as there are"
         )
+    for mine in lists:
+        check_list("a device's list", mine, "instructions")
     given = tuple(map(tuple, lists))
     return lists, list(_proved(given, stages, micro_batches))
 

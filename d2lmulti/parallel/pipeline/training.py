@@ -6,18 +6,27 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from ...backends import backend_of
+from ...backends.lists import check_lists, one_backend
 from ...backends.protocol import AnyDevice, Tensor
 from ...backends.sizes import element_count
+from ...checks import (
+    check_count,
+    check_flag,
+    check_kind,
+    check_list,
+    check_positive,
+)
 from ...cluster.pipeline_record import PipelineRecord
 from ...comm.group import Group, group_for
+from ...comm.split import check_batch
 from ...errors import InvalidInput
-from ...optimizers import SGD, Optimizer
+from ...optimizers import Optimizer, check_optimizer, check_states
 from ...plans.chunks import even_bounds
 from ...plans.instructions import Lists
 from ...plans.schedules import Schedule
 from .cutting import Stage
 from .executor import Batch, Executor
-from .placing import local_stages, ranks_of
+from .placing import check_stages, local_stages, ranks_of
 from .scheduling import make_lists
 
 
@@ -57,6 +66,19 @@ def train_stages(
     an unknown schedule and parameters that lie elsewhere, and `PlanError`, which names
     device and instruction, for lists that are no right schedule.
     """
+    check_batch(X, y)
+    check_list("devices", devices, "devices", cure="use devices(1)")
+    check_positive("lr", lr, "try 0.05")
+    check_flag("recompute", recompute)
+    check_stages(stages)
+    cure = "make them with place_params(params, stages, devices)"
+    check_list("stage_params", stage_params, "lists of tensors, one a stage", cure=cure)
+    check_lists("stage_params", stage_params, len(stage_params), "stage", cure=cure)
+    optimizer = check_optimizer(optimizer)
+    if input_grad is not None:
+        one_backend("X and input_grad", (X, input_grad))
+    record = PipelineRecord() if record is None else record
+    check_kind("record", record, PipelineRecord, "a PipelineRecord")
     group = group_for(len(devices), group)
     bounds = _micro_bounds(X, y, micro_batches)
     lists, ranks = make_lists(schedule, len(stages), micro_batches, group, recompute)
@@ -67,14 +89,7 @@ def train_stages(
             f"expected an input_grad of X's shape {tuple(X.shape)}, got "
             f"{tuple(input_grad.shape)}"
         )
-    record = record if record is not None else PipelineRecord()
-    optimizer = optimizer or SGD()
-    states = states if states is not None else [[]] * len(local)
-    if len(states) != len(local):
-        raise InvalidInput(
-            f"expected one state for each of {len(local)} stages, got {len(states)}; "
-            "use [optimizer.start(params) for params in stage_params]"
-        )
+    states = check_states(states, len(local), "stage")
 
     for params in stage_params:
         for p in params:
@@ -117,13 +132,7 @@ def _check_placed(
 
 
 def _micro_bounds(X: Tensor, y: Tensor, micro_batches: int) -> list[tuple[int, int]]:
-    if isinstance(micro_batches, bool) or not micro_batches >= 1:
-        raise InvalidInput(f"expected at least 1 micro-batch, got {micro_batches!r}")
-    if not tuple(X.shape) or not tuple(y.shape) or len(X) != len(y):
-        raise InvalidInput(
-            f"expected X and y with the same number of examples, got shapes "
-            f"{tuple(X.shape)} and {tuple(y.shape)}; cut both from the same batch"
-        )
+    check_count("micro_batches", micro_batches)
     if len(X) < micro_batches:
         raise InvalidInput(
             f"cannot split {len(X)} examples into {micro_batches} micro-batches; use "

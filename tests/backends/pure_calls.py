@@ -1,0 +1,171 @@
+"""One call that works of every public function that takes no tensors."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from backends.good_calls import Call, Calls, World, entered
+
+import d2lmulti
+from d2lmulti import SGD, Adam
+from d2lmulti.comm.group import local_group
+from d2lmulti.models.mlp import make_mlp
+from d2lmulti.parallel.pipeline import cut_stages
+from d2lmulti.plans.allreduce import ALLREDUCE, ring
+from d2lmulti.plans.instructions import Backward, Forward
+from d2lmulti.plans.placement import PLACEMENTS, place
+from d2lmulti.plans.schedules import SCHEDULES
+
+
+def pure_calls(w: World) -> Calls:
+    """Give a call that works of every function that needs no tensors."""
+    at = importlib.import_module
+    config = d2lmulti.DeploymentConfig(2, backend="numpy")
+    lists = SCHEDULES["1f1b"](2, 2)
+    order = [[Forward(0, 0), Backward(0, 0)]]
+    checkpoint = at("d2lmulti.training.checkpoint")
+    settings = {"model": "mlp", "dataset": "digits", "dtype": "float64"}
+    settings |= {"batch_size": 8, "seed": 0, "optimizer": "sgd"}
+    saved = checkpoint.Checkpoint(settings, params=[np.ones(2)])
+    timeline = d2lmulti.Timeline()
+    rounds = list(ring(2, 8))
+    history = d2lmulti.ServerHistory("sync", 1)
+    launch = at("d2lmulti.comm.launch").launch
+    launch_kvstore = at("d2lmulti.comm.launch_kvstore").launch_kvstore
+    X, y = w.data.train_X, w.data.train_y
+    found: Calls = {
+        "Adam": lambda: (Adam, {}),
+        "SGD": lambda: (SGD, {}),
+        "Network": lambda: (d2lmulti.Network, {}),
+        "Dataset.first": lambda: (w.data.first, {"n": 2}),
+        "DeploymentConfig": lambda: (d2lmulti.DeploymentConfig, {}),
+        "DeploymentConfig.variables_device": lambda: (config.variables_device, {}),
+        "DeploymentConfig.clone_device": lambda: (config.clone_device, {"i": 0}),
+        "DeploymentConfig.clone_scope": lambda: (config.clone_scope, {"i": 0}),
+        "Ledger.count_round": lambda: (
+            d2lmulti.Ledger().count_round, {"round": rounds[0], "itemsize": 4},
+        ),
+        "Ledger.count_plan": lambda: (
+            d2lmulti.Ledger().count_plan, {"plan": rounds, "itemsize": 4},
+        ),
+        "ServerHistory.seconds_to": lambda: (history.seconds_to, {"loss": 0.5}),
+        "Timeline": lambda: (d2lmulti.Timeline, {}),
+        "timeline": lambda: (entered(d2lmulti.timeline), {}),
+        "Timeline.add": lambda: (
+            timeline.add, {"track": "a", "name": "b", "begin": -9.0, "end": 1e30},
+        ),
+        "Timeline.span": lambda: (entered(timeline.span), {"track": "a", "name": "b"}),
+        "Timeline.busy": lambda: (timeline.busy, {"track": "a"}),
+        "get_model": lambda: (d2lmulti.get_model, {"model": "mlp"}),
+        "get_split": lambda: (d2lmulti.get_split, {"model": "mlp"}),
+        "load": lambda: (d2lmulti.load, {"name": "digits"}),
+        "worker_seconds": lambda: (d2lmulti.worker_seconds, {"workers": 2, "steps": 3}),
+        "cluster.push_pull.push_pull_events": lambda: (
+            at("d2lmulti.cluster.push_pull").push_pull_events,
+            {"mode": "sync", "seconds": np.ones((2, 4)), "batches": 4},
+        ),
+        "cluster.overlap.plan_seconds": lambda: (
+            at("d2lmulti.cluster.overlap").plan_seconds,
+            {
+                "rounds": rounds, "itemsize": 4, "start_up": 1e-6,
+                "bytes_per_second": 1e9,
+            },
+        ),
+        "cluster.overlap.spans": lambda: (
+            at("d2lmulti.cluster.overlap").spans, {"ready": [1.0], "costs": [1.0]},
+        ),
+        "comm.group.local_group": lambda: (local_group, {"size": 2}),
+        "comm.launch.launch": lambda: (launch, {"function": print, "n": 1}),
+        "comm.launch_kvstore.launch_kvstore": lambda: (
+            launch_kvstore, {"program": "1"},
+        ),
+        "models.mlp.make_mlp": lambda: (make_mlp, {"name": "a", "widths": (4, 3, 2)}),
+        "models.transformer.make_transformer": lambda: (
+            at("d2lmulti.models.transformer").make_transformer, {"name": "a"},
+        ),
+        "parallel.pipeline.cut_stages": lambda: (
+            cut_stages, {"model": w.model, "stages": 2},
+        ),
+        "plans.chunks.even_bounds": lambda: (
+            at("d2lmulti.plans.chunks").even_bounds, {"total": 10, "parts": 3},
+        ),
+        "plans.collectives.broadcast": lambda: (
+            at("d2lmulti.plans.collectives").broadcast, {"ranks": 2, "length": 3},
+        ),
+        "plans.collectives.reduce": lambda: (
+            at("d2lmulti.plans.collectives").reduce, {"ranks": 2, "length": 3},
+        ),
+        "plans.placement.place": lambda: (place, {"sizes": [3, 4], "servers": 2}),
+        "plans.placement.server_sizes": lambda: (
+            at("d2lmulti.plans.placement").server_sizes,
+            {"parts": place([3, 4], 2), "servers": 2},
+        ),
+        "plans.stage_ranks.stage_ranks": lambda: (
+            at("d2lmulti.plans.stage_ranks").stage_ranks, {"lists": lists},
+        ),
+        "plans.transfers.add_transfers": lambda: (
+            at("d2lmulti.plans.transfers").add_transfers, {"order": order},
+        ),
+        "plans.verify.verify": lambda: (
+            at("d2lmulti.plans.verify").verify,
+            {"rounds": rounds, "ranks": 2, "length": 8},
+        ),
+        "plans.verify_schedules.verify_schedule": lambda: (
+            at("d2lmulti.plans.verify_schedules").verify_schedule,
+            {"lists": lists, "stages": 2, "micro_batches": 2},
+        ),
+        "training.batches.batches": lambda: (
+            at("d2lmulti.training.batches").batches,
+            {"X": X, "y": y, "batch_size": 4},
+        ),
+        "training.checkpoint.load_checkpoint": lambda: (
+            checkpoint.load_checkpoint, {"path": w.folder / "there.npz"},
+        ),
+        "training.checkpoint.save_checkpoint": lambda: (
+            checkpoint.save_checkpoint,
+            {"path": w.folder / "there.npz", "checkpoint": saved},
+        ),
+        "training.docstrings.docstrings": lambda: (
+            at("d2lmulti.training.docstrings").docstrings, {},
+        ),
+        "training.files.write_json": lambda: (
+            at("d2lmulti.training.files").write_json,
+            {"path": w.folder / "file.json", "value": [1]},
+        ),
+        "training.slow_data.SlowData": lambda: (
+            at("d2lmulti.training.slow_data").SlowData, {"examples": 2},
+        ),
+        "training.slow_data.Stamps": lambda: (
+            at("d2lmulti.training.slow_data").Stamps, {"timeline": timeline},
+        ),
+        "training.slow_data.Stamps.enter": lambda: (
+            at("d2lmulti.training.slow_data").Stamps(timeline).enter,
+            {"stamps": np.array([[1, timeline.start, timeline.start + 1]])},
+        ),
+        "training.text.cut_pieces": lambda: (
+            at("d2lmulti.training.text").cut_pieces,
+            {"text": "a bell " * 30, "length": 4},
+        ),
+        "backends.register_backend": lambda: (
+            at("d2lmulti.backends").register_backend,
+            {"name": "numpy", "module": at("d2lmulti.backends.numpy")},
+        ),
+        "comm.by_value.ByValue": lambda: (
+            at("d2lmulti.comm.by_value").ByValue, {"function": print},
+        ),
+    }  # fmt: skip
+    tables: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+        ("ALLREDUCE", ALLREDUCE, {"ranks": 4, "length": 9}),
+        ("SCHEDULES", SCHEDULES, {"devices": 2, "micro_batches": 2}),
+        ("PLACEMENTS", PLACEMENTS, {"sizes": [3, 4], "servers": 2}),
+    ]
+    for word, table, call in tables:
+        found |= {f"{word}[{key}]": _given(f, call) for key, f in table.items()}
+    return found
+
+
+def _given(function: Callable[..., Any], named: dict[str, Any]) -> Callable[[], Call]:
+    return lambda: (function, dict(named))

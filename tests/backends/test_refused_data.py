@@ -1,0 +1,204 @@
+"""Data, labels, states and losses that are wrong: refused alike on all backends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from d2lmulti import SGD, Adam, Dataset, get_params, load, train, train_batch
+from d2lmulti.backends.protocol import Backend, Tensor
+from d2lmulti.checks import MOST_RANKS
+from d2lmulti.errors import Diverged, InvalidInput
+from d2lmulti.models.mlp import make_mlp
+
+SMALL = make_mlp("small", (784, 16, 10))
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    return load("digits").first(64)
+
+
+def run(B: Backend, data: Dataset, **settings: object) -> list[float]:
+    common = {"model": SMALL, "epochs": 1, "batch_size": 32, "backend": B.name}
+    return train(**{**common, "dataset": data, **settings}).losses  # type: ignore
+
+
+def images(n: int, *shape: int) -> np.ndarray:
+    return np.zeros((n, *shape), "float32")
+
+
+# what is wrong -> (changes to a data set, a part of the sentence)
+WRONG_DATA = {
+    "a label of no class": (lambda d: {"train_y": d.train_y + 10}, "from 0 to 9 as"),
+    "a label of -1": (lambda d: {"train_y": d.train_y - 1}, "got -1 to 8"),
+    "a wrong label to test": (lambda d: {"test_y": d.test_y + 1}, "as test_y"),
+    "labels with fractions": (
+        lambda d: {"train_y": d.train_y.astype("float32")}, "got an array of float32",
+    ),
+    "labels that are a list": (lambda d: {"train_y": d.train_y.tolist()}, "a NumPy"),
+    "too few labels": (lambda d: {"train_y": d.train_y[:5]}, "one label for each"),
+    "no examples": (
+        lambda d: {"train_X": d.train_X[:0], "train_y": d.train_y[:0]}, "at least 1",
+    ),
+    "nan in an image": (lambda d: {"train_X": d.train_X * np.nan}, "finite numbers as"),
+    "inf in a test": (
+        lambda d: {"test_X": d.test_X + np.float32(np.inf)}, "as test_X, got inf",
+    ),
+    "images of 8 x 8": (
+        lambda d: {"train_X": images(64, 1, 8, 8), "test_X": images(360, 1, 8, 8)},
+        "cannot compute examples of shape (1, 1, 8, 8)",
+    ),
+    "other images to test": (
+        lambda d: {"test_X": images(360, 1, 8, 8)}, "one shape and dtype",
+    ),
+    "another dtype": (
+        lambda d: {"train_X": d.train_X.astype("f8"), "test_X": d.test_X.astype("f8")},
+        "a data set of dtype float32",
+    ),
+    "more classes than logits": (
+        lambda d: {"classes": tuple("0123456789ab")}, "at least 12 numbers",
+    ),
+    "no classes": (lambda d: {"classes": ()}, "as classes, got an empty one"),
+    "texts": (lambda d: {"train_X": d.train_X.astype(str)}, "expected numbers as"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG_DATA)
+def test_data_sets_are_checked_before_any_work(
+    B: Backend, data: Dataset, wrong: str
+) -> None:
+    change, words = WRONG_DATA[wrong]
+    with pytest.raises(InvalidInput) as caught:
+        run(B, replace(data, **change(data)))
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_lenet_says_what_it_cannot_compute(B: Backend, data: Dataset) -> None:
+    tiny = replace(data, train_X=images(64, 1, 8, 8), test_X=images(360, 1, 8, 8))
+    with pytest.raises(InvalidInput, match=r"lenet .* of shape \(1, 1, 8, 8\)|window"):
+        run(B, tiny, model="lenet")
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "int64"])
+def test_labels_of_any_whole_dtype_train_alike(
+    B: Backend, data: Dataset, dtype: str
+) -> None:
+    other = replace(data, train_y=data.train_y.astype(dtype))
+    assert run(B, other) == run(B, data)
+
+
+def step(B: Backend, y: np.ndarray, **settings: object) -> list[Tensor]:
+    start = [B.array(p) for p in SMALL.initial(np.random.default_rng(0))]
+    places = ["sim:0", "sim:1"]
+    replicas = [get_params(start, place) for place in places]
+    X = B.array(np.ones((len(y), 784)))
+    settings = {"model": SMALL, "lr": 0.1, **settings}
+    return train_batch(X, B.array(y), replicas, places, **settings)  # type: ignore
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 2, 19], [0, 1, 2, -1], [3, 10, 1, 2]])
+def test_a_step_refuses_labels_that_are_no_classes(
+    B: Backend, labels: list[int]
+) -> None:
+    with pytest.raises(InvalidInput, match="ids from 0 to 9, got"):
+        step(B, np.array(labels))
+
+
+def test_a_step_refuses_labels_with_fractions(B: Backend) -> None:
+    with pytest.raises(InvalidInput, match="labels y that are whole numbers, got f"):
+        step(B, np.ones(4))
+
+
+@pytest.mark.parametrize("optimizer", [SGD(0.9), Adam()])
+def test_one_state_for_two_replicas_is_refused(
+    B: Backend, optimizer: SGD | Adam
+) -> None:
+    start = [B.array(p) for p in SMALL.initial(np.random.default_rng(0))]
+    state = optimizer.start(start)
+    for states in ([state, state], [state, list(state)]):
+        with pytest.raises(InvalidInput, match="device as states, got one tensor"):
+            step(B, np.ones(4, int), optimizer=optimizer, states=states)
+
+
+def test_one_replica_for_two_devices_is_refused(B: Backend) -> None:
+    params = get_params(
+        [B.array(p) for p in SMALL.initial(np.random.default_rng(0))], "cpu"
+    )
+    X, y = B.array(np.ones((4, 784))), B.array(np.ones(4, int))
+    with pytest.raises(InvalidInput, match="as device_params, got one tensor twice"):
+        train_batch(
+            X, y, [params, params], ["cpu", "cpu"], 0.1, model=SMALL, bucket_bytes=100
+        )
+
+
+# -- what is not finite any more -------------------------------------------------------
+
+
+@pytest.mark.parametrize("lr", [1e308, 1e30])
+def test_a_loss_that_is_not_finite_stops_the_run(
+    B: Backend, data: Dataset, lr: float, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.npz"
+    with pytest.raises(Diverged) as caught:
+        run(B, data, lr=lr, epochs=3, checkpoint=file)
+    words = str(caught.value)
+    assert "in epoch 1, step 2; the last one before was 3." in words
+    assert "learning rate" in words
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("strategy", ["data", "layer", "model"])
+def test_it_stops_so_however_the_work_is_split(
+    B: Backend, data: Dataset, strategy: str
+) -> None:
+    with pytest.raises(Diverged, match="in epoch 1, step 2"):
+        run(B, data, lr=1e30, strategy=strategy, num_gpus=2)
+
+
+def one_batch(data: Dataset) -> Dataset:
+    """Of which the only loss is finite, though the weights after it are not."""
+    return replace(data, train_X=data.train_X[:32], train_y=data.train_y[:32])
+
+
+@pytest.mark.parametrize("settings", [{}, {"save_every": 1}])
+def test_a_checkpoint_never_holds_what_is_not_finite(
+    B: Backend, data: Dataset, tmp_path: Path, settings: dict[str, int]
+) -> None:
+    file = tmp_path / "run.npz"
+    with pytest.raises(Diverged, match="finite"):
+        run(B, one_batch(data), lr=1e300, checkpoint=file, **settings)
+    assert not file.exists()
+
+
+def test_weights_that_are_not_finite_stop_the_run_at_the_end_of_an_epoch(
+    B: Backend, data: Dataset
+) -> None:
+    with pytest.raises(Diverged, match="in array 0 of parameters .* after epoch 1"):
+        run(B, one_batch(data), lr=1e300)
+
+
+@pytest.mark.parametrize("n", [MOST_RANKS + 1, 10**9, 10**25])
+def test_too_many_devices_are_refused_at_once(
+    B: Backend, data: Dataset, n: int
+) -> None:
+    with pytest.raises(InvalidInput, match="as devices, got"):
+        run(B, data, num_gpus=n)
+
+
+def test_many_devices_are_refused_before_they_get_copies(
+    B: Backend, data: Dataset
+) -> None:
+    with pytest.raises(InvalidInput, match="fewer than 60000 devices"):
+        run(B, data, num_gpus=60_000)
+
+
+def test_numbers_of_numpy_are_numbers(B: Backend, data: Dataset) -> None:
+    plain = run(B, data, lr=0.5, num_gpus=2, seed=3)
+    assert plain == run(
+        B, data, lr=np.float32(0.5), num_gpus=np.int64(2), seed=np.uint8(3),
+        batch_size=np.int32(32), epochs=np.int16(1), momentum=0.9,
+    )  # fmt: skip
