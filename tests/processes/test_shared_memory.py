@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from backends.compare import digest
 
 import d2lmulti
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.comm.channel import CELL, CELLS
+from d2lmulti.comm.board import Board
+from d2lmulti.comm.channel import CELL, CELLS, Receiving, Sending
 from d2lmulti.comm.engine import started
 from d2lmulti.comm.group import local_group
 from d2lmulti.comm.launch import launch
@@ -20,9 +22,10 @@ from d2lmulti.comm.place import Place
 from d2lmulti.comm.private_folder import private_folder, semaphore_name
 from d2lmulti.comm.semaphore import Semaphore
 from d2lmulti.comm.slots import BLOCK
-from d2lmulti.comm.transports.shared_memory import connect, view
+from d2lmulti.comm.transports.shared_memory import SharedMemory, connect, view
 from d2lmulti.errors import InvalidInput
 from d2lmulti.plans.allreduce import ALLREDUCE
+from d2lmulti.plans.rounds import make_round
 
 # Nothing, one element, a few, more than the channels and slots hold at once.
 CAPACITY = CELLS * CELL
@@ -96,6 +99,35 @@ def test_the_same_bits_as_in_one_process(B: Backend) -> None:
         assert rest == here
         assert texts == ["é" * r for r in range(n)]
         assert not named  # nothing is left to be cleaned up
+
+
+def test_a_round_sends_what_was_there_before_it(B: Backend) -> None:
+    """The other rank sends all of its part first, and only then takes any of ours."""
+    length = 3 * CAPACITY // 4
+    swap = make_round([0, 1], [1, 0], 0, length, True)
+    with private_folder() as folder:
+        Board.create(folder / "board", 2)
+        one, other = (
+            SharedMemory(
+                Place(rank, 2, rank, "shared_memory"),
+                Board(folder / "board", 2, rank),
+                folder / "meeting 0",
+            )
+            for rank in range(2)
+        )
+        x = B.array(np.arange(length, dtype="float32"))
+        taken = np.zeros(length, "float32")
+        sending = Sending(other._to[0], np.ones(length, "float32"), 0)
+        receiving = Receiving(other._from[0], taken, 0, None)
+        with ThreadPoolExecutor(1) as thread:
+            exchanged = thread.submit(one.exchange, [x], swap)
+            while not sending.done:
+                sending.step()
+            while not receiving.done:
+                receiving.step()
+            exchanged.result(timeout=30)
+    np.testing.assert_array_equal(taken, np.arange(length))
+    np.testing.assert_array_equal(B.numpy(x), np.arange(length) + 1.0)
 
 
 def test_tensors_out_of_numpys_reach_are_refused(reference, monkeypatch) -> None:
