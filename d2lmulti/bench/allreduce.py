@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..backends import get_backend
-from ..comm.collectives import allreduce
+from ..comm.allreduce import allreduce
 from ..plans.allreduce import ALLREDUCE
 from .timing import Timing, take_turns
 

@@ -20,16 +20,15 @@ import numpy as np
 
 from ..backends import get_backend
 from ..backends.protocol import Backend, Tensor
-from ..comm.collectives import allreduce
-from ..comm.devices import Device
-from ..comm.group import Group, local_group
+from ..comm.allreduce import allreduce
+from ..comm.group import Device, Group, local_group
 from ..comm.process_group import ENGINES, started
 from ..comm.process_info import process_info
 from ..launch import launch
 from ..models.lenet import LENET
 from ..models.mlp import initial_mlp, mlp
 from ..models.model import Model
-from ..parallel.buckets import DEFAULT_BYTES
+from ..parallel.buckets import reduce_in_buckets
 from ..parallel.data import get_params, train_batch
 from ..progress import progress
 from .timing import Timing
@@ -113,7 +112,7 @@ def _training(
         f"{model.name}, two that do not talk": (apart, False),  # the machine's limit
     }
     for name, group in groups.items():
-        how = {"algorithm": "native", "bucket_bytes": DEFAULT_BYTES}
+        how = {"algorithm": "native", "reducer": reduce_in_buckets}
         run = ours(group, *part, **how)
         candidates[f"{model.name}, two, {name}"] = run, False
     module = import_module(f"d2lmulti.comm.engines.{ENGINES[next(iter(groups))]}")

@@ -3,7 +3,8 @@
 All transfers of a round read the state *before* the round, and reductions into the
 same part happen in ascending order of the source rank. So the same plan gives the same
 bits in one process and across processes. A plan knows no framework and no operation
-(sum, max): `add` only says "combine" instead of "overwrite".
+(sum, max): `add` only says "combine" instead of "overwrite". Vectors are cut into parts
+as evenly as possible, and nothing is dropped.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..checks import MOST_RANKS, check_count, check_kind, refusal
+from ..checks import MOST, MOST_RANKS, check_count, check_kind, refusal
 
 
 class Transfer(NamedTuple):
@@ -30,7 +31,7 @@ class Transfer(NamedTuple):
     add: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # a round is known by itself, not by its numbers
 class Round:
     """One table of transfers, one NumPy array a column, sorted by source rank."""
 
@@ -71,21 +72,16 @@ class Round:
         return frozenset(found)
 
     @cached_property
-    def shares(self) -> dict[int, Any]:
-        """What each rank has to do, kept by `matching.messages_of`."""
-        return {}
+    def reach(self) -> int:
+        """How long a vector must be to hold every part; none is, if one is below 0."""
+        firsts = np.concatenate([self.source_first, self.target_first])
+        ends = firsts + np.tile(self.length, 2)
+        return MOST if firsts.min(initial=0) < 0 else int(ends.max(initial=0))
 
     @property
     def columns(self) -> tuple[np.ndarray, ...]:
         """The columns, in the order of `Transfer`."""
-        return (
-            self.source,
-            self.target,
-            self.source_first,
-            self.target_first,
-            self.length,
-            self.add,
-        )
+        return tuple(vars(self)[name] for name in Transfer._fields)
 
 
 Plan = Callable[..., Iterator[Round]]  # of (ranks, length), sometimes with more
@@ -150,3 +146,28 @@ def plan(rounds: Plan) -> Plan:
         return (r for r in rounds(ranks, length, *more, **named) if len(r))
 
     return checked
+
+
+def even_bounds(total: int, parts: int) -> list[tuple[int, int]]:
+    """Cut range(total) into `parts` neighbouring (first, last) pairs.
+
+    The first `total % parts` parts are one element longer; parts may be empty.
+
+    >>> even_bounds(10, 4)
+    [(0, 3), (3, 6), (6, 8), (8, 10)]
+    """
+    total = check_count("total", total, least=0)
+    parts = check_count("parts", parts, most=MOST_RANKS)
+    edges = even_edges(total, parts).tolist()
+    return list(zip(edges[:-1], edges[1:], strict=True))
+
+
+def even_edges(total: int, parts: int) -> np.ndarray:
+    """Give the same cut as an array: part i is edges[i] to edges[i + 1].
+
+    >>> even_edges(10, 4).tolist()
+    [0, 3, 6, 8, 10]
+    """
+    size, longer = divmod(int(total), parts)
+    i = np.arange(parts + 1, dtype=np.int64)
+    return i * size + np.minimum(i, longer)

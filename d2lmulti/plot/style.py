@@ -16,8 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
 
-from ..plans.chunks import even_bounds
-from ..plans.rounds import Round
+from ..plans.rounds import Round, even_bounds
 
 if TYPE_CHECKING:
     from ..training.history import History

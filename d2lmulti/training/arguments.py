@@ -19,7 +19,7 @@ from ..checks import (
     check_list,
     check_positive,
 )
-from ..comm.collectives import check_algorithm
+from ..comm.allreduce import check_algorithm
 from ..data.batches import batch_count
 from ..data.datasets import Dataset
 from ..errors import InvalidInput

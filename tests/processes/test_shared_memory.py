@@ -58,7 +58,7 @@ def calls(backend: str) -> list[tuple[str, int, str, str]]:
 def reduce_all(group: Any, data: list, algorithm: str, op: str) -> None:
     if algorithm == "native":
         group.engine.begin("native")
-        group.engine.run_native("allreduce", data, op)
+        group.engine.start("allreduce", data, op).wait()
     else:
         d2lmulti.allreduce(data, algorithm, group, op)
 
