@@ -232,7 +232,7 @@ LEFT_OUT: dict[str, str] = {
     "d2lmulti.cluster.pipeline_record.Durations": "checked by add_transfers",
     "d2lmulti.models.mlp.mlp": "a model's forward pass: its errors are explained",
     "d2lmulti.models.model.run_layers": "inside a model",
-    "d2lmulti.models.tensor_parallel.split.Part": "inside a model",
+    "d2lmulti.models.tensor_parallel.split.RankInfo": "inside a model",
     "d2lmulti.models.tensor_parallel.split.run_split": "inside a model",
     "d2lmulti.models.transformer.attention": "inside a model",
     "d2lmulti.parallel.cooperative.run_cooperatively": "takes a model's own calls",

@@ -50,7 +50,7 @@ def joined() -> tuple[int, int] | None:
 
 
 class PaddleDistributed:
-    """The transport of one rank; nccl is used where every local rank has a GPU."""
+    """The engine of one rank; nccl is used where every local rank has a GPU."""
 
     name = "paddle"
     native = frozenset({"allreduce", "allgather", "broadcast", "reduce_scatter"})

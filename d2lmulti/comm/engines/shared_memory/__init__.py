@@ -30,7 +30,7 @@ from .channel import SPACE, Channel, OtherMessage, Receiving, Sending
 
 
 def connect(info: ProcessInfo) -> SharedMemory:
-    """Join the group whose board this process was given."""
+    """Join the group whose status table this process was given."""
     table, file = StatusTable.mine(), rendezvous_file()
     if table is None or file is None:
         raise InvalidInput(
@@ -41,7 +41,7 @@ def connect(info: ProcessInfo) -> SharedMemory:
 
 
 class SharedMemory:
-    """The transport of one rank; the ranks share the memory of a file."""
+    """The engine of one rank; the ranks share the memory of a file."""
 
     name = "shared_memory"
     point_to_point = True
@@ -63,7 +63,7 @@ class SharedMemory:
         self._call, self._code = "", 0
 
     def begin(self, call: str) -> None:
-        """Note the next call on the board; its code goes with every message."""
+        """Note the next call on the status table; its code goes with every message."""
         self._table.begin(call)
         if call != self._call:
             self._call, self._code = call, zlib.crc32(call.encode())
