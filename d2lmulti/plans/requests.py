@@ -2,7 +2,8 @@
 
 A model that talks is a generator: it yields a call and gets back the answer. The
 driver (`parallel.cooperative`) advances all devices together, carries out `forward`,
-and, on the way back, `backward` on the gradients of the answers. Chapter: *layer_parallel*.
+and, on the way back, `backward` on the gradients of the answers.
+Chapter: *layer_parallel*.
 """
 
 from __future__ import annotations
