@@ -241,7 +241,7 @@ LEFT_OUT: dict[str, str] = {
     "d2lmulti.plans.rounds.make_round": "arrays inside a plan: see verify",
     "d2lmulti.plans.rounds.together": "plans inside a plan: see verify",
 }
-FOR_PICTURES = ("d2lmulti.plot.style", "d2lmulti.notebook")
+FOR_PICTURES = ("d2lmulti.plot", "d2lmulti.notebook")
 A_CALL_OR_INSTRUCTION = (
     "d2lmulti.plans.requests",
     "d2lmulti.plans.pipeline.instructions",
