@@ -207,7 +207,7 @@ PARAMETERS: dict[str, str] = {
     "verify_schedule.lists": "list",
     "durations": "object",
     "rounds": "rounds",
-    "round": "object",
+    "this_round": "object",
     "plan": "rounds",
     "clock": "function",
     "function": "function",
