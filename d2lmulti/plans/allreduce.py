@@ -74,6 +74,7 @@ def halving_doubling(ranks: int, length: int) -> Iterator[Round]:
     yield make_round(beyond - power, beyond, 0, length, add=False)
 
 
+#: Name -> plan; what `allreduce(data, algorithm)` knows.
 ALLREDUCE: dict[str, Plan] = {
     "star": star,
     "tree": tree,

@@ -86,6 +86,7 @@ def cut(sizes: Sequence[int], servers: int) -> list[ServerShard]:
     return parts
 
 
+#: Name -> how parameters are dealt out to servers.
 PLACEMENTS: dict[str, Placement] = {
     "round_robin": round_robin,
     "greedy": greedy,

@@ -207,7 +207,7 @@ PARAMETERS: dict[str, str] = {
     "verify_schedule.lists": "list",
     "durations": "object",
     "rounds": "rounds",
-    "round": "object",
+    "this_round": "object",
     "plan": "rounds",
     "clock": "function",
     "function": "function",
@@ -242,7 +242,7 @@ LEFT_OUT: dict[str, str] = {
     "d2lmulti.plans.rounds.make_round": "arrays inside a plan: see verify",
     "d2lmulti.plans.rounds.together": "plans inside a plan: see verify",
 }
-FOR_PICTURES = ("d2lmulti.plot.style", "d2lmulti.notebook")
+FOR_PICTURES = ("d2lmulti.plot", "d2lmulti.notebook")
 A_CALL_OR_INSTRUCTION = (
     "d2lmulti.plans.requests",
     "d2lmulti.plans.pipeline.instructions",

@@ -46,7 +46,7 @@ def pure_calls(w: World) -> Calls:
         "DeploymentConfig.clone_device": lambda: (config.clone_device, {"i": 0}),
         "DeploymentConfig.clone_scope": lambda: (config.clone_scope, {"i": 0}),
         "Ledger.count_round": lambda: (
-            d2lmulti.Ledger().count_round, {"round": rounds[0], "itemsize": 4},
+            d2lmulti.Ledger().count_round, {"this_round": rounds[0], "itemsize": 4},
         ),
         "Ledger.count_plan": lambda: (
             d2lmulti.Ledger().count_plan, {"plan": rounds, "itemsize": 4},
@@ -143,7 +143,7 @@ def pure_calls(w: World) -> Calls:
         "data.slow_data.Stamps": lambda: (
             at("d2lmulti.data.slow_data").Stamps, {"timeline": timeline},
         ),
-        "training.slow_data.Stamps.enter": lambda: (
+        "data.slow_data.Stamps.enter": lambda: (
             at("d2lmulti.data.slow_data").Stamps(timeline).enter,
             {"stamps": np.array([[1, timeline.start, timeline.start + 1]])},
         ),

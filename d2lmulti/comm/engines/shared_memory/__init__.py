@@ -24,7 +24,7 @@ from ...group import Combine, Work
 from ...private_folder import semaphore_name
 from ...process_info import ProcessInfo, rendezvous_file
 from ...status_table import StatusTable
-from . import staging as slots
+from . import staging
 from .backoff import Backoff
 from .channel import SPACE, Channel, OtherMessage, Receiving, Sending
 
@@ -53,10 +53,10 @@ class SharedMemory:
         self._table, self._backoff = table, Backoff(table)
         size, rank = info.size, info.rank
         rings, posts = np.split(
-            _map(file, size**2 * SPACE + slots.space(size)), [size**2 * SPACE]
+            _map(file, size**2 * SPACE + staging.space(size)), [size**2 * SPACE]
         )
         name = semaphore_name(file)
-        self._buffers = slots.StagingBuffers(posts, name, rank, size, self._backoff)
+        self._buffers = staging.StagingBuffers(posts, name, rank, size, self._backoff)
         rings = rings.reshape(size, size, SPACE)
         self._to = [Channel(rings[rank, r], f"{name}{rank}c{r}") for r in range(size)]
         self._from = [Channel(rings[r, rank], f"{name}{r}c{rank}") for r in range(size)]
