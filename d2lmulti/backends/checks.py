@@ -28,6 +28,9 @@ def parse_device(device: object) -> tuple[str, int]:
 
     `cuda:1` is read as `gpu:1`. Raises `InvalidInput` for anything else.
     """
+    kind, index = getattr(device, "kind", None), getattr(device, "index", None)
+    if kind in ("gpu", "sim") and type(index) is int and index >= 0:
+        return kind, index  # one of ours, which need not be read as text
     match = _DEVICE.fullmatch(str(device))
     if match is None or isinstance(device, (int, float)):
         raise InvalidInput(

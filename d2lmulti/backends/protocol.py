@@ -132,10 +132,10 @@ class Backend(Protocol):
     def backward(self, ys: Tensors, dys: Tensors | None = None) -> None:
         """Add d(sum of ys)/dx to the gradient of every leaf x that `ys` depend on.
 
-        `dys`: one gradient for each of `ys`, of its shape; None means ones. It feeds
-        the gradient that arrived from another device. This uses the graph up: tensors
-        that share one go backward in one call. Raises `InvalidInput` for a y that no
-        recorded operation made, and for `dys` of other shapes, dtypes or number.
+        `dys`: one gradient for each of `ys`, such as arrived from another device; None
+        means ones. This uses the graph up: tensors that share one go backward in one
+        call. Raises `InvalidInput` for a y that no recorded operation made, and for
+        `dys` of other shapes, dtypes or number.
         """
 
     def grad_of(
@@ -156,9 +156,8 @@ class Backend(Protocol):
     def on_grad_ready(self, params: Tensors, ready: Callable[[int], None]) -> Context:
         """Inside, call `ready(i)` when a backward pass has finished grad(params[i]).
 
-        Where the framework has hooks, that is while the pass works on other gradients.
-        What no pass reached is reported at the end of the block; what several passes
-        reach may be reported by each.
+        With hooks, that is while the pass works on others. What no pass reached is
+        reported at the end of the block; what several reach, perhaps by each.
         """
 
     def grad(self, x: Tensor) -> Tensor:
@@ -223,8 +222,7 @@ class Backend(Protocol):
     def embedding(self, ids: Tensor, W: Tensor) -> Tensor:
         """Look up rows: ids (...) of int64 and W (vocabulary, d) give (..., d).
 
-        The caller keeps ids in 0..vocabulary-1: some frameworks raise for others, some
-        take another row or read beyond the table.
+        The caller keeps ids in 0..vocabulary-1: some read beyond the table.
         """
 
     def layer_norm(

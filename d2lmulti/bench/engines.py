@@ -21,7 +21,8 @@ import numpy as np
 from ..backends import get_backend
 from ..backends.protocol import Backend, Tensor
 from ..comm.allreduce import allreduce
-from ..comm.group import Device, Group, local_group
+from ..comm.devices import Device
+from ..comm.group import Group, local_group
 from ..comm.process_group import ENGINES, started
 from ..comm.process_info import process_info
 from ..launch import launch

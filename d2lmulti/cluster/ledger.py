@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from ..checks import check_count, check_kind
 from ..events import Observer, watching
-from ..plans.rounds import Round, check_rounds
+from ..plans.checks import check_rounds
+from ..plans.rounds import Round
 from .links import LinkTable
 
 

@@ -11,15 +11,14 @@ from functools import lru_cache
 from typing import Literal
 
 from ..backends.protocol import Tensor, backend_of, element_count, itemsize, nbytes
-from ..checks import check_choice
 from ..events import moved, observers, told
 from ..plans.allreduce import ALLREDUCE, choose_allreduce
-from ..plans.rounds import Plan, Round, check_rounds
-from .checks import check_data, check_native
+from ..plans.checks import check_rounds
+from ..plans.rounds import Plan, Round
+from .checks import check_algorithm, check_data, check_native
 from .group import Group, Work, group_for
 
 Op = Literal["sum", "mean", "max"]
-_KNOWN = (*ALLREDUCE, "auto", "native")
 
 
 def allreduce(
@@ -49,13 +48,6 @@ def allreduce(
     start_allreduce(data, algorithm, group_for(len(data), group), op).wait()
 
 
-def check_algorithm(algorithm: str | Plan) -> None:
-    """Refuse what is neither the name of an all-reduce nor a plan."""
-    known = isinstance(algorithm, str) and algorithm in _KNOWN
-    if not known and not callable(algorithm):
-        check_choice("algorithm", algorithm, _KNOWN)
-
-
 def start_allreduce(
     data: Sequence[Tensor], algorithm: str | Plan, group: Group, op: Op = "sum"
 ) -> Work:
@@ -71,9 +63,6 @@ def start_allreduce(
         # What it sends is its secret; it is told as a ring's, the least possible.
         rounds: Iterable[Round] = ALLREDUCE["ring"](group.size, length)
         work = start_native("allreduce", data, rounds, group, op)
-    elif callable(algorithm):
-        rounds = check_rounds(algorithm(group.size, length))
-        exchange(data, rounds, group, op, f"{op} all-reduce")
     else:
         rounds = _rounds(algorithm, group.size, length)
         exchange(data, rounds, group, op, f"{op} all-reduce")
@@ -87,7 +76,9 @@ def start_allreduce(
     return Work(end)
 
 
-def _rounds(algorithm: str, ranks: int, length: int) -> Iterable[Round]:
+def _rounds(algorithm: str | Plan, ranks: int, length: int) -> Iterable[Round]:
+    if callable(algorithm):
+        return check_rounds(algorithm(ranks, length))
     if ranks > 16:
         return ALLREDUCE[algorithm](ranks, length)
     return _remembered(algorithm, ranks, length)
@@ -107,8 +98,7 @@ def exchange(
 ) -> None:
     """Let the group's engine carry out rounds, and tell those who watch.
 
-    A mean is summed up only. Without a `call` the other processes are not asked whether
-    theirs is the same.
+    A mean is summed up only. Without a `call`, the other processes' is not compared.
     """
     if call and group.is_distributed:
         form = f"{tuple(data[0].shape)} {backend_of(data[0]).dtype_of(data[0])}"
@@ -143,11 +133,6 @@ def start_native(
     if what == "allreduce" and not element_count(x):  # some engines fail on that
         return Work()
     return engine.start(what, data, "max" if op == "max" else "sum", root)
-
-
-def usual_algorithm(group: Group) -> str:
-    """Name the all-reduce of those who ask for none: the star, where it can run."""
-    return "star" if group.engine.point_to_point else "native"
 
 
 def divide_(data: Sequence[Tensor], group: Group) -> None:

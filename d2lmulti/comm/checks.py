@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from ..backends.checks import one_backend
 from ..backends.dtypes import DTYPES
-from ..backends.protocol import Backend, Tensor, backend_of, element_count
+from ..backends.protocol import Backend, Tensor, backend_of
 from ..checks import check_choice, check_list
 from ..errors import InvalidInput
+from ..plans.allreduce import ALLREDUCE
+from ..plans.rounds import Plan
 from .agreement import check_same
+
+_OTHERS = ("auto", "native")
 
 
 def check_data(data: Sequence[Any], op: str = "sum") -> None:
@@ -34,6 +36,14 @@ def check_data(data: Sequence[Any], op: str = "sum") -> None:
             )
     if op != "sum":
         _check_op(op, B.dtype_of(first))
+
+
+def check_algorithm(algorithm: str | Plan) -> None:
+    """Refuse what is neither the name of an all-reduce nor a plan."""
+    if callable(algorithm):
+        return
+    if not isinstance(algorithm, str) or algorithm not in (*ALLREDUCE, *_OTHERS):
+        check_choice("algorithm", algorithm, (*ALLREDUCE, *_OTHERS))
 
 
 def check_rows(data: Sequence[Any]) -> None:
@@ -147,25 +157,29 @@ def find_overlap(tensors: Sequence[Tensor]) -> tuple[int, int] | None:
     """
     extents = []
     for i, x in enumerate(tensors):
-        extent = _extent(x)
-        if extent is not None:
-            extents.append((*extent, i))
-    extents.sort()
-    for (_, last, i), (first, _, j) in zip(extents[:-1], extents[1:], strict=True):
+        first, last = _extent(x)
         if first < last:
-            return min(i, j), max(i, j)
+            extents.append((first, last, i))
+    extents.sort()
+    reached, owner = 0, 0
+    for first, last, i in extents:
+        if first < reached:
+            return min(i, owner), max(i, owner)
+        reached, owner = last, i
     return None
 
 
-def _extent(x: Any) -> tuple[int, int] | None:
-    """Give the address of the first byte and that past the last one, if any."""
-    if not element_count(x):
-        return None
+def _extent(x: Any) -> tuple[int, int]:
+    """Give the address of the first byte and that past the last one."""
     if hasattr(x, "data_ptr"):  # PyTorch and Paddle say it, also of a GPU's memory
+        first, reach = x.data_ptr(), 0
         strides = x.stride() if hasattr(x, "stride") else x.strides
-        reach = sum((n - 1) * step for n, step in zip(x.shape, strides, strict=True))
-        return x.data_ptr(), x.data_ptr() + (reach + 1) * x.element_size()
-    memory: np.ndarray | None = backend_of(x).memory(x)
+        for extent, step in zip(x.shape, strides, strict=True):
+            if not extent:
+                return first, first
+            reach += (extent - 1) * step
+        return first, first + (reach + 1) * x.element_size()
+    memory = backend_of(x).memory(x)
     if memory is None:  # nobody tells: then it can only be compared with itself
         return id(x), id(x) + 1
     first = memory.__array_interface__["data"][0]

@@ -17,14 +17,14 @@ from ..errors import InvalidInput
 from ..events import unwatched
 from ..plans import collectives as plans
 from ..plans.alltoall import alltoall as plan_alltoall
-from ..plans.rounds import Round, check_rounds, even_bounds
+from ..plans.checks import check_rounds
+from ..plans.rounds import Round, even_bounds
 from .allreduce import (
     Op,
     divide_,
     exchange,
     start_allreduce,
     start_native,
-    usual_algorithm,
 )
 from .checks import check_data, check_rows
 from .group import Group, group_for
@@ -155,6 +155,11 @@ def run_plan(
     check_kind("group", group, Group, "a group of ranks")
     check_choice("op", op, ("sum", "mean", "max"))
     exchange(data, check_rounds(rounds), group, op, call)
+
+
+def usual_algorithm(group: Group) -> str:
+    """Name the all-reduce of those who ask for none: the star, where it can run."""
+    return "star" if group.engine.point_to_point else "native"
 
 
 def _rows_of_all(data: Sequence[Tensor], group: Group) -> list[int]:

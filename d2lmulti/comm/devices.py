@@ -7,12 +7,27 @@ Chapter: *setup*.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..backends import get_backend
 from ..backends.protocol import AnyDevice
 from ..checks import MOST_RANKS, check_count, check_flag
 from ..errors import InvalidInput
-from .group import Device, current_group
+from .group import current_group
 from .process_info import process_info
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device: kind `gpu`, `sim` or `cpu` and its number; `str` gives `gpu:0`."""
+
+    kind: str
+    index: int = 0
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
+
+    __repr__ = __str__
 
 
 def devices(

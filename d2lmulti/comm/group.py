@@ -16,25 +16,12 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from ..backends.protocol import Backend, Tensor, backend_of, element_count
-from ..checks import MOST_RANKS, check_count, refusal
+from ..checks import MOST, MOST_RANKS, check_count, refusal
 from ..errors import InvalidInput
 from ..plans.rounds import Round, make_round
 from .checks import check_native
 
 Combine = Literal["sum", "max"]  # what `add` in a round means
-
-
-@dataclass(frozen=True)
-class Device:
-    """One device: kind `gpu`, `sim` or `cpu` and its number; `str` gives `gpu:0`."""
-
-    kind: str
-    index: int = 0
-
-    def __str__(self) -> str:
-        return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
-
-    __repr__ = __str__
 
 
 class Work:
@@ -107,8 +94,12 @@ class LocalEngine:
     ) -> None:
         """Carry out rounds in place; `data[i]` is the tensor of rank i."""
         B, merge = backend_of(data[0]), np.maximum if combine == "max" else np.add
-        memories: list[Any] = [B.memory(x) for x in data]
-        reach = min([_size(memory) for memory in memories])
+        memories: list[Any] = []
+        reach = MOST
+        for x in data:
+            memories.append(memory := B.memory(x))
+            plain = memory is not None and memory.dtype.kind != "V"  # not bfloat16
+            reach = min(reach, memory.size) if plain else -1
         for this_round in rounds:
             if this_round.reach > reach:
                 _exchange_tensors(B, data, this_round, combine)
@@ -143,11 +134,6 @@ class LocalEngine:
 
     def close(self) -> None:
         """Do nothing."""
-
-
-def _size(memory: np.ndarray | None) -> int:
-    """Tell how much of a memory NumPy can add up: nothing of bfloat16, two bytes."""
-    return -1 if memory is None or memory.dtype.kind == "V" else memory.size
 
 
 def _exchange_tensors(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from ..backends import checks
 from ..backends.protocol import Backend, Tensor
 from ..checks import check_choice
-from ..errors import D2LMultiError, InvalidInput
+from .checks import check_targets
 
 MOST_WIDTH = 10**7  # of a layer; more is a slip of the finger
 
@@ -63,41 +61,13 @@ def get_model(model: str | Model) -> Model:
     return MODELS[check_choice("model", model, MODELS, "or make a Model of your own")]
 
 
-@contextmanager
-def explained(name: str, X: Tensor) -> Iterator[None]:
-    """Say of which model and which examples a framework's own error tells.
-
-    Raises `InvalidInput` in its place; the errors of this library go on as they are.
-    """
-    try:
-        yield
-    except D2LMultiError:
-        raise
-    except Exception as error:
-        first = str(error).strip().partition("\n")[0]
-        raise InvalidInput(
-            f"{name} cannot compute examples of shape {tuple(X.shape)} and "
-            f"dtype {str(X.dtype).rpartition('.')[2]} with these parameters "
-            f"({type(error).__name__}: {first:.200}); give it those it was made for"
-        ) from error
-
-
 def losses_of(B: Backend, logits: Tensor, y: Tensor) -> Tensor:
     """Compute the cross-entropy of every target in y (n, ...), one a row of logits.
 
-    Raises `InvalidInput` for another number of rows, and for a target that is no class
-    where y lies on the CPU: MXNet would take the nearest class, Paddle count from the
-    last. To look at a GPU's would mean to wait for it.
+    Raises `InvalidInput` for another number of rows, and for a target that is no class.
     """
     y = y.reshape((-1,))
-    rows, classes = (int(extent) for extent in logits.shape)
-    if rows != len(y):
-        raise InvalidInput(
-            f"expected a row of logits for each of {len(y)} targets, got {rows}; give "
-            "the model the examples that it was made for"
-        )
-    if B.device_of(y) == "cpu":
-        checks.ids(B.numpy(y), classes)
+    check_targets(B, logits, y)
     return B.cross_entropy(logits, y)
 
 

@@ -10,7 +10,8 @@ from ..comm.cooperative import run_cooperatively
 from ..comm.group import Group
 from ..plans.requests import CollectiveRequest
 from ..plans.rounds import Plan
-from .model import Together, explained
+from .checks import explained
+from .model import Together
 
 Talk = Generator[CollectiveRequest, Any, Tensor]
 

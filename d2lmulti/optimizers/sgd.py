@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from ..backends.protocol import Tensor, backend_of, element_count
 from ..checks import check_list, check_number, refusal
-from ..errors import InvalidInput
 from .checks import check_step
 
 
@@ -66,12 +65,7 @@ class SGD:
         self, params: Sequence[Tensor], state: Sequence[Tensor], lr: float, n: int
     ) -> None:
         """Update the parameters of one replica (and its velocities) in place."""
-        check_step(params, state, lr, n)
-        if self.momentum and len(state) != len(params):
-            raise InvalidInput(
-                f"expected one velocity for each of {len(params)} parameters, got "
-                f"{len(state)}; make them with optimizer.start(params) and keep them"
-            )
+        check_step(params, state, lr, n, velocities=self.momentum > 0)
         for i, p in enumerate(params):
             B = backend_of(p)
             with B.pause():

@@ -18,7 +18,8 @@ from ..backends.checks import check_lists
 from ..backends.protocol import Tensor, element_count, nbytes
 from ..checks import check_choice, check_count, check_flag, check_list
 from ..comm.agreement import check_same
-from ..comm.allreduce import Op, check_algorithm, start_allreduce
+from ..comm.allreduce import Op, start_allreduce
+from ..comm.checks import check_algorithm
 from ..comm.group import Group, group_for
 from ..errors import InvalidInput
 from ..events import mark

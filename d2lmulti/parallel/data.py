@@ -13,14 +13,14 @@ from typing import Any
 from ..backends.checks import check_lists
 from ..backends.protocol import AnyDevice, Tensor, backend_of, element_count
 from ..checks import check_count, check_kind, check_list, check_positive
-from ..comm.allreduce import check_algorithm, start_allreduce
-from ..comm.checks import check_batch
+from ..comm.allreduce import start_allreduce
+from ..comm.checks import check_algorithm, check_batch
 from ..comm.group import Group, group_for, local_group
 from ..comm.split import load, split_batch
-from ..errors import InvalidInput
 from ..events import working
+from ..models.checks import explained
 from ..models.lenet import LENET
-from ..models.model import Model, explained, get_model, losses_of
+from ..models.model import Model, get_model, losses_of
 from ..optimizers.checks import check_states
 from ..optimizers.sgd import Optimizer, check_optimizer
 from ..plans.rounds import Plan
@@ -37,11 +37,8 @@ def get_params(params: Sequence[Tensor], device: AnyDevice) -> list[Tensor]:
     PyTorch and Paddle it adds. To add up several passes with each of them, call
     `B.attach_grad(p)`.
     """
-    if not isinstance(params, (list, tuple)) or not params:
-        raise InvalidInput(
-            f"expected a list of parameter tensors, got {params!r:.60}; make one with "
-            "[B.array(p, 'cpu') for p in model.initial(rng)]"
-        )
+    cure = "make one with [B.array(p, 'cpu') for p in model.initial(rng)]"
+    check_list("params", params, "parameter tensors", cure=cure)
     copies = [load(p, device) for p in params]
     for p in copies:
         backend_of(p).attach_grad(p, add=False)

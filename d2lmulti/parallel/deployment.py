@@ -24,14 +24,15 @@ from ..checks import (
     check_positive,
 )
 from ..comm.checks import check_batch
-from ..comm.devices import devices
-from ..comm.group import Device, local_group
+from ..comm.devices import Device, devices
+from ..comm.group import local_group
 from ..comm.split import split_batch
 from ..errors import InvalidInput
 from ..events import moved
 from ..models import get_model
+from ..models.checks import explained
 from ..models.lenet import LENET
-from ..models.model import Model, explained, losses_of
+from ..models.model import Model, losses_of
 from ..optimizers import Optimizer, check_optimizer
 from ..plans.rounds import make_round
 

@@ -14,15 +14,16 @@ from ..backends import backend_of
 from ..backends.checks import check_lists, check_tensors
 from ..backends.protocol import AnyDevice, Backend, Tensor, element_count
 from ..checks import check_list, check_positive
-from ..comm.allreduce import check_algorithm, start_allreduce
-from ..comm.checks import check_batch
+from ..comm.allreduce import start_allreduce
+from ..comm.checks import check_algorithm, check_batch
 from ..comm.collectives import allgather
 from ..comm.cooperative import run_cooperatively
 from ..comm.group import Group, group_for
 from ..comm.split import load
 from ..errors import InvalidInput
 from ..events import mark
-from ..models.model import Model, explained
+from ..models.checks import explained
+from ..models.model import Model
 from ..models.tensor_parallel.split import (
     Cut,
     RankInfo,

@@ -90,9 +90,9 @@ def choose_allreduce(ranks: int, nbytes: int) -> str:
     """Name the algorithm for vectors of `nbytes` bytes: ring or halving_doubling.
 
     A power of two: halving_doubling, with the ring's bytes in fewer rounds. Otherwise
-    its fold sends about one more vector each way, and the ring has more rounds: the
-    ring pays from START_UP_BYTES for each of its extra rounds on one way. By the model,
-    no algorithm but `hierarchical` is quicker by more than 2 % (tests/pure).
+    its fold sends about one more vector each way, and the ring has more rounds: it pays
+    from START_UP_BYTES for each extra round on one way. By the model, no algorithm but
+    `hierarchical` is quicker by more than 2 % (tests/pure).
 
     >>> [choose_allreduce(ranks, 10**6) for ranks in (4, 6, 8, 60)]
     ['halving_doubling', 'ring', 'halving_doubling', 'halving_doubling']

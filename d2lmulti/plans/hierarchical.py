@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import zip_longest
 
 import numpy as np
 
 from ..checks import check_count
 from .allreduce import ALLREDUCE
 from .collectives import ring_allgather, ring_reduce_scatter
-from .rounds import Round, even_edges, plan, together
+from .rounds import Round, even_edges, plan, sort_rows
 
 
 @plan
@@ -50,6 +51,14 @@ def _ring_of_owners(
     ring = np.array(owners)
     yield from ring_reduce_scatter(ring, pieces)
     yield from ring_allgather(ring, pieces)
+
+
+def together(plans: Iterable[Iterable[Round]]) -> Iterator[Round]:
+    """Run several plans at the same time: round i of the result is round i of each."""
+    for rounds in zip_longest(*plans):
+        parts = [this_round for this_round in rounds if this_round is not None]
+        tables = zip(*(part.columns for part in parts), strict=True)
+        yield sort_rows([np.concatenate(column) for column in tables])
 
 
 ALLREDUCE["hierarchical"] = hierarchical

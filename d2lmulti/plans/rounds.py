@@ -9,15 +9,14 @@ as evenly as possible, and nothing is dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..checks import MOST, MOST_RANKS, check_count, check_kind, refusal
+from ..checks import MOST, MOST_RANKS, check_count
 
 
 class Transfer(NamedTuple):
@@ -58,8 +57,7 @@ class Round:
     def overtaken(self) -> frozenset[int]:
         """Rows that send from a part which an earlier row writes to.
 
-        Carried out one by one, these would send the state *after* that row: whoever
-        carries out the round must read their parts first, and keep them.
+        Whoever carries out the rows one by one must read and keep these parts first.
         """
         found = set()
         written: dict[int, list[tuple[int, int]]] = {}
@@ -107,10 +105,11 @@ def make_round(
     rows = max((c.size for c in columns if c.ndim), default=1)
     # Full columns stay the same objects: in a round of thousands every copy counts.
     columns = [c if c.ndim else np.full(rows, c) for c in columns]
-    return _sorted(columns)
+    return sort_rows(columns)
 
 
-def _sorted(columns: list[np.ndarray]) -> Round:
+def sort_rows(columns: list[np.ndarray]) -> Round:
+    """Build a round from columns of equal length: without empty rows, by source."""
     keep = columns[4] > 0
     if not keep.all():
         columns = [c[keep] for c in columns]
@@ -119,21 +118,6 @@ def _sorted(columns: list[np.ndarray]) -> Round:
         order = np.argsort(source, kind="stable")
         columns = [c[order] for c in columns]
     return Round(*columns)
-
-
-def check_rounds(rounds: Iterable[Round]) -> Iterator[Round]:
-    """Give the rounds of a plan one by one; refuse what is none."""
-    if isinstance(rounds, (str, bytes)) or not isinstance(rounds, Iterable):
-        raise refusal("a plan's rounds", rounds, "call a plan, as in ring(4, 100)")
-    return (check_kind("a round", r, Round, "a Round") for r in rounds)
-
-
-def together(plans: Iterable[Iterable[Round]]) -> Iterator[Round]:
-    """Run several plans at the same time: round i of the result is round i of each."""
-    for rounds in zip_longest(*plans):
-        parts = [this_round for this_round in rounds if this_round is not None]
-        tables = zip(*(part.columns for part in parts), strict=True)
-        yield _sorted([np.concatenate(column) for column in tables])
 
 
 def plan(rounds: Plan) -> Plan:

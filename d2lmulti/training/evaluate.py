@@ -10,12 +10,14 @@ from ..backends import backend_of
 from ..backends.checks import check_lists
 from ..backends.protocol import AnyDevice, Tensor
 from ..checks import check_array, check_count, check_list
-from ..comm.allreduce import allreduce, usual_algorithm
+from ..comm.allreduce import allreduce
+from ..comm.collectives import usual_algorithm
 from ..comm.group import Group, group_for
 from ..errors import InvalidInput
 from ..models import get_model
+from ..models.checks import explained
 from ..models.lenet import LENET
-from ..models.model import Model, explained
+from ..models.model import Model
 from ..plans.rounds import even_bounds
 
 

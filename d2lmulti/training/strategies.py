@@ -15,8 +15,7 @@ from ..backends import backend_of
 from ..backends.checks import check_tensors
 from ..backends.protocol import AnyDevice, Tensor, element_count
 from ..checks import check_choice, check_kind, check_list
-from ..comm.allreduce import usual_algorithm
-from ..comm.collectives import allgather
+from ..comm.collectives import allgather, usual_algorithm
 from ..comm.group import group_for
 from ..errors import InvalidInput
 from ..models import get_model

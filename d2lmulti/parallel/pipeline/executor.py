@@ -20,7 +20,8 @@ from ...comm.group import Group
 from ...comm.point_to_point import copy_between, receive, send
 from ...comm.split import load
 from ...errors import PlanError
-from ...models.model import explained, losses_of
+from ...models.checks import explained
+from ...models.model import losses_of
 from ...plans.pipeline.instructions import (
     AnyInstruction,
     Backward,
