@@ -14,7 +14,7 @@ import pathlib
 import sys
 
 import nbformat
-from core import core_lines, core_rules
+from core import core_lines, core_listing, core_rules
 from notebook_rules import output_rules, source_rules
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -64,10 +64,8 @@ def main(arguments: list[str]) -> int:
     paths = [pathlib.Path(name) for name in arguments] or files_of_the_project()
     found = [f"{path}: {text}" for path in paths for text in over_budget(path)]
     if not arguments:
-        counts = core_lines()
-        found += core_rules(counts)
-        for name, lines in {**counts, "the core": sum(counts.values())}.items():
-            print(f"{lines:5} {name}")
+        found += core_rules(core_lines())
+        print(core_listing(), "in the core", sep=" ")
     print("\n".join(found) or f"{len(paths)} files within budget")
     return bool(found)
 

@@ -13,7 +13,7 @@ from notebook_rules import printed
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
 INDEX = (ROOT / "chapters" / "index.md").read_text(encoding="utf-8")
 ROWS = dict(re.findall(r"^\| \{doc\}`(\w+)` \| (.*) \|$", INDEX, re.MULTILINE))
-APPENDIX = {"backend"}
+APPENDIX = {"backend", "read_the_library"}
 
 
 def on_the_page(chapter: str) -> str:
