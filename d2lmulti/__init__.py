@@ -24,10 +24,11 @@ from .comm.devices import Device, devices, try_all_gpus, try_gpu
 from .comm.split import split_batch
 from .models import get_model
 from .models.splits import get_split
-from .optimizers import SGD, Adam
+from .optimizers import SGD, Adam, AdamW
 from .parallel.data import get_params, train_batch
 from .parallel.deployment import DeploymentConfig, train_clones
 from .parallel.parameter_server import ParameterServer
+from .parallel.sharded import gather_shards, shard_params, train_shards
 from .parallel.tensor import gather_params, split_params, train_layers
 from .training.datasets import Dataset, load
 from .training.evaluate import evaluate
@@ -50,6 +51,7 @@ __all__ = [
     "split_batch",
     "SGD",
     "Adam",
+    "AdamW",
     "train_batch",
     "load",
     "Dataset",
@@ -62,6 +64,9 @@ __all__ = [
     "split_params",
     "train_layers",
     "gather_params",
+    "shard_params",
+    "train_shards",
+    "gather_shards",
     "reduce",
     "broadcast",
     "reduce_scatter",
