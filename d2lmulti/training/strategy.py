@@ -45,11 +45,11 @@ class Strategy(ABC):
         self.devices, self.model, self.optimizer = list(devices), model, optimizer
         self.group = group_for(len(self.devices))
         self._count = len(params) - model.buffers  # of what is trained
-        self.owned = self.spread(params)
+        self.owned = self.shard(params)
         self.states = [optimizer.start(mine) for mine in self.trained()]
 
     @abstractmethod
-    def spread(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
+    def shard(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
         """Give every owner its copy of, or its part of, the whole parameters."""
 
     @abstractmethod
@@ -72,7 +72,7 @@ class Strategy(ABC):
 
     def spread_state(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
         """Give every owner its part of tensors of the parameters' form."""
-        return self.spread(whole)
+        return self.shard(whole)
 
     def gather_state(self, parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
         """Put the owners' parts of such tensors together again."""
@@ -100,11 +100,11 @@ class Strategy(ABC):
         B, whole = backend_of(self.owned[0][0]), self.gather(self.owned)
         state: list[Tensor] = []
         sizes = [len(mine) for mine in self.trained()]
-        for slot in range(self.optimizer.slots):
+        for slot in range(self.optimizer.states_per_parameter):
             state += self.gather_state(
                 [s[slot * n :][:n] for s, n in zip(self.states, sizes, strict=True)]
             )
-        beside = self.optimizer.slots * sizes[0]
+        beside = self.optimizer.states_per_parameter * sizes[0]
         state += self.states[0][beside:]  # the same for every owner
         return Snapshot([*map(B.numpy, whole)], [*map(B.numpy, state)], [])
 
@@ -120,10 +120,19 @@ class Strategy(ABC):
                 f"has, got {len(state)}, or of other shapes; was it saved with "
                 "another momentum?"
             )
-        B, n, slots = backend_of(self.owned[0][0]), self._count, self.optimizer.slots
+        B, n, states_per_parameter = (
+            backend_of(self.owned[0][0]),
+            self._count,
+            self.optimizer.states_per_parameter,
+        )
         whole = [B.array(s) for s in state]
-        parts = [self.spread_state(whole[slot * n :][:n]) for slot in range(slots)]
+        parts = [
+            self.spread_state(whole[slot * n :][:n])
+            for slot in range(states_per_parameter)
+        ]
         for owner, mine in enumerate(self.states):
-            saved = [x for part in parts for x in part[owner]] + whole[slots * n :]
+            saved = [x for part in parts for x in part[owner]] + whole[
+                states_per_parameter * n :
+            ]
             for x, y in zip(mine, saved, strict=True):
                 B.write_(x, 0, element_count(x), B.detach(y))
