@@ -1,4 +1,4 @@
-"""The command line: `python -m d2lmulti doctor | train | bench`."""
+"""The command line: `python -m d2lmulti doctor | train | bench | simulate | ...`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from .comm.devices import devices
 from .comm.group import local_group
 from .comm.place import find_place, launched
 from .console import say
+from .cost_commands import COST_COMMANDS
 from .errors import BackendNotInstalled, D2LMultiError, InvalidInput, WriteFailed
 from .options import BENCHMARKS, make_parser
 from .training.files import check_outputs, write_json
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Return 0 (good), 1 (a backend is missing), 2 (bad input), 130 (ended by Ctrl-C) or
     141 (nobody reads any more, as after `| head -1`).
     """
-    commands = {"doctor": _doctor, "train": _train, "bench": _bench}
+    commands = {"doctor": _doctor, "train": _train, "bench": _bench, **COST_COMMANDS}
     with interrupt.raised():
         try:
             with console.streams():
