@@ -105,6 +105,11 @@ def _line(c: Candidate) -> str:
 
 def _validate(arguments: argparse.Namespace) -> int:
     check_outputs({"--json": arguments.json})
+    if arguments.json and arguments.json.exists() and arguments.table.exists():
+        if arguments.json.samefile(arguments.table):
+            raise InvalidInput(
+                f"expected another file than the table for --json, got {arguments.json}"
+            )
     report = validate(arguments.table)
     say(f"{arguments.table.name}: {report.kind}")
     say(f"{'row':>5} {'measured':>12} {'predicted':>12} {'error':>8}  unit, what")

@@ -154,13 +154,16 @@ def _shared_ports(
     rows = np.flatnonzero(~inside)
     card = itemsize / cluster.between.bandwidth
     uplink = card / (cluster.per_leaf * cluster.nics) * cluster.oversubscription
+    nodes = [ranks[rows] // cluster.per_node for ranks in (way.source, way.target)]
+    leaves = [node // cluster.per_leaf for node in nodes]
+    crossing = leaves[0] != leaves[1]
     found: list[_Shared] = []
-    for ranks in (way.source[rows], way.target[rows]):
-        node, place = ranks // cluster.per_node, ranks % cluster.per_node
+    for ranks, node, leaf in zip((way.source, way.target), nodes, leaves, strict=True):
+        place = ranks[rows] % cluster.per_node
         cards = node * cluster.nics + place * cluster.nics // cluster.per_node
         found += _sharing(rows, cards, card)
         if cluster.oversubscription > 1:
-            found += _sharing(rows, node // cluster.per_leaf, uplink)
+            found += _sharing(rows[crossing], leaf[crossing], uplink)
     return found
 
 

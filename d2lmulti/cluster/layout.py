@@ -12,6 +12,11 @@ from ..errors import InvalidInput
 from .networks import Transformer
 from .software import Software
 
+
+class ImpossibleLayout(InvalidInput):
+    """A model cannot be cut that way, whatever the memory."""
+
+
 RECOMPUTE = ("none", "selective", "full")
 
 
@@ -72,12 +77,12 @@ def cut_layers(model: Transformer, layout: Layout, software: Software) -> list[S
     """Deal the layers out to the stages, evenly or by cost.
 
     By cost: a stage is full once it has reached its share of all weights, the head's
-    among them (nanotron's build_model). Raises `InvalidInput` for more stages than
-    layers.
+    among them (nanotron's build_model). Raises `ImpossibleLayout` for more stages
+    than layers.
     """
     p = layout.pipeline
     if p * layout.chunks > model.layers + 5:  # norm, casts and ends are blocks too
-        raise InvalidInput(
+        raise ImpossibleLayout(
             f"expected at most one stage for each of {model.layers} layers, got "
             f"{p * layout.chunks} stages; use a shorter pipeline"
         )

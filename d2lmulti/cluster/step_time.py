@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..checks import check_kind
-from ..errors import InvalidInput
 from .footprint import Footprint, footprint
 from .hardware import Cluster
 from .kernels import memory_seconds
 from .layer_time import Split, Work, head_work, layer_work
-from .layout import Layout, Stage, cut_layers, stage_parameters
+from .layout import ImpossibleLayout, Layout, Stage, cut_layers, stage_parameters
 from .nccl import US, beside, nccl_seconds
 from .networks import Transformer
 from .software import CALL, NANOTRON, Software
@@ -63,7 +62,7 @@ def step_time(
     check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
     check_kind("software", software, Software, "a Software")
     if model.heads % layout.tensor:
-        raise InvalidInput(
+        raise ImpossibleLayout(
             f"expected a tensor-parallel size that divides {model.heads} heads, got "
             f"{layout.tensor}; use a divisor"
         )
@@ -145,41 +144,70 @@ def _gradients(
     works: list[Work],
 ) -> float:  # fmt: skip
     """What the collectives of data parallelism add, beyond what hides them."""
-    cluster, software, n = split.cluster, split.software, layout.data
-    device = cluster.device
-    near = max(1, min(n, cluster.per_node // layout.tensor))
-    sharded = layout.zero > 0
-    kind = "reduce_scatter" if sharded else "allreduce"
-    total = 0.0
-    if n > 1:
-        for i, (stage, w) in enumerate(zip(stages, weights, strict=True)):
-            ends = split.model.embedding_parameters / layout.tensor * stage.embedding
-            size = software.gradient_bytes
-            pieces = 1
-            if software.bucket:
-                pieces = max(1, round((w - ends) * 2 / software.bucket))
-            last = nccl_seconds(kind, size * ends, n, cluster, near) if ends else 0.0
-            part = nccl_seconds(kind, size * (w - ends) / pieces, n, cluster, near)
-            rest = pieces * part
-            if sharded and software.bucket:  # flattened before and after
-                rest += memory_seconds(device, 16 * w, 0)
-            window = works[i].backward if software.overlap_data else 0.0
-            later = sum(work.backward for work in works[:i])
-            hidden = min(rest, window * pieces / (pieces + 1))
-            slowed = beside(window, hidden, cluster) - window if hidden else 0.0
-            open_ = max(rest - hidden, part) + last + slowed - later
-            total = max(total, open_)
-    if sharded and n > 1:  # the new weights, in 16 bits
-        gather = nccl_seconds("allgather", 2 * max(weights), n, cluster, near)
-        if software.bucket:  # flattened and copied back; nothing runs meanwhile
-            total += gather + memory_seconds(device, 8 * max(weights), 0)
-        else:
-            total += max(0.0, gather - works[0].forward)
-    if split.model.tied and layout.pipeline > 1:  # first and last stage have a copy
-        far = layout.data * layout.tensor >= cluster.per_node
-        size = 4 * split.model.embedding_parameters / layout.tensor
-        total += nccl_seconds("allreduce", size, 2, cluster, 1 if far else 2)
+    total = _tied_ends(split, layout)
+    if layout.data == 1:
+        return total
+    exposed = [
+        _exposed(split, layout, stage, weights[i], works[: i + 1])
+        for i, stage in enumerate(stages)
+    ]
+    total += max(0.0, *exposed)
+    if layout.zero:
+        total += _new_weights(split, layout, max(weights), works[0].forward)
     return total
+
+
+def _exposed(
+    split: Split, layout: Layout, stage: Stage, weights: float, works: list[Work]
+) -> float:
+    """A stage's sums, beside its last way back and the ways back of stages before it.
+
+    `works` ends with the stage's own. The embedding's gradient is the last to be made.
+    """
+    cluster, software, sharded = split.cluster, split.software, layout.zero > 0
+    ends = split.model.embedding_parameters / layout.tensor * stage.embedding
+    pieces = 1
+    if software.bucket:
+        pieces = max(1, round((weights - ends) * 2 / software.bucket))
+
+    def seconds(elements: float) -> float:
+        kind = "reduce_scatter" if sharded else "allreduce"
+        size = software.gradient_bytes * elements
+        return nccl_seconds(kind, size, layout.data, cluster, _near(split, layout))
+
+    last = seconds(ends) if ends else 0.0
+    part = seconds((weights - ends) / pieces)
+    rest = pieces * part
+    if sharded and software.bucket:  # flattened before and after
+        rest += memory_seconds(cluster.device, 16 * weights, 0)
+    window = works[-1].backward if software.overlap_data else 0.0
+    hidden = min(rest, window * pieces / (pieces + 1))
+    slowed = beside(window, hidden, cluster) - window if hidden else 0.0
+    later = sum(work.backward for work in works[:-1])
+    return max(rest - hidden, part) + last + slowed - later
+
+
+def _new_weights(split: Split, layout: Layout, weights: float, forward: float) -> float:
+    """ZeRO 1 gathers the new weights, in 16 bits, before or beside the way forward."""
+    near = _near(split, layout)
+    gather = nccl_seconds("allgather", 2 * weights, layout.data, split.cluster, near)
+    if split.software.bucket:  # flattened and copied back; nothing runs meanwhile
+        return gather + memory_seconds(split.cluster.device, 8 * weights, 0)
+    return max(0.0, gather - forward)
+
+
+def _tied_ends(split: Split, layout: Layout) -> float:
+    """Where the first and the last stage have a copy of one matrix: sum it up."""
+    if not split.model.tied or layout.pipeline == 1:
+        return 0.0
+    far = layout.data * layout.tensor >= split.cluster.per_node
+    size = 4 * split.model.embedding_parameters / layout.tensor
+    return nccl_seconds("allreduce", size, 2, split.cluster, 1 if far else 2)
+
+
+def _near(split: Split, layout: Layout) -> int:
+    """Replicas of a slice in one node: tensor parallelism goes first, data next."""
+    return max(1, min(layout.data, split.cluster.per_node // layout.tensor))
 
 
 def _optimizer(split: Split, layout: Layout, weights: float) -> float:

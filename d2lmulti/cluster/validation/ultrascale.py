@@ -6,12 +6,12 @@ good the layouts are that the model would have chosen.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from statistics import mean, median
 
 from ...errors import InvalidInput
-from ..layout import Layout
+from ..layout import ImpossibleLayout, Layout
 from ..networks import TRANSFORMERS
 from ..presets import get_cluster
 from ..step_time import Step, step_time
@@ -36,14 +36,20 @@ def ultrascale(rows: list[Row], report: Report) -> None:
     """Enter all rows into the report, and what they say together."""
     limit = get_cluster(CLUSTER).device.memory
     runs: list[Run] = []
-    failed: list[bool] = []
+    failed = Counter[str]()
     for row in rows:
+        ran = row.text("status") in ("", "ok")
         try:
             step, layout = _predict(row)
-            if row.text("status") not in ("", "ok"):
-                failed.append(step.memory.needed > limit)
-                continue
-            runs.append(_run(row, step, layout, limit))
+            if ran:
+                runs.append(_run(row, step, layout, limit))
+            else:
+                failed["too big" if step.memory.needed > limit else "fine"] += 1
+        except ImpossibleLayout as error:
+            if ran:
+                report.refused.append(f"row {row.number}: {error}")
+            else:
+                failed["impossible"] += 1  # more stages than layers, say: no wonder
         except InvalidInput as error:
             report.refused.append(f"row {row.number}: {error}")
     report.rows = [run.compared for run in runs]
@@ -128,12 +134,17 @@ def _best(runs: list[Run]) -> dict[str, object]:
     return {"mean": mean(shares.values()), "worst": shortest, "cells": shares}
 
 
-def _memory(runs: list[Run], failed: list[bool]) -> dict[str, object]:
+def _memory(runs: list[Run], failed: Counter[str]) -> dict[str, object]:
     ratios = [abs(r.memory - 1) for r in runs if r.memory is not None]
     found: dict[str, object] = {"ran_but_called_too_big": sum(r.too_big for r in runs)}
     if ratios:
         found["median_absolute_error_percent"] = 100 * median(ratios)
-    if failed:
-        found["failed"] = len(failed)
-        found["failed_called_too_big_percent"] = 100 * mean(failed)
+    if count := failed.total():
+        flagged = failed["too big"] + failed["impossible"]
+        found |= {
+            "failed": count,
+            "failed_called_too_big": failed["too big"],
+            "failed_called_impossible": failed["impossible"],
+            "failed_flagged_percent": 100 * flagged / count,
+        }
     return found
