@@ -33,8 +33,8 @@ class Played:
 class _Way:
     """Which ports the messages of a round go through: the same for a whole ring."""
 
-    def __init__(self, round: Round, cluster: Cluster, itemsize: int) -> None:
-        self.source, self.target = round.source, round.target
+    def __init__(self, this_round: Round, cluster: Cluster, itemsize: int) -> None:
+        self.source, self.target = this_round.source, this_round.target
         inside = self.source // cluster.per_node == self.target // cluster.per_node
         fast, slow = cluster.inside, cluster.between
         self.latency = np.where(inside, fast.latency, slow.latency)
@@ -48,9 +48,9 @@ class _Way:
         if self.alone and len(self.source) == self.ranks and not self.shared:
             self.sender = np.argsort(self.target)
 
-    def fits(self, round: Round) -> bool:
+    def fits(self, this_round: Round) -> bool:
         """Tell whether a round's messages go the same way."""
-        pairs = ((self.source, round.source), (self.target, round.target))
+        pairs = ((self.source, this_round.source), (self.target, this_round.target))
         return all(a is b or np.array_equal(a, b) for a, b in pairs)
 
 
@@ -85,14 +85,14 @@ def play(
     if timeline is not None:
         check_kind("timeline", timeline, Timeline, "a Timeline")
     seen, now, way = Played(), np.zeros(0), None
-    for round in check_rounds(rounds):
-        if not len(round):
+    for this_round in check_rounds(rounds):
+        if not len(this_round):
             continue
-        if way is None or not way.fits(round):
-            way = _Way(round, cluster, itemsize)
+        if way is None or not way.fits(this_round):
+            way = _Way(this_round, cluster, itemsize)
             check_count("the last rank", way.ranks - 1, least=0, most=MOST_RANKS - 1)
             now = np.concatenate([now, np.zeros(max(0, way.ranks - len(now)))])
-        cost = round.length * way.per_element
+        cost = this_round.length * way.per_element
         cost += way.latency
         if way.sender is not None and way.ranks == len(now) and timeline is None:
             end = np.take(now, way.target)
@@ -101,12 +101,12 @@ def play(
             now = np.maximum(end, np.take(end, way.sender))
         else:
             begin = np.maximum(now[way.source], now[way.target])
-            end = _play_round(way, begin, round.length, cost, now)
+            end = _play_round(way, begin, this_round.length, cost, now)
             if timeline is not None:
-                _enter(timeline, round, itemsize, begin, end)
+                _enter(timeline, this_round, itemsize, begin, end)
         seen.rounds += 1
-        seen.messages += len(round)
-        seen.bytes += int(round.length.sum()) * itemsize
+        seen.messages += len(this_round)
+        seen.bytes += int(this_round.length.sum()) * itemsize
     seen.finish, seen.seconds = now, float(now.max(initial=0.0))
     return seen
 
@@ -179,11 +179,11 @@ def _sharing(rows: np.ndarray, port: np.ndarray, per_element: float) -> list[_Sh
 
 def _enter(
     timeline: Timeline,
-    round: Round,
+    this_round: Round,
     itemsize: int,
     begin: np.ndarray,
     end: np.ndarray,
 ) -> None:
-    for t, first, last in zip(round, begin, end, strict=True):
+    for t, first, last in zip(this_round, begin, end, strict=True):
         name = f"{t.length * itemsize} bytes to rank {t.target}"
         timeline.add(f"rank {t.source}", name, float(first), float(last))

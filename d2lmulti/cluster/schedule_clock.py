@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..checks import check_flag, check_kind, check_list, check_number
-from ..plans.durations import Durations
-from ..plans.instructions import (
+from ..plans.pipeline.durations import Durations
+from ..plans.pipeline.instructions import (
     AnyInstruction,
     Instruction,
     ReceiveActivation,
@@ -18,7 +18,7 @@ from ..plans.instructions import (
     SendActivation,
     SendGradient,
 )
-from ..plans.turns import turns
+from ..plans.pipeline.simulate import turns
 from .hardware import Link
 from .timeline import Timeline
 
@@ -36,7 +36,7 @@ def play_schedule(
     without a link it takes `durations.transfer`. Devices are tracks, "device 0" first.
     Raises `PlanError` where devices wait for each other, `InvalidInput` for no lists.
 
-    >>> from d2lmulti.plans.schedules import SCHEDULES
+    >>> from d2lmulti.plans.pipeline.schedules import SCHEDULES
     >>> play_schedule(SCHEDULES["1f1b"](4, 12)).end  # 3 slots x (12 + 4 - 1)
     45.0
     """

@@ -17,8 +17,8 @@ from d2lmulti.cluster.schedule_clock import play_schedule
 from d2lmulti.cluster.timeline import Timeline
 from d2lmulti.plans import collectives
 from d2lmulti.plans.allreduce import ALLREDUCE
-from d2lmulti.plans.durations import Durations
-from d2lmulti.plans.schedules import SCHEDULES
+from d2lmulti.plans.pipeline.durations import Durations
+from d2lmulti.plans.pipeline.schedules import SCHEDULES
 
 UNIFORM = uniform(5e-6, 13e9)
 PLANS = {
@@ -138,10 +138,10 @@ def test_a_big_ring_needs_little_memory():
 
 
 def _some_rounds(ranks, count):
-    for i, round in enumerate(ALLREDUCE["ring"](ranks, ranks * 100)):
+    for i, this_round in enumerate(ALLREDUCE["ring"](ranks, ranks * 100)):
         if i == count:
             return
-        yield round
+        yield this_round
 
 
 @pytest.mark.parametrize("name", ("gpipe", "1f1b", "interleaved"))
