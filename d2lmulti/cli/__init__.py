@@ -18,7 +18,6 @@ from ..comm import process_group as engine
 from ..comm.devices import devices
 from ..comm.group import local_group
 from ..comm.process_info import launched, process_info
-from ..cost_commands import COST_COMMANDS
 from ..errors import BackendNotInstalled, D2LMultiError, InvalidInput, WriteFailed
 from ..files.atomic import check_outputs, write_json
 from ..training.history import History
@@ -26,6 +25,7 @@ from ..training.loop import train
 from ..training.metrics import leader_does
 from . import console
 from .console import say
+from .costs import COST_COMMANDS
 from .options import BENCHMARKS, make_parser
 
 MOST_REPEATS = 10**6  # more is a slip of the finger

@@ -6,16 +6,16 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from .checks import check_count
-from .cli.console import say
-from .cluster.networks import ConvNet, get_network
-from .cluster.planner import Candidate, plan_data_parallel, plan_layouts
-from .cluster.presets import get_cluster
-from .cluster.simulate import parse_bytes, simulate
-from .cluster.validation.score import Report
-from .cluster.validation.validate import validate
-from .errors import InvalidInput
-from .files.atomic import check_outputs, write_json
+from ..checks import check_count
+from ..cluster.networks import ConvNet, get_network
+from ..cluster.planner import Candidate, plan_data_parallel, plan_layouts
+from ..cluster.presets import get_cluster
+from ..cluster.simulate import parse_bytes, simulate
+from ..cluster.validation.score import Report
+from ..cluster.validation.validate import validate
+from ..errors import InvalidInput
+from ..files.atomic import check_outputs, write_json
+from .console import say
 
 SHOWN = 12  # layouts that are printed; a file has them all
 
