@@ -18,7 +18,7 @@ from ..plans.pipeline.instructions import (
     SendActivation,
     SendGradient,
 )
-from ..plans.pipeline.simulate import turns
+from ..plans.pipeline.simulate import simulate
 from .hardware import Link
 from .timeline import Timeline
 
@@ -53,9 +53,9 @@ def play_schedule(
     if link is not None:
         message = check_kind("link", link, Link, "a Link").seconds(nbytes)
     found, free = Timeline(), [0.0] * len(lists)
-    for device, one in turns(lists):
+    for device, one in simulate(lists):
         if isinstance(one, (ReceiveActivation, ReceiveGradient)):
-            continue  # its sender's turn came right before
+            continue  # its sender came right before
         track = f"device {device}"
         if isinstance(one, (SendActivation, SendGradient)):
             begin = max(free[device], free[one.device])
