@@ -28,7 +28,7 @@ class Sharded(Strategy):
         self.zero = check_count("zero", zero, most=3)
         super().__init__(*common)
 
-    def spread(self, whole: Sequence[Tensor]) -> ShardedParams:
+    def shard(self, whole: Sequence[Tensor]) -> ShardedParams:
         """Give every device what it holds under this stage of ZeRO."""
         return shard_params(whole, self.devices, self.model, self.zero)
 
@@ -40,7 +40,7 @@ class Sharded(Strategy):
         """Give every device's own parts."""
         return self.owned.parts()
 
-    def spread_state(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
+    def shard_state(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
         """Cut the optimizer's state into parts, whatever the stage."""
         return shard_params(whole, self.devices, self.model, 3)
 

@@ -70,7 +70,7 @@ class Strategy(ABC):
         """Give what every owner's optimizer updates: all but the statistics."""
         return [mine[: len(mine) - self.model.buffers] for mine in self.owned]
 
-    def spread_state(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
+    def shard_state(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
         """Give every owner its part of tensors of the parameters' form."""
         return self.shard(whole)
 
@@ -127,7 +127,7 @@ class Strategy(ABC):
         )
         whole = [B.array(s) for s in state]
         parts = [
-            self.spread_state(whole[slot * n :][:n])
+            self.shard_state(whole[slot * n :][:n])
             for slot in range(states_per_parameter)
         ]
         for owner, mine in enumerate(self.states):
