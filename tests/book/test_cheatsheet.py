@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from book import cheat_processes
 
-from d2lmulti.comm.launch import launch
+from d2lmulti.launch import launch
 from d2lmulti.notebook import is_installed
 
 SHEET = Path(__file__).resolve().parents[2] / "chapters" / "cheatsheet.md"
