@@ -82,7 +82,7 @@ def test_rows_run_in_two_processes(tool, module, engine, tmp_path: Path) -> None
 def test_rows_run_on_two_devices(tool: str, module: str, tmp_path: Path) -> None:
     need(module)
     command = (
-        "import json, sys; from book import cheat_processes\n"
+        "import json, sys; from book import cheat_devices\n"
         f"left = cheat_devices.{tool.lower()}_rows(*json.loads(sys.argv[1]))\n"
         "assert left == [], left"
     )
