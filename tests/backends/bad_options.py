@@ -58,6 +58,13 @@ OPTIONS: dict[str, str] = {
     "what": "name",
     "repeats": "count",
     "threads": "count",
+    "collective": "name",
+    "ranks": "count",
+    "bytes": "count",
+    "cluster": "name",
+    "gpus": "count",
+    "batch": "count",
+    "table": "name",  # of a file that must be there
 }
 # What an option needs beside it, so that its value is all that is wrong.
 BESIDE: dict[str, str] = {
@@ -65,6 +72,27 @@ BESIDE: dict[str, str] = {
     "micro_batches": "--strategy model",
     "stages": "--strategy model",
     "save_every": "--checkpoint new.npz",
+}
+
+# What the other commands need, so that one option is all that is wrong.
+NEEDED: dict[str, dict[str, str]] = {
+    "plan": {"model": "1B", "cluster": "dgx-h100", "gpus": "8"},
+    "validate": {"table": "chapters/measured/gpipe_tables_2_3.csv"},
+}
+
+# Whole command lines, and a part of the sentence.
+LINES: dict[str, str] = {
+    "simulate --collective broadcast --algorithm tree": "with allreduce only",
+    "simulate --collective alltoall --ranks 3 --bytes 100": "a multiple of 12 bytes",
+    "simulate --bytes 5": "a multiple of 4 bytes",
+    "simulate --ranks 65537": "from 1 to 65536",
+    "simulate --json nowhere/x.json": "nowhere",
+    "plan --model resnet-50 --cluster dgx-1 --gpus 8 --batch 9": "8 GPUs divide",
+    "plan --model 1B --cluster dgx-1 --gpus 8 --json .": "ordinary file",
+    "plan --cluster dgx-1 --gpus 8": "required: --model",
+    "plan --model 1B --cluster dgx-1 --gpus 65537": "from 1 to 65536",
+    "validate": "required: FILE.csv",
+    "validate .": "a CSV file that can be read",
 }
 
 # Options that do not belong together, and a part of the sentence.
