@@ -12,7 +12,7 @@ from ..backends.checks import one_backend
 from ..backends.dtypes import DTYPES
 from ..backends.protocol import Backend, Tensor, backend_of
 from ..checks import check_choice, check_list
-from ..errors import InvalidInput
+from ..errors import InvalidInput, several
 from ..plans.allreduce import ALLREDUCE
 from ..plans.rounds import Plan
 from .agreement import check_same
@@ -86,6 +86,17 @@ def check_examples(X: Tensor, y: Tensor) -> Backend:
             f"{tuple(X.shape)} and {tuple(y.shape)}; cut both from the same batch"
         )
     return B
+
+
+def check_split(X: Tensor, y: Tensor, ranks: int) -> None:
+    """Refuse a batch with fewer examples than ranks."""
+    check_examples(X, y)
+    if len(X) < ranks:
+        raise InvalidInput(
+            f"cannot split {several(len(X), 'example')} over "
+            f"{several(ranks, 'device')}; use at least "
+            f"{several(ranks, 'example')} or fewer devices"
+        )
 
 
 def check_native(engine: Any, what: str, dtype: str = "") -> None:
