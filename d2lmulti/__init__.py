@@ -14,8 +14,7 @@ from .cluster.push_pull import Network, worker_seconds
 from .cluster.timeline import Timeline, timeline
 from .comm.allreduce import allreduce
 from .comm.collectives import allgather, alltoall, broadcast, reduce, reduce_scatter
-from .comm.devices import devices, try_all_gpus, try_gpu
-from .comm.devices import Device
+from .comm.devices import Device, devices, try_all_gpus, try_gpu
 from .comm.split import split_batch
 from .data.datasets import Dataset, load
 from .models import get_model

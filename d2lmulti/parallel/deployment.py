@@ -24,8 +24,7 @@ from ..checks import (
     check_positive,
 )
 from ..comm.checks import check_batch
-from ..comm.devices import devices
-from ..comm.devices import Device
+from ..comm.devices import Device, devices
 from ..comm.group import local_group
 from ..comm.split import split_batch
 from ..errors import InvalidInput

@@ -10,8 +10,8 @@ from d2lmulti.comm.collectives import (
     broadcast,
     reduce,
     reduce_scatter,
+    run_plan,
 )
-from d2lmulti.comm.collectives import run_plan
 from d2lmulti.comm.group import local_group
 from d2lmulti.errors import InvalidInput
 from d2lmulti.plans.rounds import make_round
