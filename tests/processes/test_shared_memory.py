@@ -120,10 +120,10 @@ def test_a_round_sends_what_was_there_before_it(B: Backend) -> None:
         sending = Sending(other._to[0], np.ones(length, "float32"), 0)
         receiving = Receiving(other._from[0], taken, 0, None)
         with ThreadPoolExecutor(1) as thread:
-            exchanged = thread.submit(one.exchange, [x], swap)
-            while not sending.done:
+            exchanged = thread.submit(one.exchange, [x], [swap])
+            while not (sending.done or exchanged.done()):
                 sending.step()
-            while not receiving.done:
+            while not (receiving.done or exchanged.done()):
                 receiving.step()
             exchanged.result(timeout=30)
     np.testing.assert_array_equal(taken, np.arange(length))
