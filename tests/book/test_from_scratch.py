@@ -21,6 +21,7 @@ TAG = "from-scratch"
 # What a reader would type next where the page's own cells print no loss of training.
 TRAINS = {
     "layer_parallel": "",
+    "model_parallel": "",
     "parameter_server": """
 server = Server(0, 0.1, collect=4)
 print("loss", loss_and_gradient(server.params, *probe)[0])
