@@ -22,14 +22,14 @@ from .comm.collectives import (
 )
 from .comm.devices import Device, devices, try_all_gpus, try_gpu
 from .comm.split import split_batch
+from .data.datasets import Dataset, load
 from .models import get_model
-from .models.splits import get_split
+from .models.tensor_parallel.table import get_split
 from .optimizers import SGD, Adam
 from .parallel.data import get_params, train_batch
 from .parallel.deployment import DeploymentConfig, train_clones
 from .parallel.parameter_server import ParameterServer
 from .parallel.tensor import gather_params, split_params, train_layers
-from .training.datasets import Dataset, load
 from .training.evaluate import evaluate
 from .training.history import History
 from .training.loop import train

@@ -30,11 +30,11 @@ from .errors import InvalidInput
 class Optimizer(Protocol):
     """What a training step needs: a state for each replica, and a step.
 
-    The state begins with `slots` lists of one tensor a parameter, in its shape.
+    The state begins with `states_per_parameter` lists of one tensor a parameter, in its shape.
     """
 
     @property
-    def slots(self) -> int:
+    def states_per_parameter(self) -> int:
         """How many numbers the state keeps for each number of the parameters."""
 
     def start(self, params: Sequence[Tensor]) -> list[Tensor]:
@@ -60,7 +60,7 @@ class SGD:
         check_number("momentum", self.momentum, least=0, below=1, cure="try 0.9")
 
     @property
-    def slots(self) -> int:
+    def states_per_parameter(self) -> int:
         """One velocity for each parameter, none without momentum."""
         return int(self.momentum > 0)
 
@@ -110,7 +110,7 @@ class Adam:
         check_positive("eps", self.eps, "try 1e-8")
 
     @property
-    def slots(self) -> int:
+    def states_per_parameter(self) -> int:
         """m and v."""
         return 2
 

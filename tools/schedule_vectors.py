@@ -16,8 +16,8 @@ from collections import Counter
 from itertools import pairwise
 
 from d2lmulti.cluster.pipeline_record import PipelineRecord
-from d2lmulti.plans.durations import Durations
-from d2lmulti.plans.instructions import (
+from d2lmulti.plans.pipeline.durations import Durations
+from d2lmulti.plans.pipeline.instructions import (
     Backward,
     BackwardInput,
     BackwardWeight,
@@ -29,8 +29,8 @@ from d2lmulti.plans.instructions import (
     Step,
     Transfer,
 )
-from d2lmulti.plans.schedules import SCHEDULES
-from d2lmulti.plans.turns import turns
+from d2lmulti.plans.pipeline.schedules import SCHEDULES
+from d2lmulti.plans.pipeline.simulate import turns
 
 FILE = pathlib.Path(__file__).resolve().parent.parent / "_static" / "schedules.json"
 DEVICES = (2, 3, 4, 6, 8)

@@ -26,7 +26,7 @@ def parse_device(device: object) -> tuple[str, int]:
     return ("sim" if kind == "sim" else "gpu"), int(index)
 
 
-def place(device: object, gpu_count: int, framework: str) -> tuple[str, int]:
+def resolve_device(device: object, gpu_count: int, framework: str) -> tuple[str, int]:
     """Decide the physical place of a device: ("cpu", 0) or ("gpu", i).
 
     Simulated devices are dealt out over the GPUs in turn, or all lie on the CPU.

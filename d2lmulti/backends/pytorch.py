@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import checks
-from .device_names import place
+from .device_names import resolve_device
 from .dtypes import BFLOAT16, DTYPES, dtype_name
 from .protocol import AnyDevice, Context
 from .reporting import Reporter
@@ -33,7 +33,7 @@ def native(device: AnyDevice) -> torch.device:
     if isinstance(device, torch.device):
         kind = device.type  # "mps" and the like are refused by name
         device = f"gpu:{device.index or 0}" if kind == "cuda" else kind
-    kind, index = place(device, gpu_count(), name)
+    kind, index = resolve_device(device, gpu_count(), name)
     return torch.device("cuda", index) if kind == "gpu" else torch.device("cpu")
 
 

@@ -54,17 +54,17 @@ class Ledger:
     _round_messages: array[int] = field(default_factory=lambda: array("q"), repr=False)
     _round_bytes: array[int] = field(default_factory=lambda: array("q"), repr=False)
 
-    def count_round(self, round: Round, itemsize: int) -> None:
+    def count_round(self, this_round: Round, itemsize: int) -> None:
         """Enter one round of transfers of elements of `itemsize` bytes."""
-        check_kind("round", round, Round, "a Round")
-        sizes = round.length * check_count("itemsize", itemsize, most=64)
+        check_kind("round", this_round, Round, "a Round")
+        sizes = this_round.length * check_count("itemsize", itemsize, most=64)
         total = int(sizes.sum())
         self.rounds += 1
-        self.messages += len(round)
+        self.messages += len(this_round)
         self.bytes += total
-        self._round_messages.append(len(round))
+        self._round_messages.append(len(this_round))
         self._round_bytes.append(total)
-        self._table.enter(round.source, round.target, sizes)
+        self._table.enter(this_round.source, this_round.target, sizes)
 
     def count_plan(self, plan: Iterable[Round], itemsize: int) -> Ledger:
         """Enter a whole plan without running it; returns the ledger itself.
@@ -73,8 +73,8 @@ class Ledger:
         >>> Ledger().count_plan(ring(4, 100), itemsize=4).sent[0]
         600
         """
-        for round in check_rounds(plan):
-            self.count_round(round, itemsize)
+        for this_round in check_rounds(plan):
+            self.count_round(this_round, itemsize)
         return self
 
     def mark(self, label: str) -> None:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..plans.durations import Durations
-from ..plans.instructions import Instruction
+from ..plans.pipeline.durations import Durations
+from ..plans.pipeline.instructions import Instruction
 from .timeline import Timeline
 
 

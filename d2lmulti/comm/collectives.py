@@ -26,9 +26,9 @@ from ..plans.choose import choose_allreduce
 from ..plans.chunks import even_bounds
 from ..plans.rounds import Plan, Round, check_rounds
 from .checks import check_data, check_op, check_rows
+from .engines import Combine, nothing
 from .group import Group, group_for
 from .native import run_native, start_native, usual_algorithm
-from .transports import Combine, nothing
 
 Op = Literal["sum", "mean", "max"]
 
@@ -121,7 +121,7 @@ def reduce(
     group = group_for(len(data), group)
     root = check_count("root", root, least=0, most=group.size - 1)
     rounds = plans.reduce(group.size, element_count(data[0]), root)
-    if group.transport.point_to_point:
+    if group.engine.point_to_point:
         run_plan(data, rounds, group, op, f"{op} reduce to rank {root}")
     else:
         run_native("allreduce", data, rounds, group, op, root)
@@ -140,7 +140,7 @@ def broadcast(
     group = group_for(len(data), group)
     root = check_count("root", root, least=0, most=group.size - 1)
     rounds = plans.broadcast(group.size, element_count(data[0]), root)
-    if group.transport.point_to_point:
+    if group.engine.point_to_point:
         run_plan(data, rounds, group, call=f"broadcast from rank {root}")
     else:
         run_native("broadcast", data, rounds, group, root=root)
@@ -161,7 +161,7 @@ def reduce_scatter(
     work = [B.copy_to(x, B.device_of(x)) for x in data]
     length = element_count(data[0])
     rounds = plans.reduce_scatter(group.size, length)
-    if group.transport.point_to_point:
+    if group.engine.point_to_point:
         run_plan(work, rounds, group, op, f"{op} reduce-scatter")
         bounds = even_bounds(length, group.size)
         parts = [
@@ -190,8 +190,8 @@ def allgather(data: Sequence[Tensor], group: Group | None = None) -> list[Tensor
     row = tuple(data[0].shape[1:])
     edges = np.concatenate([[0], np.cumsum(rows)]) * int(np.prod(row, dtype=int))
     rounds = plans.ring_allgather(np.arange(group.size), edges)
-    rounds = (round for round in rounds if len(round))
-    if not group.transport.point_to_point:
+    rounds = (this_round for this_round in rounds if len(this_round))
+    if not group.engine.point_to_point:
         return run_native("allgather", data, rounds, group)
     wholes = []
     for x, rank in zip(data, group.local_ranks, strict=True):
@@ -237,13 +237,13 @@ def run_plan(
     check_choice("op", op, ("sum", "mean", "max"))
     size = itemsize(data[0])
     combine: Combine = "max" if op == "max" else "sum"  # a mean is divided later
-    if group.spread:
+    if group.is_distributed:
         form = f"{tuple(data[0].shape)} {backend_of(data[0]).dtype_of(data[0])}"
-        group.transport.begin(f"{call} of {form}")
-    for round in check_rounds(rounds):
-        group.transport.exchange(data, round, combine)
+        group.engine.begin(f"{call} of {form}")
+    for this_round in check_rounds(rounds):
+        group.engine.exchange(data, this_round, combine)
         for ledger in open_ledgers():
-            ledger.count_round(round, size)
+            ledger.count_round(this_round, size)
 
 
 def _divide_(x: Tensor, n: int) -> None:

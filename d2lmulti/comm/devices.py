@@ -14,7 +14,7 @@ from ..backends.protocol import AnyDevice
 from ..checks import MOST_RANKS, check_count, check_flag
 from ..errors import InvalidInput
 from .group import current_group
-from .place import find_place
+from .process_info import process_info
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ def devices(
         check_flag("simulate", simulate)
     B = get_backend(backend)
     group, needed, ranks, numbers = current_group.get(), n, [*range(n)], [*range(n)]
-    if group is not None and group.spread:
+    if group is not None and group.is_distributed:
         if n != group.size:
             raise InvalidInput(
                 f"expected as many devices as the {group.size} processes of the group, "
                 f"got {n}; each process has one device"
             )
-        place = group.place or find_place()
-        needed, ranks, numbers = place.local_size, [place.rank], [place.local_rank]
+        info = group.info or process_info()
+        needed, ranks, numbers = info.local_size, [info.rank], [info.local_rank]
     if simulate is None:
         simulate = B.gpu_count() < needed
     if not simulate and B.gpu_count() < needed:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from ..checks import MOST_RANKS, check_count, check_kind
 from ..errors import InvalidInput
-from .place import Place
-from .transports import Transport
-from .transports.local import LocalTransport
+from .engines import Engine
+from .engines.local import LocalTransport
+from .process_info import ProcessInfo
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Group:
 
     size: int
     local_ranks: tuple[int, ...]
-    transport: Transport
-    place: Place | None = None  # where processes share it: this one's
+    engine: Engine
+    info: ProcessInfo | None = None  # where processes share it: this one's
 
     @property
-    def spread(self) -> bool:
+    def is_distributed(self) -> bool:
         """Whether other processes hold some of the ranks."""
         return len(self.local_ranks) < self.size
 

@@ -44,14 +44,14 @@ class Guard:
 
 def guard(folder: str, launcher: int) -> None:
     """Wait for the end of the launcher, whoever else holds its end of the pipe."""
-    told = b""
+    message = b""
     while os.getppid() == launcher:
         if select.select([0], [], [], 1.0)[0]:
             more = os.read(0, 4096)
             if not more:
                 break
-            told += more
-    for pid in told.split():
+            message += more
+    for pid in message.split():
         try:
             os.killpg(int(pid), signal.SIGKILL)  # it reaches stopped ones too
         except ProcessLookupError:  # it has ended before

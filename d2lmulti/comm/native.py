@@ -15,8 +15,8 @@ from ..cluster.ledger import open_ledgers
 from ..errors import InvalidInput
 from ..plans.allreduce import ALLREDUCE
 from ..plans.rounds import Round
+from .engines import Asynchronous, Combine, check_native, check_reducible, nothing
 from .group import Group
-from .transports import Asynchronous, Combine, check_native, check_reducible, nothing
 
 
 def start_native(
@@ -26,25 +26,25 @@ def start_native(
 
     A mean is summed up only. Raises `InvalidInput` where the engine has none.
     """
-    transport, x = group.transport, data[0]
-    if "allreduce" not in transport.native:
+    engine, x = group.engine, data[0]
+    if "allreduce" not in engine.native:
         raise InvalidInput(
-            f"expected an engine with an all-reduce of its own, got {transport.name}, "
+            f"expected an engine with an all-reduce of its own, got {engine.name}, "
             f"which has none; use one of {', '.join(ALLREDUCE)} or auto"
         )
     dtype = backend_of(x).dtype_of(x)
-    check_reducible(transport.name, transport.reducible, dtype)
+    check_reducible(engine.name, engine.reducible, dtype)
     combine: Combine = "max" if op == "max" else "sum"
-    if group.spread:
+    if group.is_distributed:
         form = f"{tuple(x.shape)} {dtype}"
-        transport.begin(f"native {op} all-reduce of {form}")
+        engine.begin(f"native {op} all-reduce of {form}")
     for ledger in open_ledgers():
         ledger.count_plan(ALLREDUCE["ring"](group.size, element_count(x)), itemsize(x))
     if not element_count(x):  # some engines fail on an empty tensor
         return nothing
-    if isinstance(transport, Asynchronous):
-        return transport.start_native("allreduce", data, combine)
-    transport.run_native("allreduce", data, combine)
+    if isinstance(engine, Asynchronous):
+        return engine.start_native("allreduce", data, combine)
+    engine.run_native("allreduce", data, combine)
     return nothing
 
 
@@ -57,18 +57,18 @@ def run_native(
     Returns what the engine returns, nothing for a broadcast. A mean is summed up only.
     Raises `InvalidInput` where the engine has none of that name.
     """
-    transport, x = group.transport, data[0]
-    check_native(transport.name, transport.native, what)
+    engine, x = group.engine, data[0]
+    check_native(engine.name, engine.native, what)
     dtype = backend_of(x).dtype_of(x)
     if what in ("allreduce", "reduce_scatter"):
-        check_reducible(transport.name, transport.reducible, dtype)
+        check_reducible(engine.name, engine.reducible, dtype)
     form = f"{tuple(x.shape[1:])} {dtype}"  # rows may differ
-    transport.begin(f"{op} {what} from or to rank {root} of {form}")
+    engine.begin(f"{op} {what} from or to rank {root} of {form}")
     for ledger in open_ledgers():
         ledger.count_plan(rounds, itemsize(x))
-    return transport.run_native(what, data, "max" if op == "max" else "sum", root) or []
+    return engine.run_native(what, data, "max" if op == "max" else "sum", root) or []
 
 
 def usual_algorithm(group: Group) -> str:
     """Name the all-reduce of those who ask for none: the star, where it can run."""
-    return "star" if group.transport.point_to_point else "native"
+    return "star" if group.engine.point_to_point else "native"

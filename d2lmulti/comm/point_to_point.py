@@ -81,8 +81,8 @@ def receive(
 def _pass(
     x: Tensor, source: int, target: int, group: Group, counted: bool = True
 ) -> None:
-    round = make_round(source, target, 0, element_count(x), add=False)
-    if len(round):
-        group.transport.exchange([x], round)
+    this_round = make_round(source, target, 0, element_count(x), add=False)
+    if len(this_round):
+        group.engine.exchange([x], this_round)
         for ledger in open_ledgers() if counted else ():
-            ledger.count_round(round, itemsize(x))
+            ledger.count_round(this_round, itemsize(x))

@@ -51,8 +51,10 @@ def check_private(folder: Path) -> None:
     Raises `D2LMultiError`.
     """
     about = folder.lstat()
-    if not stat.S_ISDIR(about.st_mode) or about.st_mode & 0o077 or (
-        hasattr(os, "getuid") and about.st_uid != os.getuid()
+    if (
+        not stat.S_ISDIR(about.st_mode)
+        or about.st_mode & 0o077
+        or (hasattr(os, "getuid") and about.st_uid != os.getuid())
     ):
         raise D2LMultiError(
             f"expected {folder} to be this user's own folder with the mode 0700, got "
@@ -89,5 +91,3 @@ def remove_leftovers(where: Path) -> None:
                 remove_semaphores(folder)
         except OSError:  # held, or removed by somebody else
             continue
-
-

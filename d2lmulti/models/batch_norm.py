@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..backends.protocol import Backend, Tensor
-from ..plans.calls import Sum
+from ..plans.requests import Sum
 from .lenet import initial_lenet
 from .model import Model
 

@@ -26,7 +26,7 @@ from ..models.model import Model, explained, forward, losses_of
 from ..optimizers import Optimizer, check_optimizer, check_states
 from ..plans.rounds import Plan
 from .buckets import reduce_in_buckets
-from .lockstep import run_lockstep
+from .cooperative import run_cooperatively
 
 
 def get_params(params: Sequence[Tensor], device: AnyDevice) -> list[Tensor]:
@@ -109,7 +109,7 @@ def train_batch(
             forwards = begin(
                 [[*B.accumulating(p), *whole[len(p) :]] for p, whole in pairs]
             )
-        logits, segments = run_lockstep(B, forwards, group, algorithm)
+        logits, segments = run_cooperatively(B, forwards, group, algorithm)
         with explained(model.name, X):
             losses = [
                 losses_of(B, out, y_shard).sum()

@@ -34,7 +34,7 @@ from ..models.lenet import LENET
 from ..models.model import Model, explained, forward, losses_of
 from ..optimizers import Optimizer, check_optimizer
 from ..plans.rounds import make_round
-from .lockstep import run_lockstep
+from .cooperative import run_cooperatively
 
 _CPU = Device("cpu")
 SCALES = ("clones", "examples")
@@ -172,7 +172,7 @@ def train_clones(
             forward(model, B, clone, shard)
             for clone, shard in zip(clones, X_shards, strict=True)
         ]
-        logits, segments = run_lockstep(B, forwards, local_group(k))
+        logits, segments = run_cooperatively(B, forwards, local_group(k))
         losses = []
         for out, labels in zip(logits, y_shards, strict=True):
             n = len(labels) * k if scale == "clones" else len(X)
@@ -200,6 +200,6 @@ def _count(params: Sequence[Tensor], config: DeploymentConfig, add: bool) -> Non
     clones = list(range(config.num_clones))
     for p, home in zip(params, homes, strict=True):
         source, target = (clones, home) if add else (home, clones)
-        round = make_round(source, target, 0, element_count(p), add)
+        this_round = make_round(source, target, 0, element_count(p), add)
         for ledger in open_ledgers():
-            ledger.count_round(round, itemsize(p))
+            ledger.count_round(this_round, itemsize(p))

@@ -19,8 +19,8 @@ from ..cluster.ledger import open_ledgers
 from ..cluster.push_pull import Event, check_mode, check_workers
 from ..errors import InvalidInput
 from ..optimizers import Optimizer, check_optimizer
-from ..plans.placement import place, server_sizes
 from ..plans.rounds import make_round
+from ..plans.servers import server_sizes, shard_to_servers
 
 
 class PushPull(Protocol):
@@ -73,7 +73,7 @@ class ParameterServer:
         check_mode(mode, staleness)
         check_positive("lr", lr, "try 0.05")
         sizes = [element_count(p) for p in params]
-        self.parts = place(sizes, servers, placement)
+        self.parts = shard_to_servers(sizes, servers, placement)
         self.server_bytes = [
             size * itemsize(params[0]) for size in server_sizes(self.parts, servers)
         ]
@@ -198,7 +198,7 @@ class ParameterServer:
         check_count("worker", worker, least=0, most=len(self._replicas) - 1)
 
 
-def play(
+def run_events(
     server: PushPull,
     events: Iterable[Event],
     gradient: Callable[[Event, list[Tensor]], list[Tensor]],

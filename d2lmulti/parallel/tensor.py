@@ -21,12 +21,19 @@ from ..comm.group import Group, group_for
 from ..comm.split import check_batch
 from ..errors import InvalidInput
 from ..models.model import Model, explained
-from ..models.split import Cut, Part, SplitModel, Talk, named, run_split
-from ..models.splits import get_split
+from ..models.tensor_parallel.split import (
+    Cut,
+    RankInfo,
+    SplitModel,
+    Talk,
+    named,
+    run_split,
+)
+from ..models.tensor_parallel.table import get_split
 from ..optimizers import Optimizer, check_optimizer, check_states
-from ..plans.calls import Enter
+from ..plans.requests import Enter
 from ..plans.rounds import Plan
-from .lockstep import run_lockstep
+from .cooperative import run_cooperatively
 
 AnyModel = str | Model | SplitModel
 
@@ -122,13 +129,13 @@ def backward_layers(
     if input_grads:
         for x in Xs:
             B.attach_grad(x)
-    parts = [Part(rank, group.size, tuple(X.shape)) for rank in group.local_ranks]
+    parts = [RankInfo(rank, group.size, tuple(X.shape)) for rank in group.local_ranks]
     with B.record():
         forwards = [
             _loss(B, model, shards, x, y, part, input_grads)
             for shards, x, y, part in zip(device_shards, Xs, ys, parts, strict=True)
         ]
-        losses, segments = run_lockstep(B, forwards, group, algorithm)
+        losses, segments = run_cooperatively(B, forwards, group, algorithm)
     segments.backward(losses)
     for i, (_, cut) in enumerate(model.cuts):
         if cut.summed:
@@ -172,7 +179,7 @@ def train_layers(
 
 def _loss(
     B: Backend, model: SplitModel, shards: Sequence[Tensor],
-    X: Tensor, y: Tensor, part: Part, input_grads: bool,
+    X: Tensor, y: Tensor, part: RankInfo, input_grads: bool,
 ) -> Talk:  # fmt: skip
     if input_grads:
         (X,) = yield Enter(X * 1)  # every part gives a share of the gradient of X

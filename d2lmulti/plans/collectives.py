@@ -36,8 +36,8 @@ def reduce(ranks: int, length: int, root: int = 0) -> Iterator[Round]:
 @plan
 def broadcast(ranks: int, length: int, root: int = 0) -> Iterator[Round]:
     """Copy the vector of `root` to every rank: the tree of `reduce`, run backward."""
-    for round in reversed(list(reduce(ranks, length, root))):
-        yield make_round(round.target, round.source, 0, length, add=False)
+    for this_round in reversed(list(reduce(ranks, length, root))):
+        yield make_round(this_round.target, this_round.source, 0, length, add=False)
 
 
 @plan

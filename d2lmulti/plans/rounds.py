@@ -72,7 +72,7 @@ class Round:
 
     @cached_property
     def shares(self) -> dict[int, Any]:
-        """What each rank has to do, kept by `matching.share_of`."""
+        """What each rank has to do, kept by `matching.messages_of`."""
         return {}
 
     @property
@@ -135,7 +135,7 @@ def check_rounds(rounds: Iterable[Round]) -> Iterator[Round]:
 def together(plans: Iterable[Iterable[Round]]) -> Iterator[Round]:
     """Run several plans at the same time: round i of the result is round i of each."""
     for rounds in zip_longest(*plans):
-        parts = [round for round in rounds if round is not None]
+        parts = [this_round for this_round in rounds if this_round is not None]
         tables = zip(*(part.columns for part in parts), strict=True)
         yield _sorted([np.concatenate(column) for column in tables])
 

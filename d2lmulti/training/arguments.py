@@ -20,11 +20,11 @@ from ..checks import (
     check_positive,
 )
 from ..comm.collectives import check_algorithm
+from ..data.batches import batch_count
+from ..data.datasets import Dataset
 from ..errors import InvalidInput
 from ..models.model import Model, explained
-from ..plans.schedules import SCHEDULES
-from .batches import batch_count
-from .datasets import Dataset
+from ..plans.pipeline.schedules import SCHEDULES
 
 MOST_EPOCHS = 10**6  # more is a slip of the finger
 DTYPES = ("float32", "float64")

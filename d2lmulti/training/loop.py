@@ -20,6 +20,8 @@ from ..checks import check_choice
 from ..cluster.ledger import ledger, uncounted
 from ..comm.devices import devices as first_devices
 from ..comm.group import group_for
+from ..data.batches import batch_count, batches
+from ..data.datasets import Dataset, load
 from ..models import get_model
 from ..models.model import Model
 from ..optimizers import Optimizer, make_optimizer
@@ -32,13 +34,12 @@ from .arguments import (
     check_numbers,
     check_options,
 )
-from .batches import batch_count, batches
 from .checkpoint import Checkpoint
-from .datasets import Dataset, load
+from .checkpoint.saver import Saver
 from .evaluate import evaluate
 from .history import Epoch, History
+from .metrics import Tally, allgather_values, check_weights
 from .progress import progress
-from .saver import Saver
 from .settings import (
     about_data,
     about_machine,
@@ -48,7 +49,6 @@ from .settings import (
 )
 from .strategies import STRATEGIES, make_strategy
 from .strategy import Strategy
-from .together import Tally, check_weights, everyones
 
 
 @np.errstate(over="ignore", invalid="ignore")  # it is seen in the loss, as elsewhere
@@ -143,7 +143,7 @@ def train(
             options,
         )
         check_last_batch(n, batch_size, *split.shares)
-        if group.spread:  # else there is nobody to compare with
+        if group.is_distributed:  # else there is nobody to compare with
             beside = {
                 **about_machine(B),
                 "model": about_model(model, start),
@@ -164,7 +164,7 @@ def train(
         for name in split.options:
             value = getattr(split, name)
             settings[name] = getattr(value, "__name__", value)  # a plan is a function
-        names = everyones(group, [str(device) for device in devices])
+        names = allgather_values(group, [str(device) for device in devices])
         history = History(
             settings,
             [name for theirs in names for name in theirs],
@@ -197,7 +197,7 @@ def _run_epoch(
     """Train on what is left of the epoch, and keep the position `at` up to date."""
     B, group = backend_of(split.owned[0][0]), split.group
     before = at.seconds, at.bytes_moved
-    part = group if group.spread and split.cuts_batches else None
+    part = group if group.is_distributed and split.cuts_batches else None
     n, each = len(data.train_X), data.train_y.size // len(data.train_y)
     order = batches(data.train_X, data.train_y, batch_size, seed, at.epoch, group=part)
     with ledger() as moved:

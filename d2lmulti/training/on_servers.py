@@ -26,11 +26,13 @@ from ..cluster.push_pull import (
     worker_seconds,
 )
 from ..comm.devices import devices as first_devices
+from ..data.batches import batch_count, batches
+from ..data.datasets import Dataset, load
 from ..errors import InvalidInput
 from ..models import get_model
 from ..models.model import Model, losses_of
 from ..optimizers import SGD
-from ..parallel.parameter_server import ParameterServer, play
+from ..parallel.parameter_server import ParameterServer, run_events
 from ..plans.chunks import even_bounds
 from .arguments import (
     DTYPES,
@@ -40,8 +42,6 @@ from .arguments import (
     check_last_batch,
     check_numbers,
 )
-from .batches import batch_count, batches
-from .datasets import Dataset, load
 
 
 class Pushed(NamedTuple):
@@ -189,7 +189,7 @@ def train_on_servers(
         return [B.grad(p) for p in params]
 
     history.curve.append((0.0, _mean_loss(B, model, server.weights(), data, probe)))
-    play(server, events(), gradient)
+    run_events(server, events(), gradient)
     history.params = server.weights()
     return history
 

@@ -20,11 +20,11 @@ import numpy as np
 from ..backends.protocol import Backend
 from ..comm.agreement import by_call
 from ..comm.group import Group
+from ..data.datasets import Dataset
 from ..errors import InvalidInput
 from ..models.model import Model
 from .checkpoint import Checkpoint
-from .datasets import Dataset
-from .together import everyones
+from .metrics import allgather_values
 
 _LONG = 60  # what an error shows of a setting
 
@@ -35,10 +35,12 @@ def check_settings(group: Group, settings: Mapping[str, Any]) -> None:
     Raises `InvalidInput`, in every process.
     """
     mine = {name: in_words(value) for name, value in settings.items()}
-    told: list[dict[str, str]] = everyones(group, mine)
-    names = dict.fromkeys(name for theirs in told for name in theirs)
+    gathered: list[dict[str, str]] = allgather_values(group, mine)
+    names = dict.fromkeys(name for theirs in gathered for name in theirs)
     values = {
-        name: {rank: theirs.get(name, "nothing") for rank, theirs in enumerate(told)}
+        name: {
+            rank: theirs.get(name, "nothing") for rank, theirs in enumerate(gathered)
+        }
         for name in names
     }
     differ = [

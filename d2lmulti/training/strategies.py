@@ -24,8 +24,8 @@ from ..models.model import Model
 from ..optimizers import Optimizer, make_optimizer
 from ..parallel import pipeline, tensor
 from ..parallel.data import get_params, train_batch
+from ..plans.pipeline.schedules import CHUNKS
 from ..plans.rounds import Plan
-from ..plans.schedules import CHUNKS
 from .strategy import Snapshot, Strategy
 
 
@@ -45,7 +45,7 @@ class DataParallel(Strategy):
         self.algorithm = algorithm or usual_algorithm(self.group)
         self.bucket_bytes = bucket_bytes
 
-    def spread(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
+    def shard(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
         """Copy everything to every device."""
         return [get_params(whole, device) for device in self.devices] if whole else []
 
@@ -84,7 +84,7 @@ class DataParallel(Strategy):
         """Add the statistics, which each replica has gathered for itself."""
         B = backend_of(self.owned[0][0])
         each = [mine[self._count :] for mine in self.owned]
-        if self.group.spread:  # a row for every rank
+        if self.group.is_distributed:  # a row for every rank
             rows = [
                 [x.reshape((1, *x.shape)) for x in same]
                 for same in zip(*each, strict=True)
@@ -121,7 +121,7 @@ class LayerParallel(Strategy):
         super().__init__(*common)
         self.algorithm = algorithm
 
-    def spread(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
+    def shard(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
         """Cut every parameter into shards."""
         return tensor.split_params(whole, self.devices, self.model)
 
@@ -178,14 +178,14 @@ class ModelParallel(Strategy):
         _, self.ranks = pipeline.make_lists(schedule, stages, micro_batches, group)
         super().__init__(params, devices, model, optimizer)
 
-    def spread(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
+    def shard(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
         """Put every stage's parameters on its device."""
         return pipeline.place_params(whole, self.cut, self.devices, self.ranks)
 
     def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[Tensor]:
         """Bring the stages together on the first device."""
         placed = pipeline.StageParams(map(list, owned), self.ranks)
-        return pipeline.gather_params(placed, self.devices[0])
+        return pipeline.gather_stages(placed, self.devices[0])
 
     def step(
         self, X: Tensor, y: Tensor, lr: float, n: int | None = None

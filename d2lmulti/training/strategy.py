@@ -45,11 +45,11 @@ class Strategy(ABC):
         self.devices, self.model, self.optimizer = list(devices), model, optimizer
         self.group = group_for(len(self.devices))
         self._count = len(params) - model.buffers  # of what is trained
-        self.owned = self.spread(params)
+        self.owned = self.shard(params)
         self.states = [optimizer.start(self._trained(mine)) for mine in self.owned]
 
     @abstractmethod
-    def spread(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
+    def shard(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
         """Give every owner its copy of, or its part of, the whole parameters."""
 
     @abstractmethod
@@ -87,12 +87,12 @@ class Strategy(ABC):
         """Copy everything that a run needs to go on, in the form of one device."""
         B, whole = backend_of(self.owned[0][0]), self.gather(self.owned)
         state: list[Tensor] = []
-        for slot in range(self.optimizer.slots):
+        for slot in range(self.optimizer.states_per_parameter):
             sizes = [len(self._trained(mine)) for mine in self.owned]
             state += self.gather(
                 [s[slot * n :][:n] for s, n in zip(self.states, sizes, strict=True)]
             )
-        beside = self.optimizer.slots * len(self._trained(self.owned[0]))
+        beside = self.optimizer.states_per_parameter * len(self._trained(self.owned[0]))
         state += self.states[0][beside:]  # the same for every owner
         return Snapshot([*map(B.numpy, whole)], [*map(B.numpy, state)], [])
 
@@ -108,11 +108,19 @@ class Strategy(ABC):
                 f"has, got {len(state)}, or of other shapes; was it saved with "
                 "another momentum?"
             )
-        B, n, slots = backend_of(self.owned[0][0]), self._count, self.optimizer.slots
+        B, n, states_per_parameter = (
+            backend_of(self.owned[0][0]),
+            self._count,
+            self.optimizer.states_per_parameter,
+        )
         whole = [B.array(s) for s in state]
-        parts = [self.spread(whole[slot * n :][:n]) for slot in range(slots)]
+        parts = [
+            self.shard(whole[slot * n :][:n]) for slot in range(states_per_parameter)
+        ]
         for owner, mine in enumerate(self.states):
-            saved = [x for part in parts for x in part[owner]] + whole[slots * n :]
+            saved = [x for part in parts for x in part[owner]] + whole[
+                states_per_parameter * n :
+            ]
             for x, y in zip(mine, saved, strict=True):
                 B.write_(x, 0, element_count(x), B.detach(y))
 

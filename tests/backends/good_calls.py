@@ -24,8 +24,8 @@ from d2lmulti.parallel.pipeline import cut_stages, place_params
 from d2lmulti.plans.allreduce import ring
 from d2lmulti.training import strategies
 
-Call = tuple[Callable[..., Any], dict[str, Any]]
-Calls = dict[str, Callable[[], Call]]
+CollectiveRequest = tuple[Callable[..., Any], dict[str, Any]]
+Calls = dict[str, Callable[[], CollectiveRequest]]
 
 
 class World:
@@ -181,8 +181,8 @@ class World:
                 place_params,
                 {"params": w.params, "stages": w.stages, "devices": w.places},
             ),
-            "parallel.pipeline.gather_params": lambda: (
-                pipeline.gather_params,
+            "parallel.pipeline.gather_stages": lambda: (
+                pipeline.gather_stages,
                 {"stage_params": place_params(w.params, w.stages, w.places)},
             ),
             "parallel.pipeline.train_stages": lambda: (

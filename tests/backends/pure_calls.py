@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from backends.good_calls import Call, Calls, World, entered
+from backends.good_calls import Calls, CollectiveRequest, World, entered
 
 import d2lmulti
 from d2lmulti import SGD, Adam
@@ -15,9 +15,9 @@ from d2lmulti.comm.group import local_group
 from d2lmulti.models.mlp import make_mlp
 from d2lmulti.parallel.pipeline import cut_stages
 from d2lmulti.plans.allreduce import ALLREDUCE, ring
-from d2lmulti.plans.instructions import Backward, Forward
-from d2lmulti.plans.placement import PLACEMENTS, place
-from d2lmulti.plans.schedules import SCHEDULES
+from d2lmulti.plans.pipeline.instructions import Backward, Forward
+from d2lmulti.plans.pipeline.schedules import SCHEDULES
+from d2lmulti.plans.servers import PLACEMENTS, place
 
 
 def pure_calls(w: World) -> Calls:
@@ -33,8 +33,8 @@ def pure_calls(w: World) -> Calls:
     timeline = d2lmulti.Timeline()
     rounds = list(ring(2, 8))
     history = d2lmulti.ServerHistory("sync", 1)
-    launch = at("d2lmulti.comm.launch").launch
-    launch_kvstore = at("d2lmulti.comm.launch_kvstore").launch_kvstore
+    launch = at("d2lmulti.launch").launch
+    launch_kvstore = at("d2lmulti.launch.mxnet_servers").launch_kvstore
     X, y = w.data.train_X, w.data.train_y
     found: Calls = {
         "Adam": lambda: (Adam, {}),
@@ -100,25 +100,25 @@ def pure_calls(w: World) -> Calls:
         ),
         "plans.placement.place": lambda: (place, {"sizes": [3, 4], "servers": 2}),
         "plans.placement.server_sizes": lambda: (
-            at("d2lmulti.plans.placement").server_sizes,
+            at("d2lmulti.plans.servers").server_sizes,
             {"parts": place([3, 4], 2), "servers": 2},
         ),
         "plans.stage_ranks.stage_ranks": lambda: (
-            at("d2lmulti.plans.stage_ranks").stage_ranks, {"lists": lists},
+            at("d2lmulti.plans.pipeline.stage_ranks").stage_ranks, {"lists": lists},
         ),
         "plans.transfers.add_transfers": lambda: (
-            at("d2lmulti.plans.transfers").add_transfers, {"order": order},
+            at("d2lmulti.plans.pipeline.messages").add_transfers, {"order": order},
         ),
         "plans.verify.verify": lambda: (
-            at("d2lmulti.plans.verify").verify,
+            at("d2lmulti.plans.proofs").verify,
             {"rounds": rounds, "ranks": 2, "length": 8},
         ),
         "plans.verify_schedules.verify_schedule": lambda: (
-            at("d2lmulti.plans.verify_schedules").verify_schedule,
+            at("d2lmulti.plans.pipeline.proofs").verify_schedule,
             {"lists": lists, "stages": 2, "micro_batches": 2},
         ),
         "training.batches.batches": lambda: (
-            at("d2lmulti.training.batches").batches,
+            at("d2lmulti.data.batches").batches,
             {"X": X, "y": y, "batch_size": 4},
         ),
         "training.checkpoint.load_checkpoint": lambda: (
@@ -129,24 +129,24 @@ def pure_calls(w: World) -> Calls:
             {"path": w.folder / "there.npz", "checkpoint": saved},
         ),
         "training.docstrings.docstrings": lambda: (
-            at("d2lmulti.training.docstrings").docstrings, {},
+            at("d2lmulti.data.docstrings").docstrings, {},
         ),
         "training.files.write_json": lambda: (
-            at("d2lmulti.training.files").write_json,
+            at("d2lmulti.files.atomic").write_json,
             {"path": w.folder / "file.json", "value": [1]},
         ),
         "training.slow_data.SlowData": lambda: (
-            at("d2lmulti.training.slow_data").SlowData, {"examples": 2},
+            at("d2lmulti.data.slow_data").SlowData, {"examples": 2},
         ),
         "training.slow_data.Stamps": lambda: (
-            at("d2lmulti.training.slow_data").Stamps, {"timeline": timeline},
+            at("d2lmulti.data.slow_data").Stamps, {"timeline": timeline},
         ),
         "training.slow_data.Stamps.enter": lambda: (
-            at("d2lmulti.training.slow_data").Stamps(timeline).enter,
+            at("d2lmulti.data.slow_data").Stamps(timeline).enter,
             {"stamps": np.array([[1, timeline.start, timeline.start + 1]])},
         ),
         "training.text.cut_pieces": lambda: (
-            at("d2lmulti.training.text").cut_pieces,
+            at("d2lmulti.data.text").cut_pieces,
             {"text": "a bell " * 30, "length": 4},
         ),
         "backends.register_backend": lambda: (
@@ -154,7 +154,7 @@ def pure_calls(w: World) -> Calls:
             {"name": "numpy", "module": at("d2lmulti.backends.numpy")},
         ),
         "comm.by_value.ByValue": lambda: (
-            at("d2lmulti.comm.by_value").ByValue, {"function": print},
+            at("d2lmulti.launch.by_value").ByValue, {"function": print},
         ),
     }  # fmt: skip
     tables: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -167,5 +167,7 @@ def pure_calls(w: World) -> Calls:
     return found
 
 
-def _given(function: Callable[..., Any], named: dict[str, Any]) -> Callable[[], Call]:
+def _given(
+    function: Callable[..., Any], named: dict[str, Any]
+) -> Callable[[], CollectiveRequest]:
     return lambda: (function, dict(named))

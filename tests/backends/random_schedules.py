@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from d2lmulti.plans.instructions import (
+from d2lmulti.plans.pipeline.instructions import (
     Backward,
     BackwardInput,
     BackwardWeight,
@@ -17,8 +17,14 @@ from d2lmulti.plans.instructions import (
     Transfer,
     partner,
 )
-from d2lmulti.plans.transfers import add_transfers, arrival, departure, made, needs
-from d2lmulti.plans.zero_bubble import zb_v
+from d2lmulti.plans.pipeline.messages import (
+    add_transfers,
+    arrival,
+    departure,
+    made,
+    needs,
+)
+from d2lmulti.plans.pipeline.zero_bubble import zb_v
 
 MOST_STAGES = 6
 KINDS = (Forward, Backward, BackwardInput, BackwardWeight, Transfer)

@@ -26,8 +26,8 @@ from d2lmulti import cli
 from d2lmulti.backends import get_backend
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.checks import shown
+from d2lmulti.cli.options import make_parser
 from d2lmulti.errors import D2LMultiError
-from d2lmulti.options import make_parser
 
 PUBLIC = find_public()
 NEED_PROCESSES = ("comm.launch.launch", "comm.launch_kvstore.launch_kvstore")

@@ -9,9 +9,9 @@ from d2lmulti.cluster.ledger import Ledger
 from d2lmulti.comm.group import local_group
 from d2lmulti.errors import InvalidInput
 from d2lmulti.parallel.buckets import cut_into_buckets, reduce_in_buckets
-from d2lmulti.parallel.lockstep import run_lockstep
+from d2lmulti.parallel.cooperative import run_cooperatively
 from d2lmulti.plans.allreduce import ring
-from d2lmulti.plans.calls import Sum
+from d2lmulti.plans.requests import Sum
 
 SHAPES = [(3, 4), (4, 5), (5, 2), (2, 2)]  # 12, 20, 10 and 4 numbers
 K = 3  # devices
@@ -154,7 +154,7 @@ def test_buckets_work_where_devices_talk_in_the_middle(B):
             forwards = [
                 model(params, B.array(rng.normal(size=(2, 3)))) for params in replicas
             ]
-            outputs, segments = run_lockstep(B, forwards, local_group(K))
+            outputs, segments = run_cooperatively(B, forwards, local_group(K))
             losses = [out.sum() for out in outputs]
         if bucketed:
             with reduce_in_buckets(replicas, 128, "star"):

@@ -8,10 +8,10 @@ import pytest
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.comm.group import local_group
 from d2lmulti.errors import InvalidInput
-from d2lmulti.models.split import Part, named
-from d2lmulti.models.split_vocabulary import split_cross_entropy
-from d2lmulti.parallel.lockstep import run_lockstep
-from d2lmulti.plans.calls import Enter, Gather, Leave, Max, Scatter, Sum
+from d2lmulti.models.tensor_parallel.split import Part, named
+from d2lmulti.models.tensor_parallel.vocabulary import split_cross_entropy
+from d2lmulti.parallel.cooperative import run_cooperatively
+from d2lmulti.plans.requests import Enter, Gather, Leave, Max, Scatter, Sum
 
 RANKS = 3
 
@@ -34,7 +34,7 @@ def run(B: Backend, call, rows: int = RANKS):
         for x in pair:
             B.attach_grad(x)
     with B.record():
-        losses, segments = run_lockstep(
+        losses, segments = run_cooperatively(
             B,
             [
                 talk(B, call, x, B.array(w), k)
@@ -95,7 +95,9 @@ def test_ranks_in_different_layers_are_named(reference: Backend) -> None:
     with pytest.raises(
         InvalidInput, match=r"float64 in dense 1 on rank 0 and .*dense 2"
     ):
-        run_lockstep(reference, [model("dense 1"), model("dense 2")], local_group(2))
+        run_cooperatively(
+            reference, [model("dense 1"), model("dense 2")], local_group(2)
+        )
 
 
 @pytest.mark.parametrize("shift", [0.0, 1000.0, -1000.0])
@@ -117,7 +119,7 @@ def test_a_loss_of_split_logits_equals_the_whole(B: Backend, shift: float) -> No
             split_cross_entropy(B, part * 1, B.array(y), Part(r, RANKS, (5,)))
             for r, part in enumerate(parts)
         ]
-        losses, segments = run_lockstep(B, forwards, local_group(RANKS))
+        losses, segments = run_cooperatively(B, forwards, local_group(RANKS))
     segments.backward(losses)
     for loss in losses:
         assert np.allclose(B.numpy(loss), B.numpy(wanted), rtol=1e-12, atol=1e-12)

@@ -11,9 +11,9 @@ import pytest
 
 from d2lmulti import load, train
 from d2lmulti.errors import DataCorrupt, InvalidInput
+from d2lmulti.files.locks import held_alone
 from d2lmulti.optimizers import SGD, Adam
 from d2lmulti.training.checkpoint import load_checkpoint
-from d2lmulti.training.locks import held_alone
 from d2lmulti.training.strategies import DataParallel
 
 

@@ -15,8 +15,8 @@ from d2lmulti.comm.collectives import (
     reduce,
     reduce_scatter,
 )
+from d2lmulti.comm.engines.local import LocalTransport
 from d2lmulti.comm.group import Group
-from d2lmulti.comm.transports.local import LocalTransport
 from d2lmulti.errors import InvalidInput
 from d2lmulti.plans.allreduce import ALLREDUCE, hierarchical, ring
 from d2lmulti.plans.choose import choose_allreduce
@@ -193,13 +193,13 @@ def test_many_sources_add_into_one_part_in_ascending_order(B):
 
 def test_a_plan_of_your_own_is_an_algorithm(B):
     def left_ring(ranks, length):
-        for round in ring(ranks, length):  # the same ring, run the other way round
+        for this_round in ring(ranks, length):  # the same ring, run the other way round
             yield make_round(
-                -round.source % ranks,
-                -round.target % ranks,
-                round.source_first,
-                round.length,
-                round.add,
+                -this_round.source % ranks,
+                -this_round.target % ranks,
+                this_round.source_first,
+                this_round.length,
+                this_round.add,
             )
 
     start = np.random.default_rng(5).normal(size=(5, 11))
@@ -244,10 +244,10 @@ class Half:
     def begin(self, call):
         """Nobody waits."""
 
-    def exchange(self, data, round, combine="sum"):
+    def exchange(self, data, this_round, combine="sum"):
         everyone = {**self.elsewhere, 1: data[0]}
         ordered = [everyone[rank] for rank in sorted(everyone)]
-        LocalTransport().exchange(ordered, round, combine)
+        LocalTransport().exchange(ordered, this_round, combine)
 
 
 def test_a_group_may_hold_ranks_that_are_not_local(B):

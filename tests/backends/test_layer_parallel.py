@@ -12,8 +12,8 @@ from d2lmulti import SGD, Adam, devices, get_params, ledger, train_batch
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.backends.sizes import element_count
 from d2lmulti.models.mlp import make_mlp
-from d2lmulti.models.split import SplitModel
-from d2lmulti.models.splits import get_split
+from d2lmulti.models.tensor_parallel.split import SplitModel
+from d2lmulti.models.tensor_parallel.table import get_split
 from d2lmulti.models.transformer import make_transformer
 from d2lmulti.parallel.tensor import (
     backward_layers,

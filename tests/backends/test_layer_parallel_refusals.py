@@ -9,7 +9,7 @@ from backends.test_layer_parallel import SPLITS, draw, start
 from d2lmulti import devices, get_model
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.errors import InvalidInput
-from d2lmulti.models.splits import get_split
+from d2lmulti.models.tensor_parallel.table import get_split
 from d2lmulti.models.transformer import make_transformer
 from d2lmulti.parallel.tensor import gather_params, split_params, train_layers
 

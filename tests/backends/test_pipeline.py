@@ -14,12 +14,12 @@ from d2lmulti.backends.protocol import Backend
 from d2lmulti.models.transformer import make_transformer
 from d2lmulti.parallel.pipeline import (
     cut_stages,
-    gather_params,
+    gather_stages,
     place_params,
     train_stages,
 )
-from d2lmulti.plans import schedules as plans
-from d2lmulti.plans.stage_ranks import stage_ranks
+from d2lmulti.plans.pipeline import schedules as plans
+from d2lmulti.plans.pipeline.stage_ranks import stage_ranks
 
 BATCH, MICRO = 5, 3  # micro-batches of 2, 2 and 1 examples
 TINY = make_transformer("tiny", vocabulary=11, context=5, width=6, heads=2, blocks=2)
@@ -84,7 +84,7 @@ def in_stages(
         )  # fmt: skip
         losses.append(sum(float(B.numpy(part)) for part in parts))
     grads = [B.numpy(B.grad(p)) for params in stage_params for p in params]
-    weights = [B.numpy(p) for p in gather_params(stage_params)]
+    weights = [B.numpy(p) for p in gather_stages(stage_params)]
     return losses, weights, [] if dX is None else [B.numpy(dX)], grads
 
 

@@ -9,9 +9,9 @@ from d2lmulti import devices, get_model
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.cluster.pipeline_record import Durations, PipelineRecord
 from d2lmulti.parallel.pipeline import cut_stages, place_params, train_stages
-from d2lmulti.plans import schedules as plans
-from d2lmulti.plans.instructions import SendActivation
-from d2lmulti.plans.stage_ranks import stage_ranks
+from d2lmulti.plans.pipeline import schedules as plans
+from d2lmulti.plans.pipeline.instructions import SendActivation
+from d2lmulti.plans.pipeline.stage_ranks import stage_ranks
 
 SCHEDULES = ("sequential", "gpipe", "1f1b", "interleaved", "zero_bubble", "zb_h2")
 NET = get_model("deep_mlp")

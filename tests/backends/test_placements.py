@@ -19,11 +19,11 @@ from d2lmulti.errors import InvalidInput, PlanError
 from d2lmulti.models.mlp import make_mlp
 from d2lmulti.parallel.pipeline import (
     cut_stages,
-    gather_params,
+    gather_stages,
     place_params,
     train_stages,
 )
-from d2lmulti.plans.instructions import (
+from d2lmulti.plans.pipeline.instructions import (
     Backward,
     BackwardInput,
     BackwardWeight,
@@ -31,9 +31,9 @@ from d2lmulti.plans.instructions import (
     ReceiveActivation,
     Transfer,
 )
-from d2lmulti.plans.schedules import SCHEDULES
-from d2lmulti.plans.stage_ranks import stage_ranks
-from d2lmulti.plans.verify_schedules import verify_schedule
+from d2lmulti.plans.pipeline.proofs import verify_schedule
+from d2lmulti.plans.pipeline.schedules import SCHEDULES
+from d2lmulti.plans.pipeline.stage_ranks import stage_ranks
 
 COUNT = int(os.environ.get("D2LMULTI_SCHEDULES", "25"))
 MODEL = make_mlp("small", (6, *[5] * MOST_STAGES, 4))  # MOST_STAGES + 1 layers
@@ -89,7 +89,7 @@ def as_drawn(B: Backend, drawn: Drawn) -> Result:
             optimizer=optimizer, states=states, input_grad=dX,
         )  # fmt: skip
         losses.append(sum(float(B.numpy(part)) for part in parts))
-    weights = gather_params(placed)
+    weights = gather_stages(placed)
     return losses, [B.numpy(p) for p in weights], B.numpy(dX)
 
 
@@ -150,7 +150,7 @@ def refused(B, lists, error, match, ranks=None) -> None:
             B.array(X), B.array(y), placed, places, LR, stages=stages, schedule=lists,
             micro_batches=4, input_grad=dX,
         )  # fmt: skip
-    for p, was in zip(gather_params(placed), start(B), strict=True):
+    for p, was in zip(gather_stages(placed), start(B), strict=True):
         assert (B.numpy(p) == B.numpy(was)).all()
     assert (B.numpy(dX) == 7).all()
 
@@ -184,7 +184,7 @@ def test_parameters_that_lie_elsewhere_are_refused(B) -> None:
 def test_lists_for_other_devices_are_refused(reference) -> None:
     refused(reference, SCHEDULES["zb_v"](4, 4)[:3], PlanError, "device", [0, 1, 2, 0])
     lists = [*SCHEDULES["zb_v"](2, 4)]
-    group = Group(3, (0, 1, 2), local_group(3).transport)
+    group = Group(3, (0, 1, 2), local_group(3).engine)
     stages, places = cut_stages(MODEL, 4), devices(3, reference.name)
     placed = place_params(start(reference), stages, places, [0, 1, 2, 0], group)
     X, y = map(reference.array, batches(5)[0])

@@ -17,12 +17,12 @@ from d2lmulti.models.lenet import lenet
 from d2lmulti.models.model import Layer, Model
 from d2lmulti.parallel.pipeline import (
     cut_stages,
-    gather_params,
+    gather_stages,
     layer_seconds,
     place_params,
     train_stages,
 )
-from d2lmulti.plans.schedules import gpipe
+from d2lmulti.plans.pipeline.schedules import gpipe
 
 LENET, DEEP = get_model("lenet"), get_model("deep_mlp")
 
@@ -106,7 +106,7 @@ def test_placing_copies_and_gathering_brings_back(B):
     stages, places = cut_stages(DEEP, 4), devices(2, B.name)
     placed = place_params(start, stages, places)
     assert [len(mine) for mine in placed] == [4, 4, 4, 4]
-    gathered = gather_params(placed)
+    gathered = gather_stages(placed)
     for p, q in zip(gathered, start, strict=True):
         assert (B.numpy(p) == B.numpy(q)).all()
     B.write_(placed[0][0], 0, 1, B.array([99.0]))
@@ -141,7 +141,7 @@ def test_steps_that_are_refused(reference):
     refused("one of sequential, gpipe, 1f1b", schedule="fastest")
     refused("shape", input_grad=B.zeros((4, 1, 28, 28), "float64"))
     refused("each of 2 stages, got 1", states=[[]])
-    remote = Group(4, (0, 1), local_group(4).transport)
+    remote = Group(4, (0, 1), local_group(4).engine)
     refused("2 stages for 4 devices", group=remote)
     _, _, four, _, stages = ready(B, 4)
     refused("use the schedule interleaved", X, y, four, places, stages=stages)

@@ -17,7 +17,7 @@ import pytest
 
 from d2lmulti import get_backend, load, train
 from d2lmulti.cluster.ledger import Ledger
-from d2lmulti.training.together import Tally
+from d2lmulti.training.metrics import Tally
 
 SUM = builtins.sum
 
@@ -53,7 +53,7 @@ def settled(steps, at_once, group):
 
 def test_the_sum_of_the_parts_is_the_sum_of_the_whole():
     B = get_backend("numpy")
-    alone = SimpleNamespace(spread=False)
+    alone = SimpleNamespace(is_distributed=False)
     numbers = np.random.default_rng(0).uniform(0, 3, (50, 2))
     steps = [[B.array(x) for x in row] for row in numbers]
     whole = settled(steps, 50, alone)
@@ -61,13 +61,13 @@ def test_the_sum_of_the_parts_is_the_sum_of_the_whole():
     assert {settled(steps, n, alone) for n in (1, 7, 49)} == {whole}
 
     class Process:  # that of rank 0, with rank 1's answers
-        spread, local_ranks = True, [0]
+        is_distributed, local_ranks = True, [0]
 
         @property
-        def transport(self):
-            return SimpleNamespace(tell_all=self.tell_all)
+        def engine(self):
+            return SimpleNamespace(allgather_text=self.allgather_text)
 
-        def tell_all(self, text):
+        def allgather_text(self, text):
             mine, seconds, received = json.loads(text)
             theirs = [[float(x)] for _, x in numbers[: len(mine)]]
             return [text, json.dumps([theirs, seconds, received])]

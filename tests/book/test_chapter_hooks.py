@@ -224,9 +224,7 @@ def test_in_the_torch_only_set_up_a_missing_backend_is_skipped(folder, without_m
         ("torch,tensorflow", "error", "D2LMULTI_REQUIRE names tensorflow"),
     ],
 )
-def test_a_cell_is_skipped_without_the_module_it_needs(
-    folder, required, kind, words
-):
+def test_a_cell_is_skipped_without_the_module_it_needs(folder, required, kind, words):
     (folder / "hide_tf.py").write_text("import sys\nsys.modules['tensorflow'] = None\n")
     save(folder / "chapters/needs.ipynb", LOAD, code("%%needs tensorflow\n1 / 0"))
     _, results = run(

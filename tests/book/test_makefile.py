@@ -36,7 +36,6 @@ def make_setup(tmp_path):
     return run
 
 
-
 def test_uv_brings_the_python_that_is_not_there(make_setup):
     done = make_setup(uv=True)
     assert "No Python 3.11 here; uv brings one." in done.stdout

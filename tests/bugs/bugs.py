@@ -46,7 +46,7 @@ BUGS = [
     ),
     Bug(
         "all-reduce sums into a tensor that nobody has",
-        "comm/transports/local.py",
+        "comm/engines/local.py",
         "merge(part, source, out=part)",
         "merge(part, source)",
     ),
@@ -113,7 +113,7 @@ BUGS = [
     ),
     Bug(
         "the gradient of a cut is not summed",
-        "parallel/lockstep.py",
+        "parallel/cooperative.py",
         'dys += self._carry(call.backward, grads, call, "backward")',
         "dys += grads",
     ),
@@ -157,13 +157,13 @@ BUGS = [
     ),
     Bug(
         "every epoch has the same order",
-        "training/batches.py",
+        "data/batches.py",
         "np.random.default_rng([seed, epoch])",
         "np.random.default_rng([seed, 0])",
     ),
     Bug(
         "the short last batch is dropped",
-        "training/batches.py",
+        "data/batches.py",
         "return -(-n // batch_size)  # rounded up",
         "return n // batch_size",
         ("test_the_loss_is_the_mean_over_all_examples",),
@@ -177,14 +177,14 @@ BUGS = [
     ),
     Bug(
         "f forgets to sum the gradients",
-        "plans/calls.py",
+        "plans/requests.py",
         'forward, backward = "identity", "all-reduce"',
         'forward, backward = "identity", "identity"',
         suite=LAYERS,
     ),
     Bug(
         "every device adds the bias of a layer split by inputs",
-        "models/split_layers.py",
+        "models/tensor_parallel/layers.py",
         "(H,) = yield Leave(linear(B, X, W))\n    H = _add_bias(H, b)",
         "(H,) = yield Leave(_add_bias(linear(B, X, W), b))",
         suite=LAYERS,
@@ -219,7 +219,7 @@ BUGS = [
     ),
     Bug(
         "every process trains on the first one's examples",
-        "training/batches.py",
+        "data/batches.py",
         "part[slice(*bounds[rank])]",
         "part[slice(*bounds[0])]",
         suite=ENGINES,
@@ -233,14 +233,14 @@ BUGS = [
     ),
     Bug(
         "a part is sent after others have been added to it",
-        "comm/transports/shared_memory.py",
+        "comm/engines/shared_memory/__init__.py",
         "part = part.copy()",
         "part = part",
         suite=PROCESSES,
     ),
     Bug(
         "the last rank's slot is not added",
-        "comm/slots.py",
+        "comm/engines/shared_memory/staging.py",
         "for slot in slots[2:]:",
         "for slot in slots[2:-1]:",
         suite=PROCESSES,

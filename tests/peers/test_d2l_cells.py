@@ -16,7 +16,7 @@ import pytest
 
 import d2lmulti
 from d2lmulti.models.model import Model
-from d2lmulti.plans.calls import Sum
+from d2lmulti.plans.requests import Sum
 
 FUNCTIONS = ("get_params", "allreduce", "split_batch", "train_batch")
 FRAMEWORKS = ("torch", "mxnet", "paddle")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import d2lmulti
 from d2lmulti.backends import get_backend
-from d2lmulti.comm.engine import start, started, stop
+from d2lmulti.comm.process_group import start, started, stop
 from d2lmulti.errors import InvalidInput
 
 
@@ -81,7 +81,7 @@ def adopting(name: str, told: bool) -> tuple[object, ...]:
     x = B.array([1.0 + rank])
     d2lmulti.allreduce([x], "native")
     d2lmulti.allreduce([x], "ring")
-    texts = group.transport.tell_all(f"rank {rank}")
+    texts = group.engine.allgather_text(f"rank {rank}")
     history = d2lmulti.train(size, model="mlp", epochs=1, backend=name)
     stop()
     after = sum_of_mine(name, rank), started()

@@ -15,9 +15,9 @@ import d2lmulti
 from d2lmulti.backends import get_backend
 from d2lmulti.backends.dtypes import DTYPES, REAL
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.comm.engine import started
 from d2lmulti.comm.group import Group, local_group
 from d2lmulti.comm.point_to_point import receive, send
+from d2lmulti.comm.process_group import started
 from d2lmulti.errors import InvalidInput
 from d2lmulti.plans.allreduce import ALLREDUCE
 
@@ -139,7 +139,7 @@ def every_dtype(B: Backend, group: Group, n: int) -> dict[str, bytes | str]:
                 # An engine has an order of its own, so its sums must be exact.
                 xs = tensors(values.round() if algorithm == "native" else values)
                 name = f"{algorithm} {op} {dtype}"
-                if algorithm == "native" and dtype not in group.transport.reducible:
+                if algorithm == "native" and dtype not in group.engine.reducible:
                     call = partial(d2lmulti.allreduce, xs, "native", group)
                     assert "use another algorithm, such as ring" in refusal(call)
                     continue
@@ -171,13 +171,13 @@ def as_dtype(B: Backend, x: np.ndarray, dtype: str) -> Any:
 def everything() -> dict[str, Any]:
     """Ask everything of the engine; called in each process."""
     group, B = started(), get_backend()
-    n, rank, transport = group.size, group.local_ranks[0], group.transport
+    n, rank, engine = group.size, group.local_ranks[0], group.engine
     differ, count = compared(B, group, n, messages=True)
     alone, mine = every_dtype(B, local_group(n), n), every_dtype(B, group, n)
     differ += [name for name, bits in mine.items() if alone[name] != bits]
     arrived = round_the_ring(B, group, n)
     native = [B.array(np.float64([rank, 10 - rank, 1])) for _ in range(3)]
-    if "allreduce" in transport.native:
+    if "allreduce" in engine.native:
         for x, op in zip(native, ("sum", "max", "mean"), strict=True):
             d2lmulti.allreduce([x], "native", op=op)
     return {
@@ -186,7 +186,7 @@ def everything() -> dict[str, Any]:
         "dtypes": len(mine),
         "arrived": arrived,
         "native": [B.numpy(x).tolist() for x in native],
-        "told": transport.tell_all(f"rang {rank} é"),
+        "told": engine.allgather_text(f"rang {rank} é"),
         "trained": train_all(n, B.name, list(CASES)),
         "refused": refusal(lambda: d2lmulti.devices(n + 1)),
         "without messages": without_messages(B, group, n),
@@ -202,9 +202,9 @@ def compared(B: Backend, group: Group, n: int, messages: bool) -> tuple[list[str
 
 def without_messages(B: Backend, group: Group, n: int) -> Any:
     """Use the engine as in a group that is too large for its messages."""
-    if "allgather" not in group.transport.native:
+    if "allgather" not in group.engine.native:
         return None
-    group.transport.point_to_point = False
+    group.engine.point_to_point = False
     x = B.array(np.zeros(3))
     refused = refusal(lambda: d2lmulti.allreduce([x], "ring", group))
     return *compared(B, group, n, messages=False), refused

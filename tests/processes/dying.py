@@ -16,7 +16,7 @@ import numpy as np
 from backends.compare import digest
 
 import d2lmulti
-from d2lmulti.comm.engine import start, started, stop
+from d2lmulti.comm.process_group import start, started, stop
 from d2lmulti.models.mlp import make_mlp
 
 SETTINGS: dict[str, Any] = {

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from d2lmulti.backends import get_backend
-from d2lmulti.comm.engine import started
+from d2lmulti.comm.process_group import started
 from d2lmulti.errors import InvalidInput
 from d2lmulti.parallel.buckets import reduce_in_buckets
 

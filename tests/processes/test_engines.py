@@ -15,9 +15,9 @@ from processes.asked import CASES, everything, train_all
 import d2lmulti
 from d2lmulti.backends import get_backend
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.comm.engine import started
-from d2lmulti.comm.launch import Run, launch
-from d2lmulti.comm.processes import ProcessFailed
+from d2lmulti.comm.process_group import started
+from d2lmulti.launch import Run, launch
+from d2lmulti.launch.processes import ProcessFailed
 
 GROUPS = [
     ("torch", "torch", 2),

@@ -12,11 +12,11 @@ import pytest
 
 import d2lmulti
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.comm.engine import started
-from d2lmulti.comm.launch import launch
-from d2lmulti.comm.patience import RankGone
-from d2lmulti.comm.processes import environment
+from d2lmulti.comm.engines.shared_memory.backoff import PeerError
+from d2lmulti.comm.process_group import started
 from d2lmulti.errors import InvalidInput
+from d2lmulti.launch import launch
+from d2lmulti.launch.processes import environment
 from d2lmulti.models.mlp import make_mlp
 from d2lmulti.optimizers import SGD
 from d2lmulti.plans.chunks import even_bounds
@@ -61,7 +61,7 @@ def collectives() -> dict[str, Any]:
     """Run all that Horovod has; called in each process."""
     B, group = d2lmulti.get_backend(), started()
     (rank,), found = group.local_ranks, {}
-    found["texts"] = group.transport.tell_all(f"rank {rank} ä")
+    found["texts"] = group.engine.allgather_text(f"rank {rank} ä")
     for dtype in ("float32", "float64", "int64"):
         for op in ("sum", "max"):
             x = B.array(tensor(rank, dtype))
@@ -84,7 +84,7 @@ def collectives() -> dict[str, Any]:
     for call in (
         lambda: d2lmulti.allreduce([B.zeros((4,), "float32")], "ring"),
         lambda: d2lmulti.alltoall([B.zeros((4,), "float32")]),
-        lambda: group.transport.run_native("alltoall", [B.zeros((4,), "float32")]),
+        lambda: group.engine.run_native("alltoall", [B.zeros((4,), "float32")]),
     ):
         try:
             call()
@@ -94,8 +94,8 @@ def collectives() -> dict[str, Any]:
     found["one call"] = run(group.size, algorithm="native")
     found["buckets"] = run(group.size, algorithm="native", bucket_bytes=300)
     try:  # the last: after an error the group is of no use
-        group.transport.run_native("allreduce", [B.zeros((2 + rank,), "float32")])
-    except RankGone as error:
+        group.engine.run_native("allreduce", [B.zeros((2 + rank,), "float32")])
+    except PeerError as error:
         found["shapes"] = str(error)
     return found
 

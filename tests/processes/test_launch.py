@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import d2lmulti
-from d2lmulti.comm.board import RUNNING, STARTING, Board
-from d2lmulti.comm.engine import start, started
-from d2lmulti.comm.launch import launch
-from d2lmulti.comm.patience import RankGone
-from d2lmulti.comm.processes import ProcessFailed
+from d2lmulti.comm.engines.shared_memory.backoff import PeerError
+from d2lmulti.comm.process_group import start, started
+from d2lmulti.comm.status_table import RUNNING, STARTING, StatusTable
 from d2lmulti.errors import InvalidInput
+from d2lmulti.launch import launch
+from d2lmulti.launch.processes import ProcessFailed
 
 pytestmark = pytest.mark.numpy  # NumPy's processes start in half a second
 
@@ -72,7 +72,7 @@ def test_the_first_failure_is_shown_and_all_are_stopped(tmp_path: Path) -> None:
 def test_the_one_who_left_is_named_though_he_ends_last() -> None:
     def work():
         if started().local_ranks[0] == 0:
-            raise RankGone("left alone")
+            raise PeerError("left alone")
         time.sleep(1)
         raise ZeroDivisionError("the reason")
 
@@ -85,8 +85,8 @@ def test_different_calls_are_an_error_that_names_ranks_and_calls() -> None:
     def work(shapes, algorithm):
         x = d2lmulti.get_backend().zeros(shapes[started().local_ranks[0]], "float32")
         if algorithm == "native":
-            started().transport.begin(f"all-reduce of {x.shape}")
-            started().transport.run_native("allreduce", [x])
+            started().engine.begin(f"all-reduce of {x.shape}")
+            started().engine.run_native("allreduce", [x])
         elif algorithm == "none":
             call = (d2lmulti.reduce, d2lmulti.broadcast)[started().local_ranks[0]]
             call([x], 0)
@@ -99,7 +99,7 @@ def test_different_calls_are_an_error_that_names_ranks_and_calls() -> None:
     with pytest.raises(ProcessFailed) as caught:  # both wait, each in another call
         run(work, 2, [(5,), (5,)], "none")
     for line in (
-        "RankGone: expected every rank to make the same calls",
+        "PeerError: expected every rank to make the same calls",
         "rank 0: at call 1, sum reduce to rank 0 of (5,) float32; waits for rank 1 si",
         "rank 1: at call 1, broadcast from rank 0 of (5,) float32; waits for rank 0 si",
     ):
@@ -154,8 +154,8 @@ def test_a_group_is_started_again(tmp_path: Path) -> None:
 LAUNCHER = """
 import os, subprocess, sys, time
 from pathlib import Path
-from d2lmulti.comm.launch import launch
-from d2lmulti.comm.engine import started
+from d2lmulti.launch import launch
+from d2lmulti.comm.process_group import started
 
 def work(folder):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
@@ -184,13 +184,13 @@ def test_the_whole_tree_ends_with_the_launcher(tmp_path: Path, how: int) -> None
 
 
 def test_nobody_is_told_what_is_not_there(tmp_path: Path) -> None:
-    Board.create(tmp_path / "board", 2)
-    board = Board(tmp_path / "board", 2, 1)
-    assert board.read(0).state == STARTING
-    board.set_state(RUNNING)
-    board.begin("a call " + "long " * 200)
-    board.wait_for(0)
-    assert board.in_words().startswith("rank 0: still starting\nrank 1: at call 1, a c")
+    StatusTable.create(tmp_path / "board", 2)
+    table = StatusTable(tmp_path / "board", 2, 1)
+    assert table.read(0).state == STARTING
+    table.set_state(RUNNING)
+    table.begin("a call " + "long " * 200)
+    table.wait_for(0)
+    assert table.in_words().startswith("rank 0: still starting\nrank 1: at call 1, a c")
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from processes.modules import (
     shard,
 )
 
-from d2lmulti.comm.launch import launch
 from d2lmulti.errors import InvalidInput
+from d2lmulti.launch import launch
 from d2lmulti.parallel.buckets import reduce_in_buckets
 
 PARAMETERS = {name: {2 * i, 2 * i + 1} for i, name in enumerate(NAMES)}

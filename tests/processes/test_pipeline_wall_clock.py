@@ -19,12 +19,12 @@ import pytest
 from d2lmulti.backends import get_backend
 from d2lmulti.cluster.pipeline_record import PipelineRecord
 from d2lmulti.comm.devices import devices
-from d2lmulti.comm.engine import started
-from d2lmulti.comm.launch import launch
+from d2lmulti.comm.process_group import started
+from d2lmulti.launch import launch
 from d2lmulti.models.model import Layer, Model
 from d2lmulti.parallel.pipeline import cut_stages, place_params, train_stages
-from d2lmulti.plans.schedules import SCHEDULES
-from d2lmulti.plans.stage_ranks import stage_ranks
+from d2lmulti.plans.pipeline.schedules import SCHEDULES
+from d2lmulti.plans.pipeline.stage_ranks import stage_ranks
 
 SLOT = float(os.environ.get("D2LMULTI_SLOT", "0"))  # seconds
 RANKS, MICRO, STEPS = 4, 16, 5
@@ -67,7 +67,7 @@ def measure(schedule: str, v: int, slot: float) -> tuple[list[float], list[float
     X, y = B.array(np.ones((MICRO, 3))), B.array(np.zeros(MICRO, np.int64))
     record, begins, ends = PipelineRecord(), [], []
     for _ in range(STEPS + 1):
-        group.transport.tell_all("ready")
+        group.engine.allgather_text("ready")
         begins.append(time.monotonic())
         train_stages(
             X, y, params, places, 1e-9, stages=stages, schedule=schedule,

@@ -10,10 +10,10 @@ from backends.random_schedules import draw, v_with_late_weights
 from backends.test_placements import Result, as_drawn, check_equal, one_device
 
 from d2lmulti.backends import get_backend
-from d2lmulti.comm.launch import launch
 from d2lmulti.errors import InvalidInput, PlanError
-from d2lmulti.plans.instructions import BackwardWeight
-from d2lmulti.plans.stage_ranks import stage_ranks
+from d2lmulti.launch import launch
+from d2lmulti.plans.pipeline.instructions import BackwardWeight
+from d2lmulti.plans.pipeline.stage_ranks import stage_ranks
 
 SEEDS = range(8)
 

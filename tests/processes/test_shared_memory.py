@@ -13,17 +13,17 @@ from backends.compare import digest
 
 import d2lmulti
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.comm.board import Board
-from d2lmulti.comm.channel import CELL, CELLS, Receiving, Sending
-from d2lmulti.comm.engine import started
+from d2lmulti.comm.engines.shared_memory import SharedMemory, connect, view
+from d2lmulti.comm.engines.shared_memory.channel import CELL, CELLS, Receiving, Sending
+from d2lmulti.comm.engines.shared_memory.semaphore import Semaphore
+from d2lmulti.comm.engines.shared_memory.staging import BLOCK
 from d2lmulti.comm.group import local_group
-from d2lmulti.comm.launch import launch
-from d2lmulti.comm.place import Place
 from d2lmulti.comm.private_folder import private_folder, semaphore_name
-from d2lmulti.comm.semaphore import Semaphore
-from d2lmulti.comm.slots import BLOCK
-from d2lmulti.comm.transports.shared_memory import SharedMemory, connect, view
+from d2lmulti.comm.process_group import started
+from d2lmulti.comm.process_info import ProcessInfo
+from d2lmulti.comm.status_table import StatusTable
 from d2lmulti.errors import InvalidInput
+from d2lmulti.launch import launch
 from d2lmulti.plans.allreduce import ALLREDUCE
 from d2lmulti.plans.rounds import make_round
 
@@ -57,8 +57,8 @@ def calls(backend: str) -> list[tuple[str, int, str, str]]:
 
 def reduce_all(group: Any, data: list, algorithm: str, op: str) -> None:
     if algorithm == "native":
-        group.transport.begin("native")
-        group.transport.run_native("allreduce", data, op)
+        group.engine.begin("native")
+        group.engine.run_native("allreduce", data, op)
     else:
         d2lmulti.allreduce(data, algorithm, group, op)
 
@@ -78,7 +78,7 @@ def work(backend: str) -> tuple[list[str], Any]:
     rest = [digest(B.numpy(x)) for x in (whole, part, rows)]
     word = os.environ["D2LMULTI_FOLDER"].rpartition("-")[2]
     named = [file.name for file in Path("/dev/shm").glob(f"sem.*{word}*")]
-    return found, [rest, group.transport.tell_all("é" * rank), named]
+    return found, [rest, group.engine.allgather_text("é" * rank), named]
 
 
 def test_the_same_bits_as_in_one_process(B: Backend) -> None:
@@ -106,11 +106,11 @@ def test_a_round_sends_what_was_there_before_it(B: Backend) -> None:
     length = 3 * CAPACITY // 4
     swap = make_round([0, 1], [1, 0], 0, length, True)
     with private_folder() as folder:
-        Board.create(folder / "board", 2)
+        StatusTable.create(folder / "board", 2)
         one, other = (
             SharedMemory(
-                Place(rank, 2, rank, "shared_memory"),
-                Board(folder / "board", 2, rank),
+                ProcessInfo(rank, 2, rank, "shared_memory"),
+                StatusTable(folder / "board", 2, rank),
                 folder / "meeting 0",
             )
             for rank in range(2)
@@ -137,8 +137,8 @@ def test_tensors_out_of_numpys_reach_are_refused(reference, monkeypatch) -> None
 
 
 def test_another_launcher_has_no_memory_to_share() -> None:
-    with pytest.raises(InvalidInput, match="processes that d2lmulti.comm.launch has"):
-        connect(Place(0, 2, 0, "shared_memory"))
+    with pytest.raises(InvalidInput, match="processes that d2lmulti.launch has"):
+        connect(ProcessInfo(0, 2, 0, "shared_memory"))
 
 
 def test_two_ends_of_a_semaphore_count_and_leave_no_name() -> None:

@@ -19,12 +19,12 @@ from processes.sockets import Listener, listeners, outside
 import d2lmulti
 from d2lmulti.backends import get_backend
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.comm.engine import started
-from d2lmulti.comm.launch import launch
-from d2lmulti.comm.launch_kvstore import launch_kvstore
 from d2lmulti.comm.private_folder import check_private
-from d2lmulti.comm.processes import ProcessFailed
+from d2lmulti.comm.process_group import started
 from d2lmulti.errors import D2LMultiError
+from d2lmulti.launch import launch
+from d2lmulti.launch.mxnet_servers import launch_kvstore
+from d2lmulti.launch.processes import ProcessFailed
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 ENGINES = [
@@ -105,18 +105,18 @@ def work(running: str) -> tuple[list[float], list[str], list[Listener]]:
     """Use all that an engine has; tell who listens meanwhile."""
     group, B = started(), get_backend()
     assert group is not None
-    rank, transport = group.local_ranks[0], group.transport
+    rank, engine = group.local_ranks[0], group.engine
     xs = []
     for _ in range(3):
         xs.append(B.array([1.0 + rank]))
         d2lmulti.allreduce([xs[-1]], "native")
-        if transport.point_to_point:
+        if engine.point_to_point:
             d2lmulti.allreduce([xs[-1]], "ring")
         if not rank:
             Path(running).touch()
             time.sleep(0.1)  # for strangers to come
     found = listeners(os.getppid()) if not rank else []
-    told = transport.tell_all(f"é of {rank}")  # nobody leaves before
+    told = engine.allgather_text(f"é of {rank}")  # nobody leaves before
     return [float(B.numpy(x)[0]) for x in xs], told, found
 
 
@@ -159,7 +159,7 @@ KVSTORE = """
 import os, sys, time
 import numpy as np
 import d2lmulti
-from d2lmulti.comm.transports.mxnet_kvstore import KVStore
+from d2lmulti.comm.engines.mxnet_kvstore import KVStore
 
 B = d2lmulti.get_backend("mxnet")
 store = KVStore([B.array(np.zeros(2, "float32"))], 0.5)

@@ -20,7 +20,7 @@ import pytest
 
 import d2lmulti
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.comm.processes import environment, free_port
+from d2lmulti.launch.processes import environment, free_port
 from d2lmulti.training.checkpoint import load_checkpoint
 
 TRAIN = ["--model", "mlp", "--dtype", "float64", "--epochs", "1", "--checkpoint"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from d2lmulti.training.fashion_mnist import SHA256
+from d2lmulti.data.fashion_mnist import SHA256
 
 TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS = SHA256
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from d2lmulti.data.batches import batch_count, batches
 from d2lmulti.errors import InvalidInput
-from d2lmulti.training.batches import batch_count, batches
 
 
 def numbered(n: int) -> tuple[np.ndarray, np.ndarray]:

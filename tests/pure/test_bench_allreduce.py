@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from d2lmulti.bench_allreduce import _numpy_parts, _same_work, bench_allreduce
+from d2lmulti.bench.allreduce import _numpy_parts, _same_work, bench_allreduce
 from d2lmulti.plans.allreduce import ALLREDUCE
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from d2lmulti.data.datasets import DATASETS, Dataset, load
 from d2lmulti.errors import InvalidInput
-from d2lmulti.training.datasets import DATASETS, Dataset, load
 
 
 def check_arrays(data: Dataset, dtype: str) -> None:

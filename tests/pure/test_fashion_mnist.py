@@ -16,9 +16,9 @@ import pooch
 import pytest
 from pure.idx_files import TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, write_set
 
+from d2lmulti.data import fashion_mnist
+from d2lmulti.data.datasets import load
 from d2lmulti.errors import DataCorrupt, DataUnavailable
-from d2lmulti.training import fashion_mnist
-from d2lmulti.training.datasets import load
 
 MINI = Path(__file__).parents[3] / "shared" / "data" / "fashion-mnist-mini"
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from d2lmulti.errors import InvalidInput
-from d2lmulti.training.files import check_output, write_atomically, write_json
+from d2lmulti.files.atomic import check_output, write_atomically, write_json
 
 
 def fail_midway(file: BinaryIO) -> None:

@@ -39,8 +39,8 @@ from pure.idx_files import idx
 from pure.test_forged_checkpoints import run
 
 from d2lmulti.backends.numpy import numpy as as_array
+from d2lmulti.data.idx import read_idx
 from d2lmulti.errors import DataCorrupt, InvalidInput
-from d2lmulti.training.idx import read_idx
 
 MANY = 700
 SEEDS = range(30 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 1)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from d2lmulti.backends.hidden import hidden, uncollected
-from d2lmulti.training import datasets
+from d2lmulti.data import datasets
 
 
 def test_a_hidden_module_is_back_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pure.idx_files import TEST_IMAGES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, idx
 
+from d2lmulti.data.datasets import load
+from d2lmulti.data.idx import parse_idx
 from d2lmulti.errors import DataCorrupt, DataUnavailable
-from d2lmulti.training.datasets import load
-from d2lmulti.training.idx import parse_idx
 
 
 def with_magic(magic: str) -> Callable[[bytes], bytes]:

@@ -33,7 +33,7 @@ LENGTHS = [0, 1, 2, 13, 64, 1009]  # with fewer elements than ranks, primes
 
 def by_hand(rounds, itemsize):
     counts = {name: Counter() for name in ("sent", "received", "out", "into", "links")}
-    for t in (t for round in rounds for t in round):
+    for t in (t for this_round in rounds for t in this_round):
         size = t.length * itemsize
         counts["sent"][t.source] += size
         counts["received"][t.target] += size
@@ -70,19 +70,19 @@ def test_counts_are_those_of_counting_by_hand(name, ranks, length, itemsize, som
 def test_looking_in_between_does_not_disturb_the_count():
     rounds = list(ring(3, 7))
     l = Ledger()
-    for i, round in enumerate(rounds):
-        l.count_round(round, 4)
+    for i, this_round in enumerate(rounds):
+        l.count_round(this_round, 4)
         assert l.sent == by_hand(rounds[: i + 1], 4)["sent"]
         assert l.links[5, 6] == 0  # a link that is not there
     assert l.links == by_hand(rounds, 4)["links"]
 
 
 def test_a_counted_round_is_left_as_it_was():
-    round = make_round([0, 1], [1, 0], 0, 3, add=False)
+    this_round = make_round([0, 1], [1, 0], 0, 3, add=False)
     l = Ledger()
     for _ in range(3):
-        l.count_round(round, 1)
-    assert round.length.tolist() == [3, 3] and l.links == {(0, 1): 9, (1, 0): 9}
+        l.count_round(this_round, 1)
+    assert this_round.length.tolist() == [3, 3] and l.links == {(0, 1): 9, (1, 0): 9}
 
 
 def test_counts_stay_exact_where_floats_would_round():

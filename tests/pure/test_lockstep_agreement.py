@@ -7,8 +7,8 @@ from d2lmulti.backends import get_backend
 from d2lmulti.comm.agreement import check_same, name_ranks
 from d2lmulti.comm.group import local_group
 from d2lmulti.errors import InvalidInput
-from d2lmulti.parallel.lockstep import run_lockstep
-from d2lmulti.plans.calls import Sum
+from d2lmulti.parallel.cooperative import run_cooperatively
+from d2lmulti.plans.requests import Sum
 
 B = get_backend("numpy")
 
@@ -49,12 +49,12 @@ def sum_of(*shape):
 )
 def test_ranks_that_part_ways_are_named(models, message):
     with pytest.raises(InvalidInput, match=message):
-        run_lockstep(B, models, local_group(len(models)))
+        run_cooperatively(B, models, local_group(len(models)))
 
 
 def test_ranks_that_agree_get_the_sum():
     models = [model(sum_of(2), sum_of(3)) for _ in range(3)]
-    outputs, _ = run_lockstep(B, models, local_group(3), "ring")
+    outputs, _ = run_cooperatively(B, models, local_group(3), "ring")
     assert [B.numpy(total).tolist() for (total,) in outputs] == [[3, 3, 3]] * 3
 
 

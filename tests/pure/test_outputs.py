@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from d2lmulti.errors import InvalidInput, WriteFailed
-from d2lmulti.training.files import check_output, check_outputs
-from d2lmulti.training.locks import held_alone, open_locked
+from d2lmulti.files.atomic import check_output, check_outputs
+from d2lmulti.files.locks import held_alone, open_locked
 
 LEFTOVER = ".run.npz.d2lmulti-0123456789abcdef.tmp"
 
@@ -139,7 +139,7 @@ HOLD = f"""
 import sys
 sys.path[:0] = {sys.path}
 from pathlib import Path
-from d2lmulti.training.locks import held_alone
+from d2lmulti.files.locks import held_alone
 with held_alone(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

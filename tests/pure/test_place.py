@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from d2lmulti.comm.place import (
-    Place,
-    find_place,
+from d2lmulti.comm.process_info import (
+    ProcessInfo,
     launched,
-    meeting_address,
+    process_info,
+    rendezvous_address,
     time_limit,
 )
 from d2lmulti.errors import InvalidInput
@@ -32,23 +32,23 @@ OURS = {"D2LMULTI_RANK": "0", "D2LMULTI_WORLD_SIZE": "2"}
 @pytest.mark.parametrize(
     ("env", "place"),
     [
-        (TORCHRUN, Place(3, 4, 1, "torch", 2)),
-        (PADDLE, Place(1, 2, 1, "paddle", 2)),
-        (HOROVODRUN, Place(5, 6, 1, "horovod", 2)),
-        (OURS, Place(0, 2, 0, "shared_memory", 2)),
-        (OURS | {"D2LMULTI_ENGINE": "torch"}, Place(0, 2, 0, "torch", 2)),
-        (TORCHRUN | PADDLE | OURS, Place(0, 2, 0, "shared_memory", 2)),
+        (TORCHRUN, ProcessInfo(3, 4, 1, "torch", 2)),
+        (PADDLE, ProcessInfo(1, 2, 1, "paddle", 2)),
+        (HOROVODRUN, ProcessInfo(5, 6, 1, "horovod", 2)),
+        (OURS, ProcessInfo(0, 2, 0, "shared_memory", 2)),
+        (OURS | {"D2LMULTI_ENGINE": "torch"}, ProcessInfo(0, 2, 0, "torch", 2)),
+        (TORCHRUN | PADDLE | OURS, ProcessInfo(0, 2, 0, "shared_memory", 2)),
     ],
 )
-def test_a_launcher_is_recognised(env: dict[str, str], place: Place) -> None:
-    assert find_place(env) == place
+def test_a_launcher_is_recognised(env: dict[str, str], place: ProcessInfo) -> None:
+    assert process_info(env) == place
     assert launched(env)
 
 
 def test_outside_a_launch() -> None:
     assert not launched({"RANK": "0"})
     with pytest.raises(InvalidInput, match="a process that a launcher has started"):
-        find_place({"RANK": "0"})
+        process_info({"RANK": "0"})
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_outside_a_launch() -> None:
 )
 def test_a_variable_that_cannot_be_is_named(name: str, value: str, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
-        find_place(TORCHRUN | {name: value})
+        process_info(TORCHRUN | {name: value})
 
 
 @pytest.mark.parametrize("value", ["soon", "nan", "-1", "0", "inf", ""])
@@ -90,7 +90,7 @@ def test_an_address_that_is_missing_is_named(
 ) -> None:
     monkeypatch.setenv("MASTER_ADDR", "localhost")
     monkeypatch.setenv("MASTER_PORT", "1234")
-    assert meeting_address() == ("localhost", 1234)
+    assert rendezvous_address() == ("localhost", 1234)
     monkeypatch.delenv(name) if value is None else monkeypatch.setenv(name, value)
     with pytest.raises(InvalidInput, match=words):
-        meeting_address()
+        rendezvous_address()

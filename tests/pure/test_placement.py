@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from d2lmulti.errors import InvalidInput
-from d2lmulti.plans.placement import PLACEMENTS, place, server_sizes
+from d2lmulti.plans.servers import PLACEMENTS, place, server_sizes
 
 SIZES = st.lists(st.integers(0, 50), min_size=1, max_size=12)
 LENET = [180, 20, 25_000, 50, 102_400, 128, 1_280, 10]

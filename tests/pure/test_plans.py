@@ -19,8 +19,8 @@ from d2lmulti.plans.collectives import (
     reduce,
     reduce_scatter,
 )
+from d2lmulti.plans.proofs import compare, verify
 from d2lmulti.plans.rounds import Round, make_round, together
-from d2lmulti.plans.verify import compare, verify
 
 PER_NODE = {
     f"hierarchical by {k}": partial(hierarchical, per_node=k) for k in (1, 2, 3, 5, 16)
@@ -75,9 +75,9 @@ def test_rounds_are_lazy_and_rows_sorted_and_never_empty(name):
     first = next(ALL[name](1024, 10**9))
     assert len(first) >= 1
     for ranks in (2, 7, 32):
-        for round in ALL[name](ranks, 11):
-            assert len(round) and (round.length > 0).all()
-            assert (np.diff(round.source) >= 0).all()
+        for this_round in ALL[name](ranks, 11):
+            assert len(this_round) and (this_round.length > 0).all()
+            assert (np.diff(this_round.source) >= 0).all()
     assert list(ALL[name](1, 11)) == []
     assert list(ALL[name](5, 0)) == []
 
@@ -116,9 +116,9 @@ def gives_right_numbers(rounds, ranks, length, collective) -> bool:
     places = np.arange(1, total + 1).astype(object)
     data = np.array([places * 1000**rank for rank in range(ranks)])
     whole, start = data.sum(axis=0), data.copy()
-    for round in rounds:
+    for this_round in rounds:
         before = data.copy()
-        for t in round:
+        for t in this_round:
             part = before[t.source, t.source_first : t.source_first + t.length]
             into = data[t.target, t.target_first : t.target_first + t.length]
             into[:] = into + part if t.add else part
@@ -138,8 +138,8 @@ def gives_right_numbers(rounds, ranks, length, collective) -> bool:
     return (data == whole).all()
 
 
-def changed(round: Round, row: int, fault: str, ranks: int) -> Round:
-    columns = {f.name: np.array(getattr(round, f.name)) for f in fields(Round)}
+def changed(this_round: Round, row: int, fault: str, ranks: int) -> Round:
+    columns = {f.name: np.array(getattr(this_round, f.name)) for f in fields(Round)}
     if fault == "dropped":
         columns = {name: np.delete(c, row) for name, c in columns.items()}
     elif fault == "doubled":
@@ -162,7 +162,11 @@ def test_every_planted_fault_is_named_by_round_rank_and_part(name, fault):
     for ranks in (3, 4, 6, 7, 8):
         length = 2 * ranks + 1
         rounds = list(plan(ranks, length))
-        rows = [(i, j) for i, round in enumerate(rounds) for j in range(len(round))]
+        rows = [
+            (i, j)
+            for i, this_round in enumerate(rounds)
+            for j in range(len(this_round))
+        ]
         for pick in rng.permutation(len(rows))[:20]:
             i, j = rows[pick]
             broken = [*rounds]

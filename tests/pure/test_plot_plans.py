@@ -12,10 +12,10 @@ import matplotlib.pyplot as plt
 
 from d2lmulti.plans.allreduce import ALLREDUCE, halving_doubling, ring, star
 from d2lmulti.plans.collectives import allgather
-from d2lmulti.plans.holdings import film
-from d2lmulti.plot_overlap import overlap_timeline
-from d2lmulti.plot_plans import COMPLETE, dark, held_colour, held_text, plan_states
-from d2lmulti.plot_steps import plan_steps
+from d2lmulti.plans.symbolic import snapshots
+from d2lmulti.plot.overlap import overlap_timeline
+from d2lmulti.plot.plans import COMPLETE, dark, held_colour, held_text, plan_states
+from d2lmulti.plot.steps import plan_steps
 
 
 def texts(ax):
@@ -23,7 +23,7 @@ def texts(ax):
 
 
 def test_the_film_of_a_ring_shows_sums_grow_by_one_rank_a_round():
-    edges, frames = film(ring(4, 8), 4, 8)
+    edges, frames = snapshots(ring(4, 8), 4, 8)
     assert edges.tolist() == [0, 2, 4, 6, 8]
     assert len(frames) == 7
     for step in range(4):
@@ -32,7 +32,7 @@ def test_the_film_of_a_ring_shows_sums_grow_by_one_rank_a_round():
 
 
 def test_pieces_with_one_fate_are_one_piece():
-    edges, frames = film(star(3, 12), 3, 12)
+    edges, frames = snapshots(star(3, 12), 3, 12)
     assert edges.tolist() == [0, 12]
     assert [f.shape for f in frames] == [(3, 1, 3)] * 3
 

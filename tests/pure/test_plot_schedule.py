@@ -4,8 +4,8 @@ import matplotlib.pyplot as plt
 import pytest
 
 from d2lmulti.cluster.pipeline_record import Durations, PipelineRecord
-from d2lmulti.plans.instructions import Backward, Forward
-from d2lmulti.plot_schedule import gantt, live_activations
+from d2lmulti.plans.pipeline.instructions import Backward, Forward
+from d2lmulti.plot.pipeline import gantt, live_activations
 
 
 @pytest.fixture

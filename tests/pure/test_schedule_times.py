@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from d2lmulti.cluster.pipeline_record import PipelineRecord
 from d2lmulti.errors import InvalidInput
-from d2lmulti.plans.durations import Durations
-from d2lmulti.plans.instructions import (
+from d2lmulti.plans.pipeline.durations import Durations
+from d2lmulti.plans.pipeline.instructions import (
     Backward,
     BackwardInput,
     BackwardWeight,
@@ -22,9 +22,9 @@ from d2lmulti.plans.instructions import (
     Step,
     Transfer,
 )
-from d2lmulti.plans.schedules import SCHEDULES
-from d2lmulti.plans.turns import turns
-from d2lmulti.plans.verify_schedules import verify_schedule
+from d2lmulti.plans.pipeline.proofs import verify_schedule
+from d2lmulti.plans.pipeline.schedules import SCHEDULES
+from d2lmulti.plans.pipeline.simulate import simulate
 
 
 class Slots:
@@ -38,7 +38,7 @@ class Slots:
         now, live, end, busy, first = [0] * p, [0] * p, {}, 0, {}
         self.peak = [0] * p
         self.spans = [0] * p  # from the first computation to the end of the last
-        for d, i in turns(lists):
+        for d, i in simulate(lists):
             if isinstance(i, (ReceiveActivation, ReceiveGradient)) and messages:
                 now[d] = now[i.device] = max(now[d], now[i.device])
             if isinstance(i, (Transfer, Step)):
@@ -142,7 +142,7 @@ def test_the_order_of_messages_knows_the_durations():
         ):  # fmt: skip
             record = PipelineRecord(equal)
             record.restart(4, 4 * chunks)
-            for d, i in turns(lists):
+            for d, i in simulate(lists):
                 if isinstance(i, (ReceiveActivation, ReceiveGradient)):
                     record.exchange(i.device, d)
                 elif not isinstance(i, (Transfer, Step)):

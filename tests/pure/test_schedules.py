@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from d2lmulti.errors import InvalidInput, PlanError
-from d2lmulti.plans import instructions
-from d2lmulti.plans.instructions import (
+from d2lmulti.plans.pipeline import instructions
+from d2lmulti.plans.pipeline.instructions import (
     Backward,
     BackwardInput,
     BackwardWeight,
@@ -18,11 +18,11 @@ from d2lmulti.plans.instructions import (
     Step,
     Transfer,
 )
-from d2lmulti.plans.schedules import CHUNKS, SCHEDULES
-from d2lmulti.plans.stage_ranks import stage_ranks
-from d2lmulti.plans.transfers import add_transfers
-from d2lmulti.plans.turns import turns
-from d2lmulti.plans.verify_schedules import verify_schedule
+from d2lmulti.plans.pipeline.messages import add_transfers
+from d2lmulti.plans.pipeline.proofs import verify_schedule
+from d2lmulti.plans.pipeline.schedules import CHUNKS, SCHEDULES
+from d2lmulti.plans.pipeline.simulate import simulate
+from d2lmulti.plans.pipeline.stage_ranks import stage_ranks
 
 NAMES = sorted(SCHEDULES)
 
@@ -163,7 +163,7 @@ def test_what_a_buffer_hides_is_found():
         for mine in SCHEDULES["1f1b"](2, 4)
     ]
     lists = eager(computed)
-    assert len(list(turns(lists, rendezvous=False))) == sum(map(len, lists))
+    assert len(list(simulate(lists, rendezvous=False))) == sum(map(len, lists))
     message = (
         r"deadlock.*device 0 at SendActivation\(stage 0, micro-batch 1, to device 1\); "
         r"device 1 at SendGradient\(stage 1, micro-batch 0, to device 0\)"
@@ -197,7 +197,7 @@ def test_a_message_to_nobody_is_named():
     for device in (0, 7):
         lists = [[SendActivation(0, 0, device), Step()], [Step()]]
         with pytest.raises(PlanError, match="message to nobody"):
-            list(turns(lists))
+            list(simulate(lists))
 
 
 def test_a_missing_stage_and_a_stage_too_many_are_named():

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from d2lmulti import train
+from d2lmulti.data.datasets import load, text
+from d2lmulti.data.text import ALPHABET, cut_pieces, decode, encode, read_story
 from d2lmulti.errors import InvalidInput
 from d2lmulti.models.transformer import make_transformer
-from d2lmulti.training.datasets import load, text
-from d2lmulti.training.text import ALPHABET, cut_pieces, decode, encode, read_story
 
 
 def test_the_pieces_put_together_are_the_story() -> None:

@@ -14,10 +14,10 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 
-from d2lmulti import plot_timeline
 from d2lmulti.cluster.timeline import Span, Timeline, span, timeline
 from d2lmulti.errors import InvalidInput
-from d2lmulti.training.files import write_json
+from d2lmulti.files.atomic import write_json
+from d2lmulti.plot import timelines as plot_timeline
 
 
 def ticks():

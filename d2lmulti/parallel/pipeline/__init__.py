@@ -7,7 +7,7 @@ them out on real tensors, and `training` takes a step. Chapter: *model_parallel*
 
 from .costs import layer_seconds
 from .cutting import Stage, cut_stages
-from .placing import StageParams, gather_params, place_params
+from .placing import StageParams, gather_stages, place_params
 from .scheduling import make_lists
 from .training import train_stages
 
@@ -15,7 +15,7 @@ __all__ = [
     "Stage",
     "StageParams",
     "cut_stages",
-    "gather_params",
+    "gather_stages",
     "layer_seconds",
     "make_lists",
     "place_params",

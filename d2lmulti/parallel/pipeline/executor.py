@@ -22,7 +22,7 @@ from ...comm.group import Group
 from ...comm.point_to_point import copy_between, receive, send
 from ...errors import PlanError
 from ...models.model import explained, losses_of
-from ...plans.instructions import (
+from ...plans.pipeline.instructions import (
     AnyInstruction,
     Backward,
     BackwardInput,
@@ -32,10 +32,10 @@ from ...plans.instructions import (
     Lists,
     ReceiveActivation,
     ReceiveGradient,
+    StageTransfer,
     Step,
-    Transfer,
 )
-from ...plans.turns import turns
+from ...plans.pipeline.simulate import simulate
 from .cutting import Stage
 
 
@@ -119,7 +119,7 @@ class Executor:
             ReceiveActivation: self._receive,
             ReceiveGradient: self._receive,
         }
-        for device, instruction in turns(lists):
+        for device, instruction in simulate(lists):
             receives = isinstance(instruction, (ReceiveActivation, ReceiveGradient))
             if isinstance(instruction, Step):
                 step(device)
@@ -153,7 +153,7 @@ class Executor:
 
     def _note_elsewhere(self, device: int, i: AnyInstruction) -> None:
         """Note when another process computes: the modelled clock is everyone's."""
-        if isinstance(i, (Step, Transfer)):
+        if isinstance(i, (Step, StageTransfer)):
             return
         forward, ready = isinstance(i, Forward), 0.0
         kind = "activation" if forward else "gradient"

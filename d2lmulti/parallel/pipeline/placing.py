@@ -63,7 +63,7 @@ def place_params(
     return placed
 
 
-def gather_params(
+def gather_stages(
     stage_params: Sequence[Sequence[Tensor]],
     device: AnyDevice = "cpu",
     group: Group | None = None,
@@ -80,18 +80,18 @@ def gather_params(
         group = current_group.get()
     else:
         check_kind("group", group, Group, "a group of ranks")
-    if group is None or not group.spread:
+    if group is None or not group.is_distributed:
         return [backend_of(p).copy_to(p, device) for mine in stage_params for p in mine]
     B = backend_of(stage_params[0][0])
     ranks = ranks_of(stage_params, len(stage_params) * group.size, group)
     forms = [[[list(p.shape), B.dtype_of(p)] for p in mine] for mine in stage_params]
-    everyones = [
-        json.loads(text) for text in group.transport.tell_all(json.dumps(forms))
+    allgather_values = [
+        json.loads(text) for text in group.engine.allgather_text(json.dumps(forms))
     ]
     gathered: list[Tensor] = []
     for stage, owner in enumerate(ranks):
         turn = ranks[:stage].count(owner)
-        for i, (shape, dtype) in enumerate(everyones[owner][turn]):
+        for i, (shape, dtype) in enumerate(allgather_values[owner][turn]):
             whole = B.zeros(shape, dtype, device)
             if owner in group.local_ranks:
                 mine = local_stages(ranks, group).index(stage)

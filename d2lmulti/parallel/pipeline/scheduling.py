@@ -8,11 +8,11 @@ from functools import lru_cache
 from ...checks import check_choice, check_list
 from ...comm.group import Group
 from ...errors import PlanError
-from ...plans.durations import Durations
-from ...plans.instructions import AnyInstruction, Lists
-from ...plans.schedules import SCHEDULES, Schedule
-from ...plans.stage_ranks import stage_ranks
-from ...plans.verify_schedules import verify_schedule
+from ...plans.pipeline.durations import Durations
+from ...plans.pipeline.instructions import AnyInstruction, Lists
+from ...plans.pipeline.proofs import verify_schedule
+from ...plans.pipeline.schedules import SCHEDULES, Schedule
+from ...plans.pipeline.stage_ranks import stage_ranks
 from .placing import check_shares
 
 _RECOMPUTED = Durations(backward=3, backward_input=2)  # each has a forward pass in it

@@ -22,8 +22,8 @@ from ...comm.split import check_batch
 from ...errors import InvalidInput
 from ...optimizers import Optimizer, check_optimizer, check_states
 from ...plans.chunks import even_bounds
-from ...plans.instructions import Lists
-from ...plans.schedules import Schedule
+from ...plans.pipeline.instructions import Lists
+from ...plans.pipeline.schedules import Schedule
 from .cutting import Stage
 from .executor import Batch, Executor
 from .placing import check_stages, local_stages, ranks_of

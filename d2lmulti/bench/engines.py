@@ -1,0 +1,201 @@
+"""Engines side by side: one worker against two, and all-reduce against the limit.
+
+Two processes, each on a core of its own with one thread, take turns with all candidates
+in one run. Everything is a ratio to the first candidate of its group of rows.
+Chapter: *built_in*.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from ..backends import get_backend
+from ..backends.protocol import Backend, Tensor
+from ..comm.collectives import allreduce
+from ..comm.devices import Device
+from ..comm.group import Group, local_group
+from ..comm.process_group import ENGINES, started
+from ..comm.process_info import process_info
+from ..launch import launch
+from ..models.lenet import LENET
+from ..models.mlp import initial_mlp, mlp
+from ..models.model import Model
+from ..parallel.buckets import DEFAULT_BYTES
+from ..parallel.data import get_params, train_batch
+from ..training.progress import progress
+from .timing import Timing
+
+WORKERS = 2
+KILOBYTES = (4, 64, 1024, 4096, 16384, 65536)
+_ENGINES_OF = {
+    "torch": ("torch", "horovod"),
+    "paddle": ("paddle",),
+    "mxnet": ("shared_memory", "horovod"),
+}
+_CPU = Device("cpu")
+
+Candidate = tuple[Callable[[], object], bool]  # what to run, and whether on rank 0 only
+
+
+def bench_engines(backend: str | None = None, repeats: int = 7) -> dict[str, Timing]:
+    """Time training steps and all-reduces across two processes of this machine.
+
+    Ratios of training are to one worker on one core, those of all-reduce to the first
+    candidate of the same size. Raises `BackendNotInstalled`, `ProcessFailed`.
+    """
+    name = get_backend(backend).name
+    engines = [e for e in _ENGINES_OF[name] if e != "horovod" or find_spec("horovod")]
+    found: dict[str, Timing] = {}
+    with progress(len(engines), " engines", f"{name}, two workers") as bar:
+        for engine in engines:
+            run = launch(measure, WORKERS, repeats, engine=engine, backend=name,
+                         timeout=180)  # fmt: skip
+            for candidate, timing in run.values[0].items():
+                found.setdefault(f"{candidate}", Timing(*timing))
+            bar.update(1)
+    return found
+
+
+def measure(repeats: int) -> dict[str, tuple[float, float]]:
+    """Time everything on the engine of this process; called in each of them."""
+    group, B = started(), get_backend()
+    if group is None:
+        return {}
+    _pin(group.local_ranks[0])
+    groups = {group.engine.name: group}
+    if group.engine.name not in ("shared_memory", "horovod"):
+        beside = import_module(f"{__package__}.comm.transports.shared_memory")
+        both = Group(group.size, group.local_ranks, beside.connect(process_info()))
+        groups["shared_memory"] = both
+    found: dict[str, tuple[float, float]] = {}
+    for model, batch, steps in ((LENET, 256, 3), (DEEP, 2048, 1)):
+        found |= _take_turns(_training(B, groups, model, batch, steps), group, repeats)
+    for kilobytes in KILOBYTES:
+        found |= _take_turns(_summing(B, groups, kilobytes), group, repeats)
+    return found
+
+
+def _training(
+    B: Backend, groups: dict[str, Group], model: Model, batch: int, steps: int
+) -> dict[str, Candidate]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(batch, 1, 28, 28)).astype("float32")
+    y = rng.integers(0, 10, batch)
+    start = [B.array(p.astype("float32")) for p in model.initial(rng)]
+    first = next(iter(groups.values()))
+    mine = slice(first.local_ranks[0], None, first.size)
+    part = B.array(X[mine]), B.array(y[mine])
+
+    def ours(group: Group, X: Tensor, y: Tensor, **how: Any) -> Callable[[], None]:
+        params = get_params(start, _CPU)
+
+        def step() -> None:
+            for _ in range(steps):
+                train_batch(X, y, [params], [_CPU], 1e-4, model=model, group=group,
+                            n=batch, **how)  # fmt: skip
+            B.synchronize()
+
+        return step
+
+    alone = ours(local_group(1), B.array(X), B.array(y))
+    apart = ours(local_group(1), *part)
+    candidates: dict[str, Candidate] = {
+        f"{model.name}, one worker": (alone, True),
+        f"{model.name}, two that do not talk": (apart, False),  # the machine's limit
+    }
+    for name, group in groups.items():
+        how = {"algorithm": "native", "bucket_bytes": DEFAULT_BYTES}
+        run = ours(group, *part, **how)
+        candidates[f"{model.name}, two, {name}"] = run, False
+    module = import_module(
+        f"{__package__}.comm.transports.{ENGINES[next(iter(groups))]}"
+    )
+    if hasattr(module, "peer_step"):
+        peer = module.peer_step(partial(model.forward, B), start, *part, 1e-4, batch)
+
+        def theirs() -> None:
+            for _ in range(steps):
+                peer()
+            B.synchronize()
+
+        candidates[f"{model.name}, two, its own"] = theirs, False
+    return candidates
+
+
+def _summing(
+    B: Backend, groups: dict[str, Group], kilobytes: int
+) -> dict[str, Candidate]:
+    x = B.array(np.zeros(kilobytes * 256, "float32"))
+    host, times = np.zeros(kilobytes * 256, "float32"), max(1, 256 // kilobytes)
+    copy = host.copy()
+
+    def repeat(run: Callable[[], object]) -> Callable[[], None]:
+        def runs() -> None:
+            for _ in range(times):
+                run()
+            B.synchronize()
+
+        return runs
+
+    found: dict[str, Candidate] = {}
+    for name, group in groups.items():
+        label = f"all-reduce {kilobytes} KB, {name}"
+        own = repeat(partial(allreduce, [x], "native", group))
+        found[f"{label}, native"] = own, False
+        if group.engine.point_to_point:
+            ring = repeat(partial(allreduce, [x], "ring", group))
+            found[f"{label}, our ring"] = ring, False
+    limit = repeat(partial(np.copyto, copy, host))
+    found[f"all-reduce {kilobytes} KB, memory copy"] = limit, False
+    return found
+
+
+def _take_turns(
+    candidates: dict[str, Candidate], group: Group, repeats: int
+) -> dict[str, tuple[float, float]]:
+    """Time the candidates in turn; both ranks begin each at the same time."""
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    B = get_backend()
+    meet = B.array(np.zeros(1, "float32"))
+    for turn in range(repeats + 1):
+        for name, (run, alone) in candidates.items():
+            allreduce([meet], "native", group)
+            began = time.perf_counter()
+            if group.leader or not alone:
+                run()
+            if turn:  # the first is a warm-up
+                seconds[name].append(time.perf_counter() - began)
+    base = next(iter(seconds.values()))
+    return {
+        name: (median(t), median(a / b for a, b in zip(t, base, strict=True)))
+        for name, t in seconds.items()
+    }
+
+
+def _pin(rank: int) -> None:
+    """Keep all threads of this process on one core, where the system can do that."""
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(thread), {cores[rank % len(cores)]})
+
+
+def _forward(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
+    first, middle, last = params[:2], params[2:4], params[4:]
+    return mlp(B, [*first, *list(middle) * 32, *last], B.avg_pool2d(X, 4))
+
+
+# One matrix, used 32 times: 2.1 million multiplications an example, forwards alone, and
+# 81,000 numbers to send. Bound by computing.
+_WIDTHS = (49, 256, 256, 10)
+DEEP = Model("deep", partial(initial_mlp, widths=_WIDTHS), _forward, _forward)

@@ -1,0 +1,203 @@
+"""The command line: `python -m d2lmulti doctor | train | bench`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from .. import interrupt
+from ..backends import backend_name, backend_names, framework_names, get_backend
+from ..checks import MOST_RANKS, check_count, check_number
+from ..cluster.timeline import Timeline, timeline
+from ..comm import process_group as engine
+from ..comm.devices import devices
+from ..comm.group import local_group
+from ..comm.process_info import launched, process_info
+from ..errors import BackendNotInstalled, D2LMultiError, InvalidInput, WriteFailed
+from ..files.atomic import check_outputs, write_json
+from ..training.history import History
+from ..training.loop import train
+from ..training.metrics import leader_does
+from . import console
+from .console import say
+from .options import BENCHMARKS, make_parser
+
+MOST_REPEATS = 10**6  # more is a slip of the finger
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Return 0 (good), 1 (a backend is missing), 2 (bad input), 130 (ended by Ctrl-C) or
+    141 (nobody reads any more, as after `| head -1`).
+    """
+    commands = {"doctor": _doctor, "train": _train, "bench": _bench}
+    with interrupt.raised():
+        try:
+            with console.streams():
+                arguments = make_parser().parse_args(argv)
+                return commands[arguments.command](arguments)
+        except D2LMultiError as error:
+            console.complain(f"{_who()}error: {error}")
+            return 2
+        except BrokenPipeError:
+            return 141
+        except KeyboardInterrupt:
+            console.complain(f"{_who()}interrupted")
+            return 130
+
+
+def _who() -> str:
+    try:
+        return f"rank {process_info().rank}: " if launched() else ""
+    except InvalidInput:  # which is the error that is to be printed
+        return ""
+
+
+def _doctor(_: argparse.Namespace) -> int:
+    say(f"Python {platform.python_version()} on {platform.platform(terse=True)}")
+    for name in backend_names():
+        try:
+            B = get_backend(name)
+        except BackendNotInstalled as error:
+            say(f"{name:7} missing  {error}")
+            continue
+        version = sys.modules[name].__version__
+        two = ", ".join(map(str, devices(2, name)))
+        say(
+            f"{name:7} {version:11} GPUs: {B.gpu_count()}; devices(2) gives {two}"
+            f"{' (simulated)' if B.gpu_count() < 2 else ''}"
+        )
+    asked = os.environ.get("D2LMULTI_BACKEND")
+    because = "from D2LMULTI_BACKEND" if asked else "D2LMULTI_BACKEND is not set"
+    say(f"default backend: {backend_name()} ({because})")
+    try:
+        get_backend()
+    except BackendNotInstalled:
+        say(
+            "It is missing: install it, or begin without a framework:\n"
+            "python -m d2lmulti train --backend numpy"
+        )
+        return 1
+    return 0
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    if launched():  # a first message, before any tensor, goes by the default backend
+        os.environ["D2LMULTI_BACKEND"] = arguments.backend
+    # Started by torchrun, paddle.distributed.launch, ...: one process is one device.
+    group = engine.start() if launched() and not engine.started() else engine.started()
+    if arguments.devices is None:
+        arguments.devices = group.size if group else 2
+    names = ("json", "plot", "timeline", "checkpoint")
+    outputs = {f"--{name}": getattr(arguments, name) for name in names}
+    leader_does(group or local_group(1), lambda: check_outputs(outputs))
+    with timeline() if arguments.timeline else nullcontext() as recorded:
+        history = _run(arguments)
+    if group and not group.leader:
+        return 0
+    failed = _write_results(arguments, history, recorded)
+    seconds = sum(epoch.seconds for epoch in history.epochs) / len(history.epochs)
+    say(
+        f"test accuracy {history.accuracies[-1]:.4f}, loss {history.losses[-1]:.4f}, "
+        f"{seconds:.2f} s an epoch, {history.bytes_moved / 1e6:.1f} MB moved, "
+        f"{history.settings['backend']} on {', '.join(history.devices)}"
+    )
+    if failed:
+        raise WriteFailed("; ".join(map(str, failed)))
+    return 0
+
+
+def _write_results(
+    arguments: argparse.Namespace, history: History, recorded: Timeline | None
+) -> list[D2LMultiError]:
+    """Write what was asked for; give the errors, so that the rest is not lost."""
+    failed: list[D2LMultiError] = []
+
+    def attempt(path: Path | None, write: Callable[[Path], None]) -> None:
+        if path is not None:
+            try:
+                write(path)
+            except D2LMultiError as error:
+                failed.append(error)
+
+    def draw(path: Path) -> None:
+        from ..plot.style import (  # matplotlib only where it is needed
+            learning_curve,
+            save,
+        )
+
+        save(learning_curve({arguments.backend: history}), path)
+
+    if recorded:
+        attempt(arguments.timeline, lambda path: write_json(path, recorded.trace()))
+    attempt(arguments.json, lambda path: write_json(path, history.as_json()))
+    attempt(arguments.plot, draw)
+    return failed
+
+
+def _run(arguments: argparse.Namespace) -> History:
+    if (size := arguments.bucket_mb) is not None:
+        check_number("--bucket-mb", size, above=0, most=2**40)
+    return train(
+        arguments.devices,
+        arguments.batch_size,
+        arguments.lr,
+        momentum=arguments.momentum,
+        epochs=arguments.epochs,
+        seed=arguments.seed,
+        dtype=arguments.dtype,
+        dataset=arguments.dataset,
+        model=arguments.model,
+        optimizer=arguments.optimizer,
+        strategy=arguments.strategy,
+        algorithm=arguments.algorithm,
+        bucket_bytes=None if size is None else int(size * 2**20),
+        schedule=arguments.schedule,
+        micro_batches=arguments.micro_batches,
+        stages=arguments.stages,
+        checkpoint=arguments.checkpoint,
+        save_every=arguments.save_every,
+        resume=arguments.resume,
+        backend=arguments.backend,
+    )
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    check_count("repeats", arguments.repeats, most=MOST_REPEATS)
+    check_count("threads", arguments.threads, most=MOST_RANKS)
+    asked = arguments.backend
+    names = framework_names() if asked is None else [backend_name(asked)]
+    # Frameworks read this when they are imported, so it stands before the import.
+    os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
+    from ..bench.allreduce import bench_allreduce
+    from ..bench.engines import bench_engines
+    from ..bench.timing import Timing, bench_devices
+
+    runs: dict[str, Callable[..., dict[str, Timing]]] = {
+        "devices": bench_devices,
+        "allreduce": bench_allreduce,
+        "engines": bench_engines,
+    }
+    run = runs[arguments.what]
+    say(
+        f"{BENCHMARKS[arguments.what]}, {arguments.threads} thread(s), median of "
+        f"{arguments.repeats}, candidates in turn"
+    )
+    say(f"{'backend':8} {'candidate':44} {'ms':>8} {'ratio':>6}")
+    timed = 0
+    for name in names:
+        try:
+            timings = run(name, repeats=arguments.repeats)
+        except BackendNotInstalled as error:
+            say(f"{name:8} missing: {error}")
+            continue
+        timed += 1
+        for candidate, (seconds, ratio) in timings.items():
+            say(f"{name:8} {candidate:44} {seconds * 1e3:8.1f} {ratio:6.3f}")
+    return 0 if timed else 1

@@ -1,0 +1,151 @@
+"""The options of the command line. What they may be, the functions themselves say."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..backends import framework_names
+from ..checks import shown
+from ..comm.process_info import launched, process_info
+from ..data.datasets import DATASETS
+from ..models import MODELS
+from ..optimizers import OPTIMIZERS
+from ..plans.allreduce import ALLREDUCE
+from ..plans.pipeline.schedules import SCHEDULES
+from ..training.strategies import STRATEGIES
+from .console import complain, say
+
+BENCHMARKS = {
+    "devices": "LeNet step, whole batch 256",
+    "allreduce": "ring all-reduce of 16 MiB on 4 simulated devices",
+    "engines": "one worker against two processes on two cores, ratios of times",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """One that says so when its help cannot be written."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if file is sys.stderr:
+            complain(message.rstrip("\n"))
+        else:
+            say(message.rstrip("\n"))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of all commands; the one that is chosen is its `command`."""
+    parser = _Parser(
+        prog="python -m d2lmulti", description="Multi-GPU training from scratch."
+    )
+    commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
+    commands.add_parser("doctor", help="what is installed, which devices")
+
+    run = commands.add_parser(
+        "train",
+        help="train, the work split over devices",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    backend = os.environ.get("D2LMULTI_BACKEND") or _usual_backend()
+    run.add_argument("--backend", default=backend, help="torch, mxnet, paddle, numpy")
+    run.add_argument(
+        "--devices",
+        type=_whole,
+        help="how many (2; in a launch, one a process)",
+    )
+    run.add_argument("--model", default="lenet", choices=MODELS, help="network")
+    run.add_argument("--dataset", default="digits", choices=DATASETS, help="data")
+    run.add_argument("--batch-size", type=_whole, default=128, help="the whole batch")
+    run.add_argument("--lr", type=_number, default=0.05, help="learning rate")
+    run.add_argument("--optimizer", default="sgd", choices=OPTIMIZERS)
+    run.add_argument("--momentum", type=_number, help="of sgd (0.9 if not given)")
+    run.add_argument("--epochs", type=_whole, default=10, help="passes over the data")
+    run.add_argument("--seed", type=_whole, default=0, help="of weights and shuffling")
+    dtypes = ("float32", "float64")
+    run.add_argument("--dtype", default="float32", choices=dtypes, help="of weights")
+    run.add_argument(
+        "--strategy",
+        default="data",
+        choices=STRATEGIES,
+        help="what is split: the data, the layers or the model, into stages",
+    )
+    run.add_argument(
+        "--algorithm",
+        choices=[*ALLREDUCE, "auto", "native"],
+        help="of the all-reduce (data, layer; star if not given; native: the engine's)",
+    )
+    run.add_argument(
+        "--bucket-mb", type=_number, help="sum gradients in buckets of this size (data)"
+    )
+    run.add_argument(
+        "--schedule", choices=SCHEDULES, help="of the stages (model; 1f1b if not given)"
+    )
+    run.add_argument(
+        "--micro-batches",
+        type=_whole,
+        help="a batch is cut into (model; 4 if not given)",
+    )
+    run.add_argument(
+        "--stages",
+        type=_whole,
+        help="a multiple of the devices (model; one a device, two under zb_v)",
+    )
+    run.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="FILE.npz",
+        help="save the run after epochs; a file that is there needs --resume",
+    )
+    run.add_argument(
+        "--save-every", type=_whole, metavar="STEPS", help="and within them, this often"
+    )
+    run.add_argument(
+        "--resume", action="store_true", help="go on from the checkpoint if it is there"
+    )
+    results = run.add_argument_group(
+        "results", "Files that are there are replaced; read-only ones are refused."
+    )
+    results.add_argument("--json", type=Path, metavar="FILE", help="write the history")
+    results.add_argument(
+        "--plot", type=Path, metavar="FILE.png", help="draw the history"
+    )
+    results.add_argument(
+        "--timeline",
+        type=Path,
+        metavar="FILE.json",
+        help="write who did what when, to open in Perfetto",
+    )
+
+    bench = commands.add_parser("bench", help="time ours beside the peer or the limit")
+    bench.add_argument("what", choices=BENCHMARKS)
+    bench.add_argument("--backend", help="only this one (default: all frameworks)")
+    bench.add_argument("--repeats", type=_whole, default=15)
+    bench.add_argument("--threads", type=_whole, default=1, help="of each framework")
+    return parser
+
+
+def _usual_backend() -> str:
+    """The engine of a framework's own launcher says which framework is meant."""
+    name = process_info().engine if launched() else "torch"
+    return name if name in framework_names() else "torch"
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number, got {shown(text)}"
+        ) from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected a number, got {shown(text)}"
+        ) from None

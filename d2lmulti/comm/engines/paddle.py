@@ -1,0 +1,300 @@
+"""paddle.distributed as an engine: gloo for CPU tensors, nccl for GPUs.
+
+Paddle's gloo waits in every send until the receiver is there, so a round's messages go
+in turns (see `plans.matching`). It matches sends and receives by counting each rank's
+calls in a group, which two ranks do alike and three do not. So in larger groups every
+two ranks have a group of their own. Chapter: *many_machines*.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Callable, Collection, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import paddle
+import paddle.distributed as dist
+from paddle.base import core
+
+from ...backends import checks
+from ...backends import paddle as B
+from ...backends.protocol import Tensor
+from ...backends.sizes import element_count
+from ...errors import InvalidInput
+from ...plans.chunks import even_bounds
+from ...plans.ordering import RankMessages, messages_of
+from ...plans.rounds import Round
+from ..monitor import CollectiveMonitor
+from ..process_info import ProcessInfo, rendezvous_address, rendezvous_file
+from . import Combine, check_native, nothing
+from .paddle_store import StoreServer, meet, wait_for_listener
+
+_LOOPBACK = "127.0.0.1:"
+MOST = 8  # ranks with messages over gloo: 28 pairs, made in 0.3 s each
+
+
+def connect(info: ProcessInfo) -> PaddleDistributed:
+    """Join the process group that the launcher's environment describes."""
+    return PaddleDistributed(info)
+
+
+def joined() -> tuple[int, int] | None:
+    """Give rank and size of the process group that the user has made, if there is."""
+    if not dist.is_initialized():
+        return None
+    return dist.get_rank(), dist.get_world_size()
+
+
+class PaddleDistributed:
+    """The transport of one rank; nccl is used where every local rank has a GPU."""
+
+    name = "paddle"
+    native = frozenset({"allreduce", "allgather", "broadcast", "reduce_scatter"})
+    # Its gloo sums float16 wrongly, and of bool it adds the bytes.
+    reducible: Collection[str] = (
+        *("float32", "float64", "bfloat16", "int64", "int32", "int8", "uint8"),
+    )
+
+    def __init__(self, info: ProcessInfo) -> None:
+        self.rank, self.size = info.rank, info.size
+        self._monitor = CollectiveMonitor(info)
+        self._server: StoreServer | None = None
+        self._adopted = dist.is_initialized()  # then it is the user's, who ends it
+        enough = B.gpu_count() >= info.local_size
+        if self._adopted:
+            enough = dist.get_backend().lower() != "gloo"
+        self._device = f"gpu:{info.local_rank}" if enough else "cpu"
+        if not self._adopted:
+            if not {"PADDLE_MASTER", "PADDLE_TRAINER_ENDPOINTS"} & {*os.environ}:
+                rendezvous_address()  # what is missing is named before anybody waits
+            with self._monitor.waiting():
+                self._join(info)
+        if self._device != "cpu":
+            self.reducible = (*self.reducible, "float16")  # nccl's sums are right
+        self.point_to_point = self._device != "cpu" or info.size <= MOST
+        self._pairs: dict[int, Any] = {}  # peer -> the group of it and this rank
+        if self._device == "cpu" and 2 < info.size <= MOST:
+            self._make_pairs()
+
+    def begin(self, call: str) -> None:
+        """Note that this rank makes its next call."""
+        self._monitor.begin(call)
+
+    def exchange(
+        self, data: Sequence[Any], this_round: Round, combine: Combine = "sum"
+    ) -> None:
+        """Carry out this rank's share of a round, in place."""
+        if not self.point_to_point:
+            raise InvalidInput(
+                "expected algorithm='native' on the engine paddle, got a plan of "
+                f"messages in a group of {self.size}; over gloo it has messages among "
+                f"at most {MOST} ranks. Plans, layer and model parallelism run on the "
+                "engine shared_memory"
+            )
+        x, share = data[0].detach(), messages_of(this_round, self.rank)
+        if not share.peers:
+            return
+        checks.contiguous(x.is_contiguous())
+        with self._monitor.waiting(*share.peers), paddle.no_grad():
+            if B.device_of(x) == self._device:
+                self._take_turns(x, share, combine)
+            else:  # the engine sends from there only
+                moved = B.copy_to(x, self._device)
+                self._take_turns(moved, share, combine)
+                B.write_(x, 0, moved.size, moved)
+
+    def run_native(
+        self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
+    ) -> Any:
+        """Run a collective of the engine; the last two return new tensors."""
+        (x,) = data
+        if what == "allgather":
+            return [self._join_rows(x)]
+        if what == "reduce_scatter":
+            whole = B.copy_to(x, B.device_of(x))
+            self.start_native("allreduce", [whole], op)()
+            part = even_bounds(whole.size, self.size)[self.rank]
+            return [B.copy_to(B.read(whole, *part), B.device_of(x))]
+        return self.start_native(what, data, op, root)()
+
+    def start_native(
+        self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
+    ) -> Callable[[], None]:
+        """Begin an all-reduce or a broadcast; the function that comes back ends it."""
+        check_native(self.name, ("allreduce", "broadcast"), what)
+        x = data[0].detach()
+        checks.contiguous(x.is_contiguous())
+        if not element_count(x):  # gloo fails on those
+            return nothing
+        y = x if B.device_of(x) == self._device else B.copy_to(x, self._device)
+        y = y if what == "allreduce" else _known(y)
+        with self._monitor.waiting():
+            if what == "allreduce":
+                how = dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM
+                work = dist.all_reduce(y, how, sync_op=False)
+            else:
+                work = dist.broadcast(y, root, sync_op=False)
+
+        def end() -> None:
+            with self._monitor.waiting():
+                work.wait()
+            if not y._is_shared_buffer_with(x):
+                B.write_(x, 0, x.size, y.view(x.dtype))
+
+        return end
+
+    def allgather_text(self, text: str) -> list[str]:
+        """Give every rank's short text to every rank, in rank order."""
+        self.begin("allgather_text")
+        mine = np.frombuffer(text.encode(), np.uint8)
+        sizes = self._gather(np.array([len(mine)]))
+        padded = np.zeros(max(1, *(int(size[0]) for size in sizes)), np.uint8)
+        padded[: len(mine)] = mine
+        texts = zip(self._gather(padded), sizes, strict=True)
+        return [found[: int(size[0])].tobytes().decode() for found, size in texts]
+
+    def close(self) -> None:
+        """Leave the process group, unless it is the user's own."""
+        if self._adopted:
+            for group in self._pairs.values():
+                dist.destroy_process_group(group)
+            return
+        dist.destroy_process_group()
+        if self._server:
+            self._server.close()
+
+    def _join(self, info: ProcessInfo) -> None:
+        _complete_environment(info, gloo=self._device == "cpu")
+        usual = core.create_or_get_global_tcp_store
+        if file := rendezvous_file():
+            seconds = max(1, int(self._monitor.timeout))
+            self._server, port = meet(file, info.rank, seconds)
+            store = core.TCPStore(_LOOPBACK[:-1], port, False, info.size, seconds)
+            core.create_or_get_global_tcp_store = lambda: store
+        elif info.rank and os.environ.get("PADDLE_MASTER", "").startswith(_LOOPBACK):
+            wait_for_listener(int(os.environ["PADDLE_MASTER"].rpartition(":")[2]))
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):
+                dist.init_parallel_env()  # writes which flags differ from defaults
+        finally:
+            core.create_or_get_global_tcp_store = usual
+
+    def _make_pairs(self) -> None:
+        for pair in combinations(range(self.size), 2):
+            with self._monitor.waiting():
+                group = dist.new_group(list(pair), "gloo")
+                dist.barrier()  # two that come about at once find each other's ports
+            if self.rank in pair:
+                self._pairs[sum(pair) - self.rank] = group
+
+    def _gather(self, values: np.ndarray) -> list[np.ndarray]:
+        found: list[Tensor] = []
+        if not values.size:
+            return [values] * self.size
+        with self._monitor.waiting():
+            dist.all_gather(found, B.array(values, self._device))
+        return [B.numpy(x) for x in found]
+
+    def _join_rows(self, x: Tensor) -> Tensor:
+        """Pad all to the most rows that a rank has, gather, and cut the padding off."""
+        rows = [int(count[0]) for count in self._gather(np.array([len(x)]))]
+        dtype, row = B.dtype_of(x), tuple(x.shape[1:])
+        whole = B.zeros((sum(rows), *row), dtype, B.device_of(x))
+        if element_count(whole):
+            size = element_count(whole) // sum(rows)
+            padded = B.zeros((max(rows) * size,), dtype, self._device)
+            B.write_(padded, 0, element_count(x), x)
+            parts: list[Tensor] = []
+            with self._monitor.waiting():
+                dist.all_gather(parts, _known(padded))
+            for i, (part, count) in enumerate(zip(parts, rows, strict=True)):
+                first, length = sum(rows[:i]) * size, count * size
+                B.write_(whole, first, first + length, part.view(dtype)[:length])
+        return whole
+
+    def _take_turns(self, x: Tensor, share: RankMessages, combine: Combine) -> None:
+        """Send and receive in the order of the turns, then add in that of the rows."""
+        kept = {m: B.copy_to(B.read(x, m.first, m.last), self._device)
+                for m in share.sends if m.clashes}  # fmt: skip
+        aside = {}
+        for m in sorted((*share.sends, *share.receives), key=lambda m: m.turn):
+            if m in share.sends:
+                part = kept.get(m)
+                part = B.read(x, m.first, m.last) if part is None else part
+                dist.send(_known(part), m.peer, self._pairs.get(m.peer))
+                continue
+            part = _known(B.read(x, m.first, m.last))
+            if m.add or m.clashes or not part._is_shared_buffer_with(x):
+                part = aside[m] = paddle.empty_like(part)
+            dist.recv(part, m.peer, self._pairs.get(m.peer))
+        for m in sorted(aside):  # additions in the order of their sources
+            part = aside[m].view(x.dtype)
+            if m.add and combine == "max":
+                B.maximum_(x, m.first, m.last, part)
+            else:
+                B.write_(x, m.first, m.last, part, add=m.add)
+
+
+def _known(x: Tensor) -> Tensor:
+    """Give `x`, or the bytes of a copy: gloo ends the process for some dtypes."""
+    if B.dtype_of(x) not in ("int16", "complex64", "complex128"):
+        return x
+    # A copy, because bytes of a part may end up at another place than the part.
+    return B.copy_to(B.read(x, 0, element_count(x)), B.device_of(x)).view("uint8")
+
+
+def _complete_environment(info: ProcessInfo, gloo: bool) -> None:
+    """Say in Paddle's words what another launcher said in its own."""
+    words = {
+        "PADDLE_TRAINER_ID": str(info.rank),
+        "PADDLE_TRAINERS_NUM": str(info.size),
+        "PADDLE_CURRENT_ENDPOINT": f"127.0.0.1:{info.rank}",  # only has to be there
+    }
+    if "MASTER_ADDR" in os.environ:
+        address = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+        words["PADDLE_MASTER"] = ":".join(address)
+    if gloo:
+        words["PADDLE_DISTRI_BACKEND"] = "gloo"
+    else:
+        words["FLAGS_selected_gpus"] = str(info.local_rank)
+    for name, value in words.items():
+        os.environ.setdefault(name, value)
+
+
+def peer_step(
+    forward: Callable[..., Any], params: Sequence[Tensor], X: Tensor, y: Tensor,
+    lr: float, n: int,
+) -> Callable[[], None]:  # fmt: skip
+    """Make a step of Paddle's own DataParallel and SGD on this rank's part."""
+
+    class Net(paddle.nn.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = paddle.nn.ParameterList(
+                [
+                    paddle.create_parameter(
+                        p.shape, B.dtype_of(p),
+                        default_initializer=paddle.nn.initializer.Assign(B.numpy(p)),
+                    )
+                    for p in params
+                ]
+            )  # fmt: skip
+
+        def forward(self, X: Tensor) -> Tensor:
+            return forward(list(self.weights), X)
+
+    with contextlib.redirect_stderr(io.StringIO()):
+        net = paddle.DataParallel(Net())
+    optimizer = paddle.optimizer.SGD(lr, parameters=net.parameters())
+    scale = dist.get_world_size() / n  # DataParallel takes the mean over the ranks
+
+    def step() -> None:
+        optimizer.clear_grad()
+        (B.cross_entropy(net(X), y).sum() * scale).backward()
+        optimizer.step()
+
+    return step

@@ -1,0 +1,291 @@
+"""torch.distributed as an engine: gloo for CPU tensors, nccl for GPUs.
+
+Sends and receives of a round are all under way at once. What is to be written arrives
+straight in its place; what is to be added arrives in segments, each of which is added
+while the next one comes. Chapter: *many_machines*.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ...backends import checks
+from ...backends.dtypes import DTYPES
+from ...backends.protocol import Tensor
+from ...plans.ordering import Message, RankMessages, messages_of
+from ...plans.rounds import Round
+from ..monitor import CollectiveMonitor
+from ..process_info import (
+    ProcessInfo,
+    launched_here,
+    rendezvous_address,
+    rendezvous_file,
+)
+from . import Combine, check_native
+
+SEGMENT = 2**22  # bytes that are received and added at a time
+GREETING = timedelta(seconds=20)
+AHEAD = 2  # segments that may arrive before they are added
+
+
+def connect(info: ProcessInfo) -> TorchDistributed:
+    """Join the process group that the launcher's environment describes."""
+    return TorchDistributed(info)
+
+
+def joined() -> tuple[int, int] | None:
+    """Give rank and size of the process group that the user has made, if there is."""
+    if not dist.is_initialized():
+        return None
+    return dist.get_rank(), dist.get_world_size()
+
+
+class TorchDistributed:
+    """The transport of one rank; nccl is used where every local rank has a GPU."""
+
+    name = "torch"
+    point_to_point = True
+    native = frozenset({"allreduce", "broadcast"})
+    reducible: Collection[str] = tuple(
+        name
+        for name in DTYPES
+        if name not in ("int16", "bool")  # of bool, gloo adds the bytes
+    )
+
+    def __init__(self, info: ProcessInfo) -> None:
+        self.rank, self.size = info.rank, info.size
+        self._monitor = CollectiveMonitor(info)
+        self._adopted = dist.is_initialized()  # then it is the user's, who ends it
+        self.nccl = (
+            dist.is_nccl_available() and torch.cuda.device_count() >= info.local_size
+        )
+        if not self._adopted:
+            if not launched_here():
+                rendezvous_address()  # what is missing is named before anybody waits
+            with self._monitor.waiting():
+                self._join(info)
+        engines = dist.get_backend_config()  # such as cpu:gloo,cuda:nccl
+        self.nccl = "nccl" in engines
+        self._device = "cpu" if "cpu:" in engines else "cuda"
+        self._scratch: dict[tuple[torch.dtype, int], list[Tensor]] = {}
+
+    def _join(self, info: ProcessInfo) -> None:
+        if self.nccl:
+            torch.cuda.set_device(info.local_rank)
+        timeout = timedelta(seconds=self._monitor.timeout)
+        if (
+            file := rendezvous_file()
+        ):  # on one machine: no port, where strangers connect
+            store = dist.FileStore(str(file), info.size)
+        else:
+            meet = dist.rendezvous("env://", info.rank, info.size, timeout=timeout)
+            store, *_ = next(iter(meet))
+            # torchrun keeps its store when it starts a group again, and in it the
+            # addresses of the group that died.
+            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+            store = dist.PrefixStore(f"attempt {attempt}", store)
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if self.nccl else "gloo",
+            rank=info.rank,
+            world_size=info.size,
+            timeout=timeout,
+            store=store,
+        )
+        if file:
+            self._greet(file)
+
+    def _greet(self, file: Path) -> None:
+        """Exchange a word that only this launch knows with every other rank.
+
+        Gloo takes any connection for that of a rank. Here one of a stranger, who came
+        first, is an error instead of a hang. All have just connected, so none is late.
+        """
+        word = np.frombuffer(file.with_name("word").read_bytes(), np.uint8)
+        mine = torch.tensor(word)
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        heard = {rank: torch.empty_like(mine) for rank in others}
+        work = [dist.irecv(theirs, rank) for rank, theirs in heard.items()]
+        work += [dist.isend(mine, rank) for rank in others]
+        for one in work:
+            one.wait(GREETING)
+        for rank, theirs in heard.items():
+            if not torch.equal(mine, theirs):
+                raise RuntimeError(f"a stranger has connected as rank {rank}")
+
+    def begin(self, call: str) -> None:
+        """Note that this rank makes its next call."""
+        self._monitor.begin(call)
+
+    def exchange(
+        self, data: Sequence[Any], this_round: Round, combine: Combine = "sum"
+    ) -> None:
+        """Carry out this rank's share of a round, in place."""
+        x, share = data[0].detach(), messages_of(this_round, self.rank)
+        if not share.peers:
+            return
+        checks.contiguous(x.is_contiguous())
+        with self._monitor.waiting(*share.peers), torch.no_grad():
+            if x.is_cuda and self.nccl:
+                self._batch(x.view(-1), share, combine)
+            elif x.is_cuda:  # gloo sends from the CPU only
+                host = x.cpu()
+                self._stream(host.view(-1), share, combine)
+                x.copy_(host)
+            else:
+                self._stream(x.view(-1), share, combine)
+
+    def run_native(
+        self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
+    ) -> None:
+        """Run a collective of the engine, in place."""
+        self.start_native(what, data, op, root)()
+
+    def start_native(
+        self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
+    ) -> Callable[[], None]:
+        """Begin a collective of the engine; the function that comes back ends it."""
+        check_native(self.name, self.native, what)
+        x = data[0].detach()
+        checks.contiguous(x.is_contiguous())
+        if what == "allreduce":
+            how = dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM
+            work = dist.all_reduce(x, how, async_op=True)
+        else:
+            flat = x.view(-1).view(torch.uint8)  # bytes: any dtype will do
+            work = dist.broadcast(flat, root, async_op=True)
+
+        def end() -> None:
+            with self._monitor.waiting():
+                work.wait()
+
+        return end
+
+    def allgather_text(self, text: str) -> list[str]:
+        """Give every rank's short text to every rank, in rank order."""
+        # As bytes: `all_gather_object` would unpickle, and so run, what others send.
+        self.begin("allgather_text")
+        mine = np.frombuffer(text.encode(), np.uint8)
+        sizes = [int(size[0]) for size in self._gather(np.array([len(mine)]))]
+        padded = np.zeros(max(1, *sizes), np.uint8)
+        padded[: len(mine)] = mine
+        texts = zip(self._gather(padded), sizes, strict=True)
+        return [found[:size].tobytes().decode() for found, size in texts]
+
+    def close(self) -> None:
+        """Leave the process group, unless it is the user's own."""
+        if not self._adopted:
+            dist.destroy_process_group()
+
+    def _gather(self, values: np.ndarray) -> list[np.ndarray]:
+        """Give everyone's values, of one shape and dtype."""
+        x = torch.tensor(values, device=self._device)
+        found = [torch.empty_like(x) for _ in range(self.size)]
+        with self._monitor.waiting():
+            dist.all_gather(found, x)
+        return [y.cpu().numpy() for y in found]
+
+    def _stream(self, x: Tensor, share: RankMessages, combine: Combine) -> None:
+        """All messages at once; sums in segments, so both ends cut them alike."""
+        length = SEGMENT // x.element_size()
+        leaving = [
+            x[m.first : m.last].clone() if m.clashes else x[m.first : m.last]
+            for m in share.sends  # before anything can arrive in their place
+        ]
+        work = []
+        for m in share.receives:  # straight into its place
+            if not m.add and not m.clashes:
+                work.append(dist.irecv(x[m.first : m.last], m.peer, tag=m.row))
+        for m, part in zip(share.sends, leaving, strict=True):
+            for piece in part.split(length) if m.add else (part,):
+                work.append(dist.isend(piece, m.peer, tag=m.row))
+        for m in share.receives:
+            part = x[m.first : m.last]
+            if m.add:
+                self._add(part.split(length), m, combine)
+            elif m.clashes:
+                arrived = torch.empty_like(part)
+                dist.irecv(arrived, m.peer, tag=m.row).wait()
+                part.copy_(arrived)
+        for w in work:
+            w.wait()
+
+    def _add(self, parts: Sequence[Tensor], m: Message, combine: Combine) -> None:
+        """Receive a few segments ahead, and add each while the next ones arrive."""
+        key = parts[0].dtype, len(parts[0])
+        if key not in self._scratch:
+            self._scratch = {key: [torch.empty_like(parts[0]) for _ in range(AHEAD)]}
+        arriving: list[tuple[Tensor, Any]] = []
+        for i in range(len(parts) + AHEAD):
+            if i >= AHEAD:
+                segment, work = arriving[i - AHEAD]
+                work.wait()
+                _combine_(parts[i - AHEAD], segment, combine)
+            if i < len(parts):
+                segment = self._scratch[key][i % AHEAD][: len(parts[i])]
+                arriving.append((segment, dist.irecv(segment, m.peer, tag=m.row)))
+
+    def _batch(self, x: Tensor, share: RankMessages, combine: Combine) -> None:
+        """All messages as one group of calls, in the order of the rows, as nccl needs.
+
+        The GPU carries them out later, in the order in which they are called here.
+        """
+        calls, arrived = [], {}
+        for m in sorted((*share.sends, *share.receives)):
+            part = x[m.first : m.last]
+            if m in share.sends:
+                part = part.clone() if m.clashes else part
+                calls.append(dist.P2POp(dist.isend, part.view(torch.uint8), m.peer))
+            else:
+                if m.add or m.clashes:
+                    part = arrived[m] = torch.empty_like(part)
+                calls.append(dist.P2POp(dist.irecv, part.view(torch.uint8), m.peer))
+        for work in dist.batch_isend_irecv(calls):
+            work.wait()
+        for m, part in arrived.items():
+            if m.add:
+                _combine_(x[m.first : m.last], part, combine)
+            else:
+                x[m.first : m.last].copy_(part)
+
+
+def _combine_(x: Tensor, y: Tensor, combine: Combine) -> None:
+    if combine == "max":
+        torch.maximum(x, y, out=x)
+    else:
+        x.add_(y)
+
+
+def peer_step(
+    forward: Callable[..., Any], params: Sequence[Tensor], X: Tensor, y: Tensor,
+    lr: float, n: int,
+) -> Callable[[], None]:  # fmt: skip
+    """Make a step of PyTorch's own DDP and SGD on this rank's part of n examples."""
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            copies = [torch.nn.Parameter(p.detach().clone()) for p in params]
+            self.weights = torch.nn.ParameterList(copies)
+
+        def forward(self, X: Tensor) -> Tensor:
+            return forward(list(self.weights), X)
+
+    net = torch.nn.parallel.DistributedDataParallel(Net())
+    optimizer = torch.optim.SGD(net.parameters(), lr)
+    scale = dist.get_world_size() / n  # DDP takes the mean over the ranks
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(net(X), y, reduction="sum")
+        (loss * scale).backward()
+        optimizer.step()
+
+    return step

@@ -1,0 +1,182 @@
+"""Processes of one machine that pass tensors through shared memory.
+
+Every pair of ranks has a ring in one file that all of them have mapped (see
+`channel.py`). CPU tensors of any backend. Chapter: *many_machines*.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import zlib
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ....backends import backend_of
+from ....backends.dtypes import DTYPES
+from ....backends.memory import COMBINE
+from ....errors import InvalidInput
+from ....plans.rounds import Round
+from ...private_folder import semaphore_name
+from ...process_info import ProcessInfo, rendezvous_file
+from ...status_table import StatusTable
+from .. import Combine, check_native
+from . import staging as slots
+from .backoff import Backoff
+from .channel import SPACE, Channel, OtherMessage, Receiving, Sending
+
+
+def connect(info: ProcessInfo) -> SharedMemory:
+    """Join the group whose board this process was given."""
+    table, file = StatusTable.mine(), rendezvous_file()
+    if table is None or file is None:
+        raise InvalidInput(
+            "expected to share memory with processes that d2lmulti.launch has "
+            "started, got another launcher; choose the engine of that launcher"
+        )
+    return SharedMemory(info, table, file)
+
+
+class SharedMemory:
+    """The transport of one rank; the ranks share the memory of a file."""
+
+    name = "shared_memory"
+    point_to_point = True
+    native = frozenset({"allreduce"})
+    reducible: Collection[str] = DTYPES
+
+    def __init__(self, info: ProcessInfo, table: StatusTable, file: Path) -> None:
+        self.rank, self.size = info.rank, info.size
+        self._table, self._backoff = table, Backoff(table)
+        size, rank = info.size, info.rank
+        rings, posts = np.split(
+            _map(file, size**2 * SPACE + slots.space(size)), [size**2 * SPACE]
+        )
+        name = semaphore_name(file)
+        self._buffers = slots.StagingBuffers(posts, name, rank, size, self._backoff)
+        rings = rings.reshape(size, size, SPACE)
+        self._to = [Channel(rings[rank, r], f"{name}{rank}c{r}") for r in range(size)]
+        self._from = [Channel(rings[r, rank], f"{name}{r}c{rank}") for r in range(size)]
+        self._call, self._code = "", 0
+
+    def begin(self, call: str) -> None:
+        """Note the next call on the board; its code goes with every message."""
+        self._table.begin(call)
+        if call != self._call:
+            self._call, self._code = call, zlib.crc32(call.encode())
+
+    def exchange(
+        self, data: Sequence[Any], this_round: Round, combine: Combine = "sum"
+    ) -> None:
+        """Carry out this rank's share of a round, in place."""
+        memory = view(data[0])
+        sends: dict[int, list[Sending]] = {}
+        mine = [t for t in this_round.transfers if self.rank in (t.source, t.target)]
+        into = [
+            (t.target_first, t.target_first + t.length)
+            for t in mine
+            if t.target == self.rank
+        ]
+        receives: list[tuple[int, Receiving]] = []
+        for t in mine:
+            if t.source == self.rank:
+                first, last = t.source_first, t.source_first + t.length
+                part = memory[first:last]
+                if any(a < last and first < b for a, b in into):
+                    part = part.copy()  # it must leave as it was before the round
+                sending = Sending(self._to[t.target], part, self._code)
+                sends.setdefault(t.target, []).append(sending)
+            if t.target == self.rank:
+                part = memory[t.target_first : t.target_first + t.length]
+                how = COMBINE[combine] if t.add else None
+                receiving = Receiving(self._from[t.source], part, self._code, how)
+                receives.append((t.source, receiving))
+        self._move(sends, receives)
+
+    def run_native(
+        self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
+    ) -> None:
+        """Sum (or take the maximum) in rank order through the slots, in place."""
+        check_native(self.name, self.native, what)
+        self._buffers.allreduce(view(data[0]), COMBINE[op], self._code)
+
+    def allgather_text(self, text: str) -> list[str]:
+        """Give every rank's short text to every rank, in rank order."""
+        texts = []
+        self.begin("allgather_text")
+        for others in range(self.size):
+            message = text.encode() if others == self.rank else b""
+            length = np.array([len(message)])
+            self._broadcast(length, others)
+            body = np.frombuffer(message, np.uint8).copy()
+            if others != self.rank:
+                body = np.zeros(int(length[0]), np.uint8)
+            self._broadcast(body, others)
+            texts.append(body.tobytes().decode())
+        return texts
+
+    def close(self) -> None:
+        """Do nothing: the memory goes with the processes and the folder."""
+
+    def _broadcast(self, values: np.ndarray, root: int) -> None:
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        if self.rank == root:
+            to = self._to
+            self._move({r: [Sending(to[r], values, self._code)] for r in others}, [])
+        else:
+            coming = Receiving(self._from[root], values, self._code, None)
+            self._move({}, [(root, coming)])
+
+    def _move(
+        self, sends: dict[int, list[Sending]], receives: list[tuple[int, Receiving]]
+    ) -> None:
+        """Move all, in any order of targets, but combine in the order of the rows."""
+        queues = {rank: list(reversed(queue)) for rank, queue in sends.items()}
+        receives = list(reversed(receives))
+        backoff = self._backoff
+        while queues or receives:
+            moved = False
+            for rank, queue in list(queues.items()):
+                moved |= queue[-1].step()
+                if queue[-1].done:
+                    queue.pop()
+                    if not queue:
+                        del queues[rank]
+            if receives:
+                source, receiving = receives[-1]
+                try:
+                    moved |= receiving.step()
+                except OtherMessage as error:
+                    raise backoff.deadlock() from error
+                if receiving.done:
+                    receives.pop()
+            if moved:
+                backoff.reset()
+            elif queues or receives:
+                backoff.wait(*{*queues, *(source for source, _ in receives[-1:])})
+        backoff.reset()
+
+
+def _map(path: Path, size: int) -> np.ndarray:
+    """Map a file of `size` bytes, all zeros at first, into this process's memory."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.ftruncate(descriptor, size)  # changes nothing the second time
+        return np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
+    finally:
+        os.close(descriptor)
+
+
+def view(x: Any) -> np.ndarray:
+    """View the memory of a CPU tensor, flat; raise `InvalidInput` for another one."""
+    memory = backend_of(x).memory(x)
+    if memory is None:
+        raise InvalidInput(
+            "expected a tensor that lies row by row in the CPU's memory, got one on "
+            f"{backend_of(x).device_of(x)}, or a strided view; copy it with "
+            "B.copy_to(x, 'cpu'), or choose an engine for GPUs"
+        )
+    return memory

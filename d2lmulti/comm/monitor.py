@@ -1,0 +1,64 @@
+"""Watching an engine that waits out of our sight: errors that say who did what.
+
+Inside an engine's own wait nobody can look at the board. So each rank looks when it
+begins a call: of two ranks whose calls differ, the later one sees it. And when the
+engine fails or gives up, its error comes with what all ranks were doing.
+Chapter: *many_machines*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .agreement import name_ranks
+from .engines.shared_memory.backoff import PeerError
+from .process_info import ProcessInfo, time_limit
+from .status_table import FAILED, StatusTable
+
+
+class CollectiveMonitor:
+    """This rank's view of the others; without a board, only of the engine's errors."""
+
+    def __init__(self, info: ProcessInfo) -> None:
+        self.table = StatusTable.mine()
+        self.timeout = time_limit()
+        self.rank, self.size = info.rank, info.size
+        self._call = "before its first call"
+
+    def begin(self, call: str) -> None:
+        """Note the next call; raise `PeerError` where another rank makes another."""
+        self._call = call
+        if self.table is None:
+            return
+        self.table.begin(call)
+        mine = self.table.read(self.rank)
+        for rank in range(self.size):
+            row = self.table.read(rank)
+            other = row.number == mine.number and row.call != mine.call
+            # One that has finished may have done its part of this call before.
+            gone = row.state == FAILED or (row.ended and row.number < mine.number)
+            if gone or other:
+                raise PeerError(
+                    f"expected every rank to make the same calls, but rank {self.rank} "
+                    f"is in call {mine.number}, {call}, and rank {rank} is "
+                    f"{row.in_words()}"
+                )
+
+    @contextmanager
+    def waiting(self, *ranks: int) -> Iterator[None]:
+        """Note for whom this rank waits; turn the engine's error into ours."""
+        if self.table:
+            self.table.wait_for(*ranks)
+        try:
+            yield
+        except (RuntimeError, ValueError, OSError) as error:
+            doing = f"\n{self.table.in_words()}" if self.table else ""
+            whom = name_ranks(list(ranks)) if ranks else "all ranks"
+            raise PeerError(
+                f"rank {self.rank} expected an answer from {whom} in {self._call}, but "
+                f"its engine gave up: {error}; look for the rank that stopped first"
+                f"{doing}"
+            ) from error
+        if self.table:
+            self.table.wait_for()

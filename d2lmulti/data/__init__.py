@@ -1,0 +1,1 @@
+"""Data sets, and the batches that are cut from them."""

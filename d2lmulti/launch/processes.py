@@ -1,0 +1,207 @@
+"""Processes of a group: started with a fresh Python, watched, ended together.
+
+A framework's threads do not survive a fork, so each process is spawned. Each leads a
+process group of its own, which takes what it started itself along when it is ended. A
+guard ends all when the launcher dies, however that happens. Chapter: *many_machines*.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..comm.guard import Guard
+from ..comm.private_folder import private_folder
+from ..errors import D2LMultiError
+
+_LAST_LINES = 20
+_LOOK_EVERY = 0.5  # seconds
+_LOOKS = 16  # of a debugger's stop (t, not T) nothing is said
+_PR_SET_PDEATHSIG = 1
+
+
+class ProcessFailed(D2LMultiError, RuntimeError):
+    """A process of a launched group ended with an error or did not end in time."""
+
+
+@dataclass
+class Process:
+    """One process and the folder in which its output collects."""
+
+    name: str
+    popen: subprocess.Popen[bytes]
+    folder: Path
+
+    @property
+    def ended(self) -> int | None:
+        """Its exit code, or None as long as it runs; its children end with it."""
+        if self.popen.returncode is None and self.popen.poll() is not None:
+            _kill_tree(self.popen.pid)  # at once: nobody else has this number yet
+        return self.popen.returncode
+
+    def ending(self) -> str:
+        """Say how it has ended, where it should not have."""
+        code = self.ended
+        if not code:
+            return "exit code 0 before its work was done (by os._exit?)"
+        if code < 0 and -code in {*signal.Signals}:
+            killed = " (it was killed)" if -code == signal.SIGKILL else ""
+            return f"{signal.Signals(-code).name}{killed}"
+        return f"exit code {code}"
+
+    @property
+    def output(self) -> str:
+        """What it has printed so far."""
+        return (self.folder / f"{self.name}.out").read_text("utf-8", errors="replace")
+
+    @property
+    def errors(self) -> str:
+        """What it has written to stderr so far."""
+        return (self.folder / f"{self.name}.err").read_text("utf-8", errors="replace")
+
+    def last_words(self) -> str:
+        """Give the last lines of both, indented, for an error message."""
+        lines = [*self.output.splitlines(), *self.errors.splitlines()][-_LAST_LINES:]
+        return "\n".join(f"    {line}" for line in lines) or "    (it printed nothing)"
+
+
+@contextmanager
+def new_processes() -> Iterator[Processes]:
+    """Make a private folder for a group of processes; end all in it, come what may."""
+    with private_folder() as folder:
+        group = Processes(folder)
+        try:
+            yield group
+        finally:
+            group.end()
+
+
+class Processes:
+    """The processes of a launch and their private folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.members: list[Process] = []
+        self._guard = Guard(folder)
+        self._stopped: Counter[str] = Counter()
+        self._next_look = 0.0
+
+    def spawn(
+        self, name: str, command: Sequence[str], env: Mapping[str, str]
+    ) -> Process:
+        """Start a fresh Python with these arguments; its output goes to files.
+
+        The process must call `end_with_launcher()` first of all.
+        """
+        with (
+            open(self.folder / f"{name}.out", "wb") as out,
+            open(self.folder / f"{name}.err", "wb") as err,
+        ):
+            popen = subprocess.Popen(
+                [sys.executable, *command],
+                env={
+                    **env,
+                    "D2LMULTI_FOLDER": str(self.folder),
+                    "D2LMULTI_LAUNCHER": str(os.getpid()),
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,  # Ctrl-C reaches the launcher, which ends all
+            )
+        process = Process(name, popen, self.folder)
+        self.members.append(process)
+        self._guard.watch(popen.pid)
+        return process
+
+    def stopped(self) -> list[Process]:
+        """Give those that a signal has stopped, and that stay so; look now and then.
+
+        Looks are counted, not seconds: whoever suspends the launcher too, and wakes it
+        first, does no harm.
+        """
+        if time.monotonic() > self._next_look:
+            self._next_look = time.monotonic() + _LOOK_EVERY
+            for process in self.members:
+                stopped = process.ended is None and state_of(process.popen.pid) == "T"
+                self._stopped[process.name] += 1
+                if not stopped:
+                    del self._stopped[process.name]
+        return [p for p in self.members if self._stopped[p.name] >= _LOOKS]
+
+    def end(self) -> None:
+        """Kill what still runs, and what those processes started, and wait for it."""
+        for process in self.members:
+            if process.ended is None:
+                _kill_tree(process.popen.pid)
+                process.popen.wait()
+        self._guard.dismiss()
+
+
+def end_with_launcher() -> None:
+    """See to it that this process ends when its launcher dies, even by SIGKILL.
+
+    The guard does that too, and for what this process starts; but a launcher may die
+    before it has told the guard.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(os.environ["D2LMULTI_LAUNCHER"]):  # it is dead already
+        os._exit(1)
+
+
+def environment() -> dict[str, str]:
+    """Give a child's environment: this one, with the modules that are found here."""
+    root = str(Path(__file__).resolve().parent.parent.parent)
+    path = [root, *(os.path.abspath(entry) for entry in sys.path)]
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)),
+        "PYTHONIOENCODING": "utf-8",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    }
+
+
+def free_port() -> int:
+    """Find a port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def loopback() -> str:
+    """Name the network interface that ends in this machine: lo, or lo0 on a Mac."""
+    names = [name for _, name in socket.if_nameindex()]
+    return next((name for name in names if name in ("lo", "lo0")), "lo")
+
+
+def state_of(pid: int) -> str:
+    """Give the letter of a process's state (R, S, T, ...), or nothing if unknown."""
+    if not os.path.isdir("/proc/self"):  # a Mac
+        command = ["ps", "-o", "state=", "-p", str(pid)]
+        return subprocess.run(command, capture_output=True, text=True).stdout[:1]
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:  # it has just ended
+        return ""
+    return text.rpartition(")")[2].split()[0]
+
+
+def _kill_tree(pid: int) -> None:
+    """Kill a process and its children, as far as they stay in its process group."""
+    try:
+        if sys.platform == "win32":
+            os.kill(pid, signal.SIGTERM)
+        else:
+            os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):  # all have ended (a Mac: zombies)
+        return

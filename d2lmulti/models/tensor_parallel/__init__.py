@@ -1,0 +1,1 @@
+"""The forms in which a model's layers are split over devices."""

@@ -1,0 +1,1 @@
+"""Schedules of a pipeline as lists of instructions, and their proofs; pure."""

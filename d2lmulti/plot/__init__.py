@@ -1,0 +1,1 @@
+"""Pictures of plans, records and histories; the only room with Matplotlib."""
