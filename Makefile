@@ -71,7 +71,7 @@ export TORCH_INDEX
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup horovod if-horovod book serve lab test check test-units \
-  test-notebooks test-torch run-all check-pages execute lock bench clean
+  test-notebooks test-fast coverage test-torch run-all check-pages execute lock bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -117,6 +117,7 @@ test: check test-units test-notebooks ## all checks and tests, notebooks on ever
 check: setup ## style, types, import layers, line budget
 	@echo "== style"
 	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check --quiet .
 	@echo "== types"
 	@$(RUN) -m mypy
 	@echo "== import layers"
@@ -134,6 +135,21 @@ test-units: if-horovod ## unit and property tests
 test-notebooks: if-horovod ## pytest --nbval chapters, once per backend
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
 	  $(RUN) tools/run_notebooks.py $(BACKENDS)
+
+# What breaks most often, on the two backends that start the quickest, and two chapters.
+test-fast: check ## a quick look: NumPy and PyTorch, two notebooks
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(RUN) -m pytest -q -n logical \
+	  --maxprocesses 8 --dist loadgroup -m "not (slow or mxnet or paddle)" \
+	  tests/pure tests/backends
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_BACKEND=torch D2LMULTI_QUIET=1 \
+	  $(RUN) -m pytest -q --nbval -p no:cacheprovider -n 2 --dist loadfile \
+	  chapters/setup.ipynb chapters/data_parallel.ipynb
+	@echo "make test-fast took $(TOOK) s in all."
+
+coverage: setup ## which lines no test of NumPy and PyTorch in one process has run
+	@OMP_NUM_THREADS=1 $(RUN) -m coverage run --source d2lmulti -m pytest -q \
+	  -m "not (slow or mxnet or paddle)" tests/pure tests/backends
+	@$(RUN) -m coverage report --skip-covered
 
 test-torch: ## the same tests in the second environment: PyTorch alone, newest NumPy
 	@$(MAKE) test SETUP=torch BACKENDS=torch

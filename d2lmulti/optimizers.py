@@ -30,7 +30,8 @@ from .errors import InvalidInput
 class Optimizer(Protocol):
     """What a training step needs: a state for each replica, and a step.
 
-    The state begins with `states_per_parameter` lists of one tensor a parameter, in its shape.
+    The state begins with `states_per_parameter` lists of one tensor a parameter, in
+    its shape.
     """
 
     @property

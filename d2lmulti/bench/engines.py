@@ -31,7 +31,7 @@ from ..models.mlp import initial_mlp, mlp
 from ..models.model import Model
 from ..parallel.buckets import DEFAULT_BYTES
 from ..parallel.data import get_params, train_batch
-from ..training.progress import progress
+from ..progress import progress
 from .timing import Timing
 
 WORKERS = 2
@@ -73,7 +73,7 @@ def measure(repeats: int) -> dict[str, tuple[float, float]]:
     _pin(group.local_ranks[0])
     groups = {group.engine.name: group}
     if group.engine.name not in ("shared_memory", "horovod"):
-        beside = import_module(f"{__package__}.comm.transports.shared_memory")
+        beside = import_module("d2lmulti.comm.engines.shared_memory")
         both = Group(group.size, group.local_ranks, beside.connect(process_info()))
         groups["shared_memory"] = both
     found: dict[str, tuple[float, float]] = {}
@@ -116,9 +116,7 @@ def _training(
         how = {"algorithm": "native", "bucket_bytes": DEFAULT_BYTES}
         run = ours(group, *part, **how)
         candidates[f"{model.name}, two, {name}"] = run, False
-    module = import_module(
-        f"{__package__}.comm.transports.{ENGINES[next(iter(groups))]}"
-    )
+    module = import_module(f"d2lmulti.comm.engines.{ENGINES[next(iter(groups))]}")
     if hasattr(module, "peer_step"):
         peer = module.peer_step(partial(model.forward, B), start, *part, 1e-4, batch)
 

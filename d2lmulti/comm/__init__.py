@@ -1,1 +1,1 @@
-"""Where bytes move: devices, groups of ranks, cutting, collectives, transports."""
+"""Where bytes move: devices, groups of ranks, cutting, collectives, engines."""

@@ -1,7 +1,7 @@
 """Watching an engine that waits out of our sight: errors that say who did what.
 
-Inside an engine's own wait nobody can look at the board. So each rank looks when it
-begins a call: of two ranks whose calls differ, the later one sees it. And when the
+Inside an engine's own wait nobody can look at the status table. So each rank looks when
+it begins a call: of two ranks whose calls differ, the later one sees it. And when the
 engine fails or gives up, its error comes with what all ranks were doing.
 Chapter: *many_machines*.
 """
@@ -18,7 +18,7 @@ from .status_table import FAILED, StatusTable
 
 
 class CollectiveMonitor:
-    """This rank's view of the others; without a board, only of the engine's errors."""
+    """This rank's view of the others; without one, only of the engine's errors."""
 
     def __init__(self, info: ProcessInfo) -> None:
         self.table = StatusTable.mine()

@@ -1,7 +1,8 @@
 """The engine of this process: what carries bytes between it and the other ranks.
 
-A process learns its place from environment variables, those of `launch` or those of
-the frameworks' own launchers. `start` makes the group of all ranks the current one.
+A process learns its rank and the world size from environment variables, those of
+`launch` or those of the frameworks' own launchers. `start` makes the group of all
+ranks the current one.
 `launch` opens ports on the loopback address alone; `torchrun` and Paddle's launcher
 open them on all interfaces, for whoever connects: use them inside a firewall.
 Chapter: *many_machines*.
@@ -16,7 +17,7 @@ from ..errors import InvalidInput
 from .group import Group, current_group, local_group
 from .process_info import ProcessInfo, launched, process_info
 
-# Name -> module of `engines`, whose `connect(place)` makes the transport.
+# Name -> module of `engines`, whose `connect(info)` joins the other processes.
 ENGINES = {
     "shared_memory": "shared_memory",
     "torch": "pytorch",
@@ -40,7 +41,7 @@ def start(engine: str | None = None) -> Group:
         raise InvalidInput("expected one start a process, got a second; call stop()")
     name = engine or process_info().engine
     check_name(name)
-    module = import_module(f"{__package__}.transports.{ENGINES[name]}")
+    module = import_module(f"{__package__}.engines.{ENGINES[name]}")
     joined = module.joined() if hasattr(module, "joined") else None
     info = process_info() if joined is None else _adopted(name, *joined)
     if info.size == 1:  # nobody to talk to: an engine may refuse to start
@@ -52,7 +53,7 @@ def start(engine: str | None = None) -> Group:
 
 
 def _adopted(engine: str, rank: int, size: int) -> ProcessInfo:
-    """Give the place of a process in a group that the user has made."""
+    """Tell about a process in a group that the user has made."""
     if not launched():
         return ProcessInfo(rank, size, rank, engine, size)
     info = process_info()
@@ -84,4 +85,12 @@ def check_name(engine: str | None) -> None:
         check_choice("engine", engine, ENGINES)
 
 
-__all__ = ["ENGINES", "Place", "check_name", "process_info", "start", "started", "stop"]
+__all__ = [
+    "ENGINES",
+    "ProcessInfo",
+    "check_name",
+    "process_info",
+    "start",
+    "started",
+    "stop",
+]

@@ -124,7 +124,7 @@ def rendezvous_file() -> Path | None:
     """
     if not launched_here():
         return None
-    return Path(os.environ["D2LMULTI_FOLDER"]) / f"meeting {next(_meetings())}"
+    return Path(os.environ["D2LMULTI_FOLDER"]) / f"rendezvous {next(_rendezvous())}"
 
 
 def launched_here() -> bool:
@@ -133,7 +133,7 @@ def launched_here() -> bool:
 
 
 @cache
-def _meetings() -> Iterator[int]:
+def _rendezvous() -> Iterator[int]:
     return count()
 
 

@@ -1,4 +1,4 @@
-"""The board: what every rank of this machine is doing, for those who wait for it.
+"""The status table: what every rank here is doing, for those who wait for it.
 
 A small file in shared memory with one row a rank, which only that rank writes. It costs
 no message; whoever waits too long reads it and can name the rank it waits for, and that
@@ -65,7 +65,7 @@ class StatusTable:
     @staticmethod
     @cache  # a row has one writer
     def mine() -> StatusTable | None:
-        """Open the board on which `launch` has given this process a row, if it did."""
+        """Open the table in which `launch` has given this process a row, if it did."""
         if "D2LMULTI_STATUS_TABLE" not in os.environ:
             return None
         size, rank = os.environ["D2LMULTI_WORLD_SIZE"], os.environ["D2LMULTI_RANK"]
@@ -73,7 +73,7 @@ class StatusTable:
 
     @staticmethod
     def create(path: Path, size: int) -> None:
-        """Make an empty board: all ranks are starting."""
+        """Make an empty table: all ranks are starting."""
         path.write_bytes(bytes(size * _ROW))
 
     def set_state(self, state: int) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import DataCorrupt, DataUnavailable
-from ..training.progress import progress
+from ..progress import progress
 from .idx import corrupt, read_idx
 
 CLASSES = (

@@ -150,10 +150,10 @@ def _run_once(
         folder = group.folder
         (folder / "function").write_bytes(job)
         (folder / "word").write_bytes(secrets.token_bytes(32))
-        StatusTable.create(folder / "board", n)
+        StatusTable.create(folder / "status", n)
         common = environment() | {
             "D2LMULTI_WORLD_SIZE": str(n),
-            "D2LMULTI_STATUS_TABLE": str(folder / "board"),
+            "D2LMULTI_STATUS_TABLE": str(folder / "status"),
             "D2LMULTI_RESTART": str(attempt),
             "D2LMULTI_LOG_LEVEL": str(logging.getLogger().level),
             "D2LMULTI_TIMEOUT": str(timeout),
@@ -249,7 +249,7 @@ def _out_of_time(group: Processes, timeout: float) -> ProcessFailed:
 
 
 def _who_did_what(group: Processes) -> str:
-    return StatusTable(group.folder / "board", len(group.members)).in_words()
+    return StatusTable(group.folder / "status", len(group.members)).in_words()
 
 
 def _pickled(

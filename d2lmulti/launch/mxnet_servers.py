@@ -60,9 +60,9 @@ def launch_kvstore(
                 group.spawn(f"{role} {i}", command, common)
         command = ["-c", _START.format("work"), str(path), *arguments]
         for i in range(workers):
-            told = group.folder / f"worker {i}"
-            env = common | {"DMLC_ROLE": "worker", "D2LMULTI_WORKER_FILE": str(told)}
-            group.spawn(told.name, command, env)
+            output = group.folder / f"worker {i}"
+            env = common | {"DMLC_ROLE": "worker", "D2LMULTI_WORKER_FILE": str(output)}
+            group.spawn(output.name, command, env)
         _wait(group, timeout)
         ours = [p for p in group.members if p.name.startswith("worker")]
         return [p.output for p in sorted(ours, key=_rank)]
@@ -111,8 +111,8 @@ def _environment(workers: int, servers: int) -> dict[str, str]:
 
 
 def _rank(worker: Process) -> int:
-    told = _file(worker, ".rank")
-    return int(told.read_text()) if told.exists() else int(worker.name.split()[1])
+    path = _file(worker, ".rank")
+    return int(path.read_text()) if path.exists() else int(worker.name.split()[1])
 
 
 def _file(worker: Process, ending: str) -> Path:

@@ -28,11 +28,11 @@ class Model(NamedTuple):
 
     `initial(rng)` draws the parameters as float64 NumPy arrays. `forward(B, params, X)`
     returns the logits in training; it is a plain function, or a generator that yields
-    wherever devices must talk (see `parallel.lockstep`). `predict` is the forward pass
-    in evaluation. The last `buffers` parameters are statistics that no gradient trains.
-    `layers` are the same network as a sequence that can be cut into stages; empty where
-    it cannot. There is one row of logits for each entry of the targets y. X holds
-    numbers, or, where `vocabulary` is not 0, int64 ids below it.
+    wherever devices must talk (see `parallel.cooperative`). `predict` is the forward
+    pass in evaluation. The last `buffers` parameters are statistics that no gradient
+    trains. `layers` are the same network as a sequence that can be cut into stages;
+    empty where it cannot. There is one row of logits for each entry of the targets y.
+    X holds numbers, or, where `vocabulary` is not 0, int64 ids below it.
     """
 
     name: str

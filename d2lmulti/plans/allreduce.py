@@ -123,6 +123,7 @@ def _ring_of_owners(
     yield from ring_allgather(ring, pieces)
 
 
+#: Name -> plan; what `allreduce(data, algorithm)` knows.
 ALLREDUCE: dict[str, Plan] = {
     "star": star,
     "tree": tree,

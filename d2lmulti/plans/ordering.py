@@ -48,7 +48,7 @@ class RankMessages:
 def order_messages(pairs: Iterable[tuple[int, int]]) -> list[int]:
     """Give each (source, target) the first turn in which both are free.
 
-    >>> order_messages([(0, 1), (1, 2), (2, 3), (3, 0)])  # a ring: even ranks send first
+    >>> order_messages([(0, 1), (1, 2), (2, 3), (3, 0)])  # even ranks send first
     [0, 1, 0, 1]
     >>> order_messages([(1, 0), (2, 0), (3, 0)])  # a star: one after the other
     [0, 1, 2]

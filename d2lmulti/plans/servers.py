@@ -72,7 +72,7 @@ def cut(sizes: Sequence[int], servers: int) -> list[ServerShard]:
     """Join all parameters end to end and cut the whole into equal pieces.
 
     >>> cut([3, 2], 2)
-    [Part(parameter=0, first=0, last=3, server=0), Part(parameter=1, first=0, ...)]
+    [ServerShard(parameter=0, first=0, last=3, server=0), ServerShard(parameter=1, ...)]
     """
     parts = []
     bounds = even_bounds(sum(sizes), servers)
@@ -86,6 +86,7 @@ def cut(sizes: Sequence[int], servers: int) -> list[ServerShard]:
     return parts
 
 
+#: Name -> how parameters are dealt out to servers.
 PLACEMENTS: dict[str, Placement] = {
     "round_robin": round_robin,
     "greedy": greedy,

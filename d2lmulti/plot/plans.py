@@ -1,6 +1,6 @@
 """Pictures of plans: who holds which partial sum after each round.
 
-The data come from playing the plan (`plans/holdings.py`), so a picture cannot differ
+The data come from `plans/symbolic.py`, so a picture cannot differ
 from what trains. Chapter: *allreduce*.
 """
 

@@ -25,6 +25,7 @@ from ..data.datasets import Dataset, load
 from ..models import get_model
 from ..models.model import Model
 from ..optimizers import Optimizer, make_optimizer
+from ..progress import progress
 from .arguments import (
     DTYPES,
     check_data,
@@ -39,7 +40,6 @@ from .checkpoint.saver import Saver
 from .evaluate import evaluate
 from .history import Epoch, History
 from .metrics import Tally, allgather_values, check_weights
-from .progress import progress
 from .settings import (
     about_data,
     about_machine,

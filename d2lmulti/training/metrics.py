@@ -45,7 +45,8 @@ def leader_does(group: Group, work: Callable[[], object]) -> None:
         raise error
     if gathered[0]:
         raise PeerError(
-            f"expected rank 0 to look after the run's files, but it failed: {gathered[0]}"
+            f"expected rank 0 to look after the run's files, but it failed: "
+            f"{gathered[0]}"
         )
 
 

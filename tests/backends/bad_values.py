@@ -207,7 +207,7 @@ PARAMETERS: dict[str, str] = {
     "verify_schedule.lists": "list",
     "durations": "object",
     "rounds": "rounds",
-    "round": "object",
+    "this_round": "object",
     "plan": "rounds",
     "clock": "function",
     "function": "function",
@@ -232,7 +232,7 @@ LEFT_OUT: dict[str, str] = {
     "d2lmulti.cluster.pipeline_record.Durations": "checked by add_transfers",
     "d2lmulti.models.mlp.mlp": "a model's forward pass: its errors are explained",
     "d2lmulti.models.model.run_layers": "inside a model",
-    "d2lmulti.models.tensor_parallel.split.Part": "inside a model",
+    "d2lmulti.models.tensor_parallel.split.RankInfo": "inside a model",
     "d2lmulti.models.tensor_parallel.split.run_split": "inside a model",
     "d2lmulti.models.transformer.attention": "inside a model",
     "d2lmulti.parallel.cooperative.run_cooperatively": "takes a model's own calls",
@@ -241,7 +241,7 @@ LEFT_OUT: dict[str, str] = {
     "d2lmulti.plans.rounds.make_round": "arrays inside a plan: see verify",
     "d2lmulti.plans.rounds.together": "plans inside a plan: see verify",
 }
-FOR_PICTURES = ("d2lmulti.plot.style", "d2lmulti.notebook")
+FOR_PICTURES = ("d2lmulti.plot", "d2lmulti.notebook")
 A_CALL_OR_INSTRUCTION = (
     "d2lmulti.plans.requests",
     "d2lmulti.plans.pipeline.instructions",

@@ -11,11 +11,14 @@ import numpy as np
 TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
 
 
-def assert_close(got: np.ndarray, want: np.ndarray, what: str = "value") -> None:
+def assert_close(
+    got: np.ndarray, want: np.ndarray, what: str = "value", least: float = 1e-30
+) -> None:
+    """Compare by the largest value, or by `least` where summands nearly cancel."""
     assert got.dtype == want.dtype, f"{what}: expected {want.dtype}, got {got.dtype}"
     assert got.shape == want.shape, f"{what}: expected {want.shape}, got {got.shape}"
     if want.size:
-        difference = np.abs(got - want).max() / max(np.abs(want).max(), 1e-30)
+        difference = np.abs(got - want).max() / max(np.abs(want).max(), least)
         assert difference <= TOLERANCE[want.dtype.name], f"{what}: off by {difference}"
 
 

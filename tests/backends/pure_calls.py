@@ -17,7 +17,7 @@ from d2lmulti.parallel.pipeline import cut_stages
 from d2lmulti.plans.allreduce import ALLREDUCE, ring
 from d2lmulti.plans.pipeline.instructions import Backward, Forward
 from d2lmulti.plans.pipeline.schedules import SCHEDULES
-from d2lmulti.plans.servers import PLACEMENTS, place
+from d2lmulti.plans.servers import PLACEMENTS, shard_to_servers
 
 
 def pure_calls(w: World) -> Calls:
@@ -46,7 +46,7 @@ def pure_calls(w: World) -> Calls:
         "DeploymentConfig.clone_device": lambda: (config.clone_device, {"i": 0}),
         "DeploymentConfig.clone_scope": lambda: (config.clone_scope, {"i": 0}),
         "Ledger.count_round": lambda: (
-            d2lmulti.Ledger().count_round, {"round": rounds[0], "itemsize": 4},
+            d2lmulti.Ledger().count_round, {"this_round": rounds[0], "itemsize": 4},
         ),
         "Ledger.count_plan": lambda: (
             d2lmulti.Ledger().count_plan, {"plan": rounds, "itemsize": 4},
@@ -78,8 +78,8 @@ def pure_calls(w: World) -> Calls:
             at("d2lmulti.cluster.overlap").spans, {"ready": [1.0], "costs": [1.0]},
         ),
         "comm.group.local_group": lambda: (local_group, {"size": 2}),
-        "comm.launch.launch": lambda: (launch, {"function": print, "n": 1}),
-        "comm.launch_kvstore.launch_kvstore": lambda: (
+        "launch.launch": lambda: (launch, {"function": print, "n": 1}),
+        "launch.mxnet_servers.launch_kvstore": lambda: (
             launch_kvstore, {"program": "1"},
         ),
         "models.mlp.make_mlp": lambda: (make_mlp, {"name": "a", "widths": (4, 3, 2)}),
@@ -98,26 +98,28 @@ def pure_calls(w: World) -> Calls:
         "plans.collectives.reduce": lambda: (
             at("d2lmulti.plans.collectives").reduce, {"ranks": 2, "length": 3},
         ),
-        "plans.placement.place": lambda: (place, {"sizes": [3, 4], "servers": 2}),
-        "plans.placement.server_sizes": lambda: (
-            at("d2lmulti.plans.servers").server_sizes,
-            {"parts": place([3, 4], 2), "servers": 2},
+        "plans.servers.shard_to_servers": lambda: (
+            shard_to_servers, {"sizes": [3, 4], "servers": 2},
         ),
-        "plans.stage_ranks.stage_ranks": lambda: (
+        "plans.servers.server_sizes": lambda: (
+            at("d2lmulti.plans.servers").server_sizes,
+            {"parts": shard_to_servers([3, 4], 2), "servers": 2},
+        ),
+        "plans.pipeline.stage_ranks.stage_ranks": lambda: (
             at("d2lmulti.plans.pipeline.stage_ranks").stage_ranks, {"lists": lists},
         ),
-        "plans.transfers.add_transfers": lambda: (
+        "plans.pipeline.messages.add_transfers": lambda: (
             at("d2lmulti.plans.pipeline.messages").add_transfers, {"order": order},
         ),
-        "plans.verify.verify": lambda: (
+        "plans.proofs.verify": lambda: (
             at("d2lmulti.plans.proofs").verify,
             {"rounds": rounds, "ranks": 2, "length": 8},
         ),
-        "plans.verify_schedules.verify_schedule": lambda: (
+        "plans.pipeline.proofs.verify_schedule": lambda: (
             at("d2lmulti.plans.pipeline.proofs").verify_schedule,
             {"lists": lists, "stages": 2, "micro_batches": 2},
         ),
-        "training.batches.batches": lambda: (
+        "data.batches.batches": lambda: (
             at("d2lmulti.data.batches").batches,
             {"X": X, "y": y, "batch_size": 4},
         ),
@@ -128,24 +130,24 @@ def pure_calls(w: World) -> Calls:
             checkpoint.save_checkpoint,
             {"path": w.folder / "there.npz", "checkpoint": saved},
         ),
-        "training.docstrings.docstrings": lambda: (
+        "data.docstrings.docstrings": lambda: (
             at("d2lmulti.data.docstrings").docstrings, {},
         ),
-        "training.files.write_json": lambda: (
+        "files.atomic.write_json": lambda: (
             at("d2lmulti.files.atomic").write_json,
             {"path": w.folder / "file.json", "value": [1]},
         ),
-        "training.slow_data.SlowData": lambda: (
+        "data.slow_data.SlowData": lambda: (
             at("d2lmulti.data.slow_data").SlowData, {"examples": 2},
         ),
-        "training.slow_data.Stamps": lambda: (
+        "data.slow_data.Stamps": lambda: (
             at("d2lmulti.data.slow_data").Stamps, {"timeline": timeline},
         ),
-        "training.slow_data.Stamps.enter": lambda: (
+        "data.slow_data.Stamps.enter": lambda: (
             at("d2lmulti.data.slow_data").Stamps(timeline).enter,
             {"stamps": np.array([[1, timeline.start, timeline.start + 1]])},
         ),
-        "training.text.cut_pieces": lambda: (
+        "data.text.cut_pieces": lambda: (
             at("d2lmulti.data.text").cut_pieces,
             {"text": "a bell " * 30, "length": 4},
         ),
@@ -153,7 +155,7 @@ def pure_calls(w: World) -> Calls:
             at("d2lmulti.backends").register_backend,
             {"name": "numpy", "module": at("d2lmulti.backends.numpy")},
         ),
-        "comm.by_value.ByValue": lambda: (
+        "launch.by_value.ByValue": lambda: (
             at("d2lmulti.launch.by_value").ByValue, {"function": print},
         ),
     }  # fmt: skip

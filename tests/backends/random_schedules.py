@@ -13,8 +13,8 @@ from d2lmulti.plans.pipeline.instructions import (
     Forward,
     Instruction,
     Lists,
+    StageTransfer,
     Step,
-    Transfer,
     partner,
 )
 from d2lmulti.plans.pipeline.messages import (
@@ -27,7 +27,7 @@ from d2lmulti.plans.pipeline.messages import (
 from d2lmulti.plans.pipeline.zero_bubble import zb_v
 
 MOST_STAGES = 6
-KINDS = (Forward, Backward, BackwardInput, BackwardWeight, Transfer)
+KINDS = (Forward, Backward, BackwardInput, BackwardWeight, StageTransfer)
 
 
 class Drawn(NamedTuple):
@@ -67,16 +67,16 @@ def draw(seed: int, devices: int | None = None) -> Drawn:
     weights = {kind: rng.random() ** 3 + 0.01 for kind in KINDS}  # some hurry
     order: list[list[Instruction]] = [[] for _ in range(p)]
     lists: Lists = [[] for _ in range(p)]
-    waiting: dict[Transfer, int] = {}
+    waiting: dict[StageTransfer, int] = {}
     done: set = set()
-    arrived: set[Transfer] = set()
+    arrived: set[StageTransfer] = set()
     while left or waiting:
         able: list = [i for i in left if needs(i, ranks) <= done]
         able = [i for i in able if arrival(i, ranks) in {None, *arrived}]
         able = sorted([*able, *waiting], key=str)  # sets have an order of their own
-        chances = np.array([weights.get(type(i), weights[Transfer]) for i in able])
+        chances = np.array([weights.get(type(i), weights[StageTransfer]) for i in able])
         i = able[int(rng.choice(len(able), p=chances / chances.sum()))]
-        if isinstance(i, Transfer):
+        if isinstance(i, StageTransfer):
             d = waiting.pop(i)
             arrived.add(i)
             lists[i.device].append(partner(i, d))

@@ -78,7 +78,7 @@ def test_buckets_are_filled_from_the_last_parameter(B):
     mixed = [B.array(np.ones(2, d)) for d in ("float32", "float64", "float64")]
     assert cut_into_buckets(mixed, 1000) == [[2, 1], [0]]
     for bad in (0, -1, True, float("nan")):
-        with pytest.raises(InvalidInput, match="at least 1 byte"):
+        with pytest.raises(InvalidInput, match="at least 1 as bucket_bytes"):
             cut_into_buckets(params, bad)
 
 

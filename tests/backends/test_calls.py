@@ -8,7 +8,7 @@ import pytest
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.comm.group import local_group
 from d2lmulti.errors import InvalidInput
-from d2lmulti.models.tensor_parallel.split import Part, named
+from d2lmulti.models.tensor_parallel.split import RankInfo, named
 from d2lmulti.models.tensor_parallel.vocabulary import split_cross_entropy
 from d2lmulti.parallel.cooperative import run_cooperatively
 from d2lmulti.plans.requests import Enter, Gather, Leave, Max, Scatter, Sum
@@ -116,7 +116,7 @@ def test_a_loss_of_split_logits_equals_the_whole(B: Backend, shift: float) -> No
         B.attach_grad(part)
     with B.record():
         forwards = [
-            split_cross_entropy(B, part * 1, B.array(y), Part(r, RANKS, (5,)))
+            split_cross_entropy(B, part * 1, B.array(y), RankInfo(r, RANKS, (5,)))
             for r, part in enumerate(parts)
         ]
         losses, segments = run_cooperatively(B, forwards, local_group(RANKS))

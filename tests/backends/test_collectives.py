@@ -232,7 +232,7 @@ def test_auto_is_what_choose_allreduce_says(B):
 
 
 class Half:
-    """A transport for tests: the other ranks' tensors lie elsewhere."""
+    """An engine for tests: the other ranks' tensors lie elsewhere."""
 
     name = "half"
     point_to_point = True

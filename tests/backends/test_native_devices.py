@@ -2,7 +2,7 @@
 
 import pytest
 
-from d2lmulti.backends.device_names import parse_device, place
+from d2lmulti.backends.device_names import parse_device, resolve_device
 from d2lmulti.errors import DeviceUnavailable, InvalidInput
 
 NONSENSE = [
@@ -59,7 +59,7 @@ def test_nonsense_is_no_device(device):
     ],
 )
 def test_simulated_devices_are_dealt_out_over_the_gpus(device, gpus, expected):
-    assert place(device, gpus, "torch") == expected
+    assert resolve_device(device, gpus, "torch") == expected
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_simulated_devices_are_dealt_out_over_the_gpus(device, gpus, expected):
 )
 def test_a_gpu_that_is_not_there_is_unavailable(device, gpus):
     with pytest.raises(DeviceUnavailable, match=rf"paddle.*sees {gpus}.*devices\(n\)"):
-        place(device, gpus, "paddle")
+        resolve_device(device, gpus, "paddle")
 
 
 @pytest.mark.parametrize("device", ["gpu", 0, None, "sim:-1", "mps"], ids=repr)
@@ -89,7 +89,7 @@ def test_one_gpu_too_many_is_unavailable(B):
 
 
 def test_a_tensor_lies_where_it_was_put(B, device):
-    kind, index = place(device, B.gpu_count(), B.name)
+    kind, index = resolve_device(device, B.gpu_count(), B.name)
     where = "cpu" if kind == "cpu" else f"gpu:{index}"
     x = B.array([1.0, 2.0], device)
     B.attach_grad(x)

@@ -14,7 +14,7 @@ def assert_equals_reference(B, reference, case, dtype, seed=0):
     values = case.draw(dtype, seed)
     pairs = zip(run(B, case, values), run(reference, case, values), strict=True)
     for i, (got, want) in enumerate(pairs):
-        assert_close(got, want, f"gradient {i - 1}" if i else "value")
+        assert_close(got, want, f"gradient {i - 1}" if i else "value", least=1e-2)
 
 
 @given(

@@ -29,7 +29,7 @@ from d2lmulti.plans.pipeline.instructions import (
     BackwardWeight,
     Forward,
     ReceiveActivation,
-    Transfer,
+    StageTransfer,
 )
 from d2lmulti.plans.pipeline.proofs import verify_schedule
 from d2lmulti.plans.pipeline.schedules import SCHEDULES
@@ -209,5 +209,5 @@ def test_a_list_that_lacks_a_message_is_refused(reference) -> None:
     lists = [list(mine) for mine in SCHEDULES["zb_v"](2, 4)]
     lost = ReceiveActivation(1, 0, 0)
     lists[1].remove(lost)
-    assert isinstance(lost, Transfer) and Forward(1, 0) in lists[1]
+    assert isinstance(lost, StageTransfer) and Forward(1, 0) in lists[1]
     refused(reference, lists, PlanError, r"device 1: expected 1 time Receive.*got 0")

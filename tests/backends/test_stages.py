@@ -88,12 +88,12 @@ def test_cuts_that_are_refused():
     with pytest.raises(InvalidInput, match="4 layers of 'lenet' into 5 stages"):
         cut_stages(LENET, 5)
     for stages in (0, True, 1.5):
-        with pytest.raises(InvalidInput, match="at least 1 stage"):
+        with pytest.raises(InvalidInput, match="at least 1 as stages"):
             cut_stages(LENET, stages)
-    with pytest.raises(InvalidInput, match="layers or cost"):
+    with pytest.raises(InvalidInput, match="layers, cost as by"):
         cut_stages(LENET, 2, by="size")
     for costs in (None, [1, 2], [1, 2, 3, -1]):
-        with pytest.raises(InvalidInput, match="for each of 4 layers"):
+        with pytest.raises(InvalidInput, match="measure them with layer_seconds"):
             cut_stages(LENET, 2, by="cost", costs=costs)
     empty = Layer("pooling", 0, lambda B, params, X: X)
     model = LENET._replace(layers=(*LENET.layers, empty))
@@ -134,13 +134,13 @@ def test_steps_that_are_refused(reference):
             train_stages(*given, 0.1, **{"stages": cut, **named})
 
     refused("5 examples into 6 micro-batches", micro_batches=6)
-    refused("at least 1 micro-batch", micro_batches=0)
+    refused("at least 1 as micro_batches", micro_batches=0)
     refused("same number of examples", X, y[:4], params, places)
     refused("parameters of 2 stages", X, y, params[:1], places)
     refused("as many stages as devices", X, y, params, places * 2)
     refused("one of sequential, gpipe, 1f1b", schedule="fastest")
     refused("shape", input_grad=B.zeros((4, 1, 28, 28), "float64"))
-    refused("each of 2 stages, got 1", states=[[]])
+    refused("as states, got 1 for 2 stages", states=[[]])
     remote = Group(4, (0, 1), local_group(4).engine)
     refused("2 stages for 4 devices", group=remote)
     _, _, four, _, stages = ready(B, 4)

@@ -106,11 +106,11 @@ def test_a_round_sends_what_was_there_before_it(B: Backend) -> None:
     length = 3 * CAPACITY // 4
     swap = make_round([0, 1], [1, 0], 0, length, True)
     with private_folder() as folder:
-        StatusTable.create(folder / "board", 2)
+        StatusTable.create(folder / "status", 2)
         one, other = (
             SharedMemory(
                 ProcessInfo(rank, 2, rank, "shared_memory"),
-                StatusTable(folder / "board", 2, rank),
+                StatusTable(folder / "status", 2, rank),
                 folder / "meeting 0",
             )
             for rank in range(2)

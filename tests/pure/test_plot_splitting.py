@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from d2lmulti import get_backend, plot_splitting
+from d2lmulti import get_backend
 from d2lmulti.models import get_model
+from d2lmulti.plot import splitting as plot_splitting
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from d2lmulti.plans.pipeline.instructions import (
     Forward,
     ReceiveActivation,
     ReceiveGradient,
+    StageTransfer,
     Step,
-    Transfer,
 )
 from d2lmulti.plans.pipeline.proofs import verify_schedule
 from d2lmulti.plans.pipeline.schedules import SCHEDULES
@@ -41,7 +41,7 @@ class Slots:
         for d, i in simulate(lists):
             if isinstance(i, (ReceiveActivation, ReceiveGradient)) and messages:
                 now[d] = now[i.device] = max(now[d], now[i.device])
-            if isinstance(i, (Transfer, Step)):
+            if isinstance(i, (StageTransfer, Step)):
                 continue
             before = {
                 Forward: [("F", i.stage - 1, i.micro)],
@@ -145,7 +145,7 @@ def test_the_order_of_messages_knows_the_durations():
             for d, i in simulate(lists):
                 if isinstance(i, (ReceiveActivation, ReceiveGradient)):
                     record.exchange(i.device, d)
-                elif not isinstance(i, (Transfer, Step)):
+                elif not isinstance(i, (StageTransfer, Step)):
                     record.compute(d, i, 0, recompute=False)
             ends.append(record.makespan)
         assert ends[0] == (2 * 16 * chunks + 2 * 3 if chunks == 2 else 35) < ends[1]

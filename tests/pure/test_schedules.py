@@ -15,8 +15,8 @@ from d2lmulti.plans.pipeline.instructions import (
     ReceiveActivation,
     SendActivation,
     SendGradient,
+    StageTransfer,
     Step,
-    Transfer,
 )
 from d2lmulti.plans.pipeline.messages import add_transfers
 from d2lmulti.plans.pipeline.proofs import verify_schedule
@@ -57,7 +57,7 @@ def test_a_message_crosses_every_border_once_each_way():
 def test_stages_on_one_device_send_nothing():
     for name in NAMES:
         for mine in SCHEDULES[name](1, 3, chunks_of(name)[-1]):
-            assert not [i for i in mine if isinstance(i, Transfer)]
+            assert not [i for i in mine if isinstance(i, StageTransfer)]
 
 
 def test_orders_as_published():
@@ -104,7 +104,7 @@ def test_a_lost_instruction_is_found(case, data):
     lost = lists[device].pop(place)
     with pytest.raises(PlanError, match="device") as error:
         verify_schedule(lists, stages, micro_batches)
-    if isinstance(lost, Transfer) or type(lost) in (Backward, BackwardWeight):
+    if isinstance(lost, StageTransfer) or type(lost) in (Backward, BackwardWeight):
         assert str(lost) in str(error.value) and f"device {device}" in str(error.value)
 
 
@@ -159,7 +159,11 @@ def eager(order):
 def test_what_a_buffer_hides_is_found():
     """1F1B with a send after each computation: two devices send at each other."""
     computed = [
-        [i for i in mine if isinstance(i, Instruction) and not isinstance(i, Transfer)]
+        [
+            i
+            for i in mine
+            if isinstance(i, Instruction) and not isinstance(i, StageTransfer)
+        ]
         for mine in SCHEDULES["1f1b"](2, 4)
     ]
     lists = eager(computed)

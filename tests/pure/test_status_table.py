@@ -1,4 +1,4 @@
-"""The board is read while others write it, and after a writer was killed."""
+"""The status table is read while others write it, and after a writer was killed."""
 
 from __future__ import annotations
 

@@ -86,10 +86,15 @@ def test_busy_counts_overlaps_once_and_tracks_apart():
 
 
 @pytest.mark.parametrize(
-    ("begin", "end"), [(1, 0), (float("nan"), 1), (0, float("inf"))]
+    ("begin", "end", "words"),
+    [
+        (1, 0, "begins before it ends, got 'x' on gpu:0 from 1 to 0"),
+        (float("nan"), 1, "a finite number as begin, got nan"),
+        (0, float("inf"), "a finite number as end, got inf"),
+    ],
 )
-def test_an_impossible_span_is_refused(begin, end):
-    with pytest.raises(InvalidInput, match="begins before it ends, got 'x' on gpu:0"):
+def test_an_impossible_span_is_refused(begin, end, words):
+    with pytest.raises(InvalidInput, match=words):
         Timeline().add("gpu:0", "x", begin, end)
 
 

@@ -1,4 +1,4 @@
-"""Transports: the only seam where bytes move between ranks."""
+"""Engines: the only seam where bytes move between ranks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Engine(Protocol):
 
 @runtime_checkable
 class Asynchronous(Protocol):
-    """A transport whose own collectives can be under way while others compute."""
+    """An engine whose own collectives can be under way while others compute."""
 
     def start_native(
         self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0

@@ -1,7 +1,7 @@
 """Horovod under MXNet and PyTorch: collectives of its own, and no single messages.
 
 Under `horovodrun` the processes find each other as Horovod arranges it; under another
-launcher rank 0 serves the meeting point on MASTER_PORT. All calls have one name, so
+launcher rank 0 serves the rendezvous on MASTER_PORT. All calls have one name, so
 ranks that differ in shape, dtype or operation get an error from Horovod, where with
 names of their own they would wait for ever.
 Chapter: *horovod*. Source: Sergeev and Del Balso, Horovod (2018).
@@ -48,12 +48,12 @@ _FUNCTIONS = {
 
 
 def connect(info: ProcessInfo) -> Horovod:
-    """Tell Horovod its place; it starts with the first call, or the reader's `init`."""
+    """Tell Horovod its rank; it starts with the first call, or the reader's `init`."""
     return Horovod(info, _prepare(info))
 
 
 class Horovod:
-    """The transport of one rank.
+    """The engine of one rank.
 
     One process can hold one front end of Horovod, so this waits for the first tensor.
     """
@@ -199,7 +199,7 @@ def _likely_front_end() -> str:
 
 
 def _prepare(info: ProcessInfo) -> Any:
-    """Tell Horovod its place, unless `horovodrun` did; rank 0 serves the others."""
+    """Tell Horovod its rank, unless `horovodrun` did; rank 0 serves the others."""
     if "HOROVOD_GLOO_RENDEZVOUS_ADDR" in os.environ and "HOROVOD_RANK" in os.environ:
         return None
     address, port = rendezvous_address()

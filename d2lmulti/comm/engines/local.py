@@ -20,7 +20,7 @@ from . import Combine, check_native
 
 
 class LocalTransport:
-    """The transport of simulated devices and of several GPUs in one process."""
+    """The engine of simulated devices and of several GPUs in one process."""
 
     name = "local"
     point_to_point = True

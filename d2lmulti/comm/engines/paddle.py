@@ -1,7 +1,7 @@
 """paddle.distributed as an engine: gloo for CPU tensors, nccl for GPUs.
 
 Paddle's gloo waits in every send until the receiver is there, so a round's messages go
-in turns (see `plans.matching`). It matches sends and receives by counting each rank's
+in turns (see `plans.ordering`). It matches sends and receives by counting each rank's
 calls in a group, which two ranks do alike and three do not. So in larger groups every
 two ranks have a group of their own. Chapter: *many_machines*.
 """
@@ -50,7 +50,7 @@ def joined() -> tuple[int, int] | None:
 
 
 class PaddleDistributed:
-    """The transport of one rank; nccl is used where every local rank has a GPU."""
+    """The engine of one rank; nccl is used where every local rank has a GPU."""
 
     name = "paddle"
     native = frozenset({"allreduce", "allgather", "broadcast", "reduce_scatter"})

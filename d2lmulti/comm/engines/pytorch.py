@@ -49,7 +49,7 @@ def joined() -> tuple[int, int] | None:
 
 
 class TorchDistributed:
-    """The transport of one rank; nccl is used where every local rank has a GPU."""
+    """The engine of one rank; nccl is used where every local rank has a GPU."""
 
     name = "torch"
     point_to_point = True

@@ -47,7 +47,8 @@ def embedding_part(
 
 def block_part(
     B: Backend, params: Sequence[Tensor], X: Tensor, part: RankInfo,
-    inner: Callable[..., Tensor], f: type[CollectiveRequest], g: type[CollectiveRequest],
+    inner: Callable[..., Tensor],
+    f: type[CollectiveRequest], g: type[CollectiveRequest],
 ) -> Talk:  # fmt: skip
     """Add this block to the stream X (tokens, width): attention or MLP, all devices'.
 

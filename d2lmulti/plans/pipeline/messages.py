@@ -49,26 +49,26 @@ def add_transfers(
     durations = Durations() if durations is None else durations
     check_kind("durations", durations, Durations, "Durations")
     ranks = stage_ranks(order)
-    patience = [0.0]
+    graces = [0.0]
     if durations.uneven:
         shortest = min(durations.of(i) for some in order for i in some)
-        patience += [shortest / 4, shortest / 2]
-    plays = [_Play(order, ranks, durations, some) for some in patience]
+        graces += [shortest / 4, shortest / 2]
+    plays = [_Play(order, ranks, durations, grace) for grace in graces]
     best = min(plays, key=lambda play: max(play.free))  # of equal ones the first
     return [[*mine, Step()] for mine in best.lists]
 
 
 class _Play:
-    """One run of the clock; a computation gives way to messages for `patience`."""
+    """One run of the clock; a computation gives way to messages for `grace`."""
 
     def __init__(
         self,
         order: Sequence[Sequence[Instruction]],
         ranks: Sequence[int],
         durations: Durations,
-        patience: float,
+        grace: float,
     ) -> None:
-        self.ranks, self.durations, self.patience = ranks, durations, patience
+        self.ranks, self.durations, self.grace = ranks, durations, grace
         self.lists: Lists = [[] for _ in order]
         self.free = [0.0] * len(order)  # from when on each device is
         self.left = [list(reversed(some)) for some in order]
@@ -95,7 +95,7 @@ class _Play:
     def _time(self, d: int, i: Instruction) -> float:
         if isinstance(i, StageTransfer):
             return max(self.free[d], self.free[i.device])
-        return self.free[d] + self.patience
+        return self.free[d] + self.grace
 
     def _offer(self, d: int, i: Instruction) -> None:
         """Enter what can happen; at the same time messages come first."""

@@ -127,6 +127,7 @@ gpipe = _schedule(_gpipe)
 one_f_one_b = _schedule(_one_f_one_b)
 interleaved = _schedule(_interleaved)
 
+#: Name -> schedule; what `train_stages(schedule=...)` knows.
 SCHEDULES: dict[str, Schedule] = {
     "sequential": sequential,
     "gpipe": gpipe,

@@ -24,13 +24,13 @@ from ...private_folder import semaphore_name
 from ...process_info import ProcessInfo, rendezvous_file
 from ...status_table import StatusTable
 from .. import Combine, check_native
-from . import staging as slots
+from . import staging
 from .backoff import Backoff
 from .channel import SPACE, Channel, OtherMessage, Receiving, Sending
 
 
 def connect(info: ProcessInfo) -> SharedMemory:
-    """Join the group whose board this process was given."""
+    """Join the group whose status table this process was given."""
     table, file = StatusTable.mine(), rendezvous_file()
     if table is None or file is None:
         raise InvalidInput(
@@ -41,7 +41,7 @@ def connect(info: ProcessInfo) -> SharedMemory:
 
 
 class SharedMemory:
-    """The transport of one rank; the ranks share the memory of a file."""
+    """The engine of one rank; the ranks share the memory of a file."""
 
     name = "shared_memory"
     point_to_point = True
@@ -53,17 +53,17 @@ class SharedMemory:
         self._table, self._backoff = table, Backoff(table)
         size, rank = info.size, info.rank
         rings, posts = np.split(
-            _map(file, size**2 * SPACE + slots.space(size)), [size**2 * SPACE]
+            _map(file, size**2 * SPACE + staging.space(size)), [size**2 * SPACE]
         )
         name = semaphore_name(file)
-        self._buffers = slots.StagingBuffers(posts, name, rank, size, self._backoff)
+        self._buffers = staging.StagingBuffers(posts, name, rank, size, self._backoff)
         rings = rings.reshape(size, size, SPACE)
         self._to = [Channel(rings[rank, r], f"{name}{rank}c{r}") for r in range(size)]
         self._from = [Channel(rings[r, rank], f"{name}{r}c{rank}") for r in range(size)]
         self._call, self._code = "", 0
 
     def begin(self, call: str) -> None:
-        """Note the next call on the board; its code goes with every message."""
+        """Note the next call on the status table; its code goes with every message."""
         self._table.begin(call)
         if call != self._call:
             self._call, self._code = call, zlib.crc32(call.encode())

@@ -1,8 +1,8 @@
 """Waiting for another rank: a short look, then let others work, then sleep.
 
 With as many ranks as cores, a rank that spins steals the time of the one it waits for.
-Whoever waits long looks at the board: where everybody waits for somebody, or for one
-that has ended, nobody will ever move again, and an error says who does what.
+Whoever waits long looks at the status table: where everybody waits for somebody, or for
+one that has ended, nobody will ever move again, and an error says who does what.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from d2lmulti.errors import InvalidInput
-from d2lmulti.plans.servers import PLACEMENTS, place, server_sizes
+from d2lmulti.plans.servers import PLACEMENTS, server_sizes, shard_to_servers
 
 SIZES = st.lists(st.integers(0, 50), min_size=1, max_size=12)
 LENET = [180, 20, 25_000, 50, 102_400, 128, 1_280, 10]
@@ -17,7 +17,7 @@ LENET = [180, 20, 25_000, 50, 102_400, 128, 1_280, 10]
 @given(SIZES, st.integers(1, 9), st.sampled_from(sorted(PLACEMENTS)))
 def test_every_element_is_kept_once(sizes: list[int], servers: int, name: str) -> None:
     seen = [np.zeros(size, int) for size in sizes]
-    parts = place(sizes, servers, name)
+    parts = shard_to_servers(sizes, servers, name)
     for part in parts:
         seen[part.parameter][part.first : part.last] += 1
     assert all((count == 1).all() for count in seen)
@@ -27,7 +27,7 @@ def test_every_element_is_kept_once(sizes: list[int], servers: int, name: str) -
 
 @given(SIZES, st.integers(1, 9))
 def test_cut_differs_by_one_element_at_most(sizes: list[int], servers: int) -> None:
-    held = server_sizes(place(sizes, servers, "cut"), servers)
+    held = server_sizes(shard_to_servers(sizes, servers, "cut"), servers)
     assert max(held) - min(held) <= 1
 
 
@@ -35,12 +35,14 @@ def test_cut_differs_by_one_element_at_most(sizes: list[int], servers: int) -> N
 def test_greedy_exceeds_the_mean_by_one_parameter_at_most(
     sizes: list[int], servers: int
 ) -> None:
-    held = server_sizes(place(sizes, servers, "greedy"), servers)
+    held = server_sizes(shard_to_servers(sizes, servers, "greedy"), servers)
     assert max(held) <= sum(sizes) / servers + max(sizes)
 
 
 def test_lenet_on_two_servers() -> None:
-    held = {name: server_sizes(place(LENET, 2, name), 2) for name in PLACEMENTS}
+    held = {
+        name: server_sizes(shard_to_servers(LENET, 2, name), 2) for name in PLACEMENTS
+    }
     assert held == {
         "round_robin": [128_860, 208],
         "greedy": [102_400, 26_668],
@@ -51,13 +53,13 @@ def test_lenet_on_two_servers() -> None:
 @pytest.mark.parametrize("servers", [0, -1, 1.5, True])
 def test_impossible_servers(servers: object) -> None:
     with pytest.raises(InvalidInput, match="whole number .* as servers, got"):
-        place([3], servers)  # type: ignore[arg-type]
+        shard_to_servers([3], servers)  # type: ignore[arg-type]
 
 
 def test_nothing_to_place_and_an_unknown_placement() -> None:
     with pytest.raises(InvalidInput, match="a list of .* as sizes, got an empty one"):
-        place([], 2)
+        shard_to_servers([], 2)
     with pytest.raises(
         InvalidInput, match="round_robin, greedy, cut as placement, got"
     ):
-        place([1], 2, "random")
+        shard_to_servers([1], 2, "random")
