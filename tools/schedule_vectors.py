@@ -26,11 +26,11 @@ from d2lmulti.plans.pipeline.instructions import (
     Lists,
     ReceiveActivation,
     ReceiveGradient,
+    StageTransfer,
     Step,
-    Transfer,
 )
 from d2lmulti.plans.pipeline.schedules import SCHEDULES
-from d2lmulti.plans.pipeline.simulate import turns
+from d2lmulti.plans.pipeline.simulate import simulate
 
 FILE = pathlib.Path(__file__).resolve().parent.parent / "_static" / "schedules.json"
 DEVICES = (2, 3, 4, 6, 8)
@@ -59,10 +59,10 @@ def played(lists: Lists, chunks: int) -> PipelineRecord:
     record = PipelineRecord(Durations(*times))
     record.restart(len(lists), len(lists) * chunks)
     live: Counter[int] = Counter()
-    for d, i in turns(lists):
+    for d, i in simulate(lists):
         if isinstance(i, (ReceiveActivation, ReceiveGradient)):
             record.exchange(i.device, d)
-        elif not isinstance(i, (Transfer, Step)):
+        elif not isinstance(i, (StageTransfer, Step)):
             # What it needs is there: it came before in the device's own list.
             slot = record.compute(d, i, 0, recompute=False)
             live[i.stage] += isinstance(i, Forward)
