@@ -62,7 +62,7 @@ aria-label="Chart over time, in slots"></div>
 <div data-part="held"></div>
 </div>
 <ul class="legend">{kinds}
-<li data-part="later"><span class="mark"></span>of a later stage</li></ul>
+<li data-part="later"><span class="mark F"></span>of a later stage</li></ul>
 <p data-part="facts" aria-live="polite"></p>
 <noscript><p>A script draws the charts, and this browser runs none.</p></noscript>
 <script type="application/json">{vectors}</script>

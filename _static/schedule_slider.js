@@ -83,6 +83,11 @@
     const all = JSON.parse(box.querySelector("script").textContent);
     const find = (name) => box.querySelector(`[data-part="${name}"]`);
     const [schedule, devices, micros] = ["schedule", "devices", "micros"].map(find);
+    const room = find("chart");
+    const fade = () => {
+      const behind = room.scrollWidth - room.clientWidth - room.scrollLeft;
+      room.classList.toggle("more", behind > 1);
+    };
 
     const show = () => {
       const [p, m] = [all.devices[devices.value], all.microBatches[micros.value]];
@@ -94,8 +99,8 @@
       const lines = (texts) => texts.map((text) => `<div>${text}</div>`).join("");
       find("names").innerHTML = lines(chart.rows.map((_, d) => `device ${d}`));
       find("held").innerHTML = lines(chart.held.map((n) => `holds ${rounded(n)}`));
-      const room = find("chart");
       room.innerHTML = chartSvg(chart, all.stages[schedule.value], room.clientWidth);
+      fade();
       find("facts").textContent = factsOf(chart, m);
       const kinds = new Set(chart.rows.join("").toUpperCase().match(/[FBIW]/g));
       for (const item of box.querySelectorAll("[data-kind]"))
@@ -105,11 +110,17 @@
 
     for (const control of [schedule, devices, micros])
       control.addEventListener("input", show);
-    new ResizeObserver(show).observe(box);
+    room.addEventListener("scroll", fade);
     show();
+    let width = box.clientWidth;
+    new ResizeObserver(() => {
+      if (box.clientWidth === width) return; // only the height is another, by our doing
+      width = box.clientWidth;
+      show();
+    }).observe(box);
   };
 
-  if (typeof module !== "undefined") module.exports = { boxesOf, factsOf };
+  if (typeof module !== "undefined") module.exports = { boxesOf };
   else
     addEventListener("DOMContentLoaded", () =>
       document.querySelectorAll(".schedule-slider").forEach(start),

@@ -141,7 +141,7 @@ def test_the_page_holds_charts_and_controls_and_asks_nobody(small_book):
     assert json.loads(data[1]) == STORED
     for label in STORED["charts"]:
         assert f">{label}</option>" in figure
-    assert re.search(r"Figure 1\.2\s*</span>.*Choose a schedule", figure, re.DOTALL)
+    assert re.search(r"Figure 2\.1\s*</span>.*Choose a schedule", figure, re.DOTALL)
     assert "http" not in figure
     one = (small_book / "chapters" / "one.html").read_text(encoding="utf-8")
     assert "application/json" not in one  # other pages do not carry the charts
