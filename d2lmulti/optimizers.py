@@ -144,16 +144,38 @@ class Adam:
                 _average_(v, g * g, self.beta2)
                 c1, c2 = state[-2:]
                 size = B.sqrt(v / c2) + self.eps
-                _assign_(p, B.detach(p) - (m / c1) / size * lr)
+                _assign_(p, self._decayed(p, lr) - (m / c1) / size * lr)
+
+    def _decayed(self, p: Tensor, lr: float) -> Tensor:
+        return backend_of(p).detach(p)
 
 
-OPTIMIZERS = ("sgd", "adam")
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam whose weights also shrink, each by the same fraction, lr * weight_decay.
+
+    With the penalty in the gradient instead, Adam would divide it by the gradient's own
+    size, and large gradients would hide it. Source: Loshchilov, Hutter (2019).
+    """
+
+    weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("weight_decay", self.weight_decay, least=0, cure="try 0.01")
+
+    def _decayed(self, p: Tensor, lr: float) -> Tensor:
+        p = backend_of(p).detach(p)
+        return p - p * self.weight_decay * lr
+
+
+OPTIMIZERS = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
 
 
 def make_optimizer(
     optimizer: str | Optimizer, momentum: float | None = None
 ) -> Optimizer:
-    """Return the optimizer `sgd` (momentum 0.9 by default) or `adam`, or the one given.
+    """Return the optimizer of that name, `sgd` with momentum 0.9, or the one given.
 
     Raises `InvalidInput` for what is none, and for a momentum that is not SGD's.
     """
@@ -168,7 +190,7 @@ def make_optimizer(
             f"expected a momentum with the optimizer sgd only, got {momentum!r} with "
             f"{shown(optimizer)}; leave it out, or give SGD(momentum)"
         )
-    return Adam() if isinstance(optimizer, str) else optimizer
+    return OPTIMIZERS[optimizer]() if isinstance(optimizer, str) else optimizer
 
 
 def check_optimizer(optimizer: Any) -> Optimizer:

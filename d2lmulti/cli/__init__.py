@@ -162,6 +162,7 @@ def _run(arguments: argparse.Namespace) -> History:
         schedule=arguments.schedule,
         micro_batches=arguments.micro_batches,
         stages=arguments.stages,
+        zero=arguments.zero,
         checkpoint=arguments.checkpoint,
         save_every=arguments.save_every,
         resume=arguments.resume,

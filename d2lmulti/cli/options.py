@@ -73,7 +73,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--strategy",
         default="data",
         choices=STRATEGIES,
-        help="what is split: the data, the layers or the model, into stages",
+        help="what is split: data (also sharded), layers, or the model, into stages",
     )
     run.add_argument(
         "--algorithm",
@@ -95,6 +95,11 @@ def make_parser() -> argparse.ArgumentParser:
         "--stages",
         type=_whole,
         help="a multiple of the devices (model; one a device, two under zb_v)",
+    )
+    run.add_argument(
+        "--zero",
+        type=_whole,
+        help="what is cut (sharded; 1: the state, 2: and gradients, 3: and weights; 3)",
     )
     run.add_argument(
         "--checkpoint",

@@ -27,6 +27,7 @@ RIGHT_TEXTS: dict[str, set[str]] = {
     "positive": {"1.5"},
     "rate": {"1.5", "10**25"},
     "below 1": {"0"},
+    "stage of ZeRO": set(),
     "name": set(),
     # Names of files that may be written, though they are odd ones.
     "file": set(TEXTS) - {"nothing", "5,000 digits"},
@@ -50,6 +51,7 @@ OPTIONS: dict[str, str] = {
     "schedule": "name",
     "micro_batches": "count",
     "stages": "count",
+    "zero": "stage of ZeRO",
     "checkpoint": "file",
     "save_every": "count",
     "json": "file",
@@ -71,6 +73,7 @@ BESIDE: dict[str, str] = {
     "schedule": "--strategy model",
     "micro_batches": "--strategy model",
     "stages": "--strategy model",
+    "zero": "--strategy sharded",
     "save_every": "--checkpoint new.npz",
 }
 
@@ -110,6 +113,11 @@ COMBINATIONS: dict[str, str] = {
     "--strategy layer --stages 2": "options of the strategy layer",
     "--strategy model --bucket-mb 1": "options of the strategy model",
     "--strategy model --algorithm ring": "options of the strategy model",
+    "--zero 2": "options of the strategy data, got zero",
+    "--strategy sharded --zero 4": "from 1 to 3 as zero, got 4",
+    "--strategy sharded --algorithm ring": "options of the strategy sharded",
+    "--strategy sharded --bucket-mb 1": "options of the strategy sharded",
+    "--strategy sharded --model lenet_bn": "layer by layer",
     "--strategy layer --devices 3": "3 does not divide",
     "--strategy layer --model lenet_bn": "to split by layers",
     "--strategy model --devices 3": "into 3 stages",

@@ -35,6 +35,7 @@ VALUES: dict[str, Any] = {
 # kind -> the values above that are right for it, or that say the user's own code.
 RIGHT: dict[str, set[str]] = {
     "count": set(),
+    "stage of ZeRO": set(),
     "count from 0": {"0"},
     "seed": {"0", "10**25"},
     "positive": {"1.5", "2.0", "10**25"},
@@ -118,6 +119,7 @@ PARAMETERS: dict[str, str] = {
     "words": "count",
     "worker": "count from 0",
     "workers": "count",
+    "zero": "stage of ZeRO",
     "seconds": "array",
     "worker_seconds.seconds": "positive",
     "itemsize": "count",
@@ -154,7 +156,7 @@ PARAMETERS: dict[str, str] = {
     "tensor": "count",
     "tied": "flag",
     "tokens": "from 0",
-    "zero": "count from 0",
+    "Layout.zero": "count from 0",
     "Layout.data": "count",
     "Layout.recompute": "name",
     "Transformer.sequence": "count",
@@ -225,6 +227,7 @@ PARAMETERS: dict[str, str] = {
     "network": "object",
     "optimizer": "optimizer",
     "record": "object",
+    "sharded": "object",
     "stragglers": "object",
     "train_stages.stages": "list",
     "place_params.stages": "list",

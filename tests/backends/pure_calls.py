@@ -11,7 +11,7 @@ import numpy as np
 from backends.good_calls import Calls, CollectiveRequest, World, entered
 
 import d2lmulti
-from d2lmulti import SGD, Adam
+from d2lmulti import SGD, Adam, AdamW
 from d2lmulti.comm.group import local_group
 from d2lmulti.models.mlp import make_mlp
 from d2lmulti.parallel.pipeline import cut_stages
@@ -39,6 +39,7 @@ def pure_calls(w: World) -> Calls:
     X, y = w.data.train_X, w.data.train_y
     found: Calls = {
         "Adam": lambda: (Adam, {}),
+        "AdamW": lambda: (AdamW, {}),
         "SGD": lambda: (SGD, {}),
         "Network": lambda: (d2lmulti.Network, {}),
         "Dataset.first": lambda: (w.data.first, {"n": 2}),
