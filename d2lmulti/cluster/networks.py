@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..checks import check_choice, check_count
+from ..checks import check_choice, check_count, check_flag, check_number
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class Transformer:
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "ffn", "vocabulary", "sequence"):
             check_count(name, getattr(self, name), most=2**40)
+        for name in ("gated", "tied"):
+            check_flag(name, getattr(self, name))
         check_count("kv_heads", self.kv_heads, least=0, most=self.heads)
 
     @property
@@ -59,6 +61,7 @@ class Transformer:
 
     def flops(self, tokens: float) -> float:
         """Operations of a step on so many tokens: 6 a weight, and the attention's."""
+        check_number("tokens", tokens, least=0)
         weights = self.layers * self.layer_parameters + self.embedding_parameters
         attention = 2 * self.layers * self.sequence * self.hidden
         return 6 * tokens * (weights + attention)

@@ -37,6 +37,7 @@ print("loss", found[0])
 print("loss", found[-1])
 """,
     "layer_parallel": "",
+    "model_parallel": "",
     "parameter_server": """
 server = Server(0, 0.1, collect=4)
 print("loss", loss_and_gradient(server.params, *probe)[0])
@@ -44,6 +45,7 @@ for push in serve(server, parts(), times(), 0):
     pass
 print("loss", loss_and_gradient(server.params, *probe)[0])
 """,
+    "sharding": "",
 }
 
 HIDE = """
