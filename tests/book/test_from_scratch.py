@@ -45,6 +45,7 @@ for push in serve(server, parts(), times(), 0):
     pass
 print("loss", loss_and_gradient(server.params, *probe)[0])
 """,
+    "sharding": "",
 }
 
 HIDE = """
