@@ -19,10 +19,11 @@ from .comm.split import split_batch
 from .data.datasets import Dataset, load
 from .models import get_model
 from .models.tensor_parallel.table import get_split
-from .optimizers import SGD, Adam
+from .optimizers import SGD, Adam, AdamW
 from .parallel.data import get_params, train_batch
 from .parallel.deployment import DeploymentConfig, train_clones
 from .parallel.parameter_server import ParameterServer
+from .parallel.sharded import gather_shards, shard_params, train_shards
 from .parallel.tensor import gather_params, split_params, train_layers
 from .training.evaluate import evaluate
 from .training.history import History
@@ -44,6 +45,7 @@ __all__ = [
     "split_batch",
     "SGD",
     "Adam",
+    "AdamW",
     "train_batch",
     "load",
     "Dataset",
@@ -56,6 +58,9 @@ __all__ = [
     "split_params",
     "train_layers",
     "gather_params",
+    "shard_params",
+    "train_shards",
+    "gather_shards",
     "reduce",
     "broadcast",
     "reduce_scatter",

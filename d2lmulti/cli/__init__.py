@@ -1,4 +1,4 @@
-"""The command line: `python -m d2lmulti doctor | train | bench`."""
+"""The command line: `python -m d2lmulti doctor | train | bench | simulate | ...`."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from ..training.loop import train
 from ..training.metrics import leader_does
 from . import console
 from .console import say
+from .costs import COST_COMMANDS
 from .options import BENCHMARKS, make_parser
 
 MOST_REPEATS = 10**6  # more is a slip of the finger
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Return 0 (good), 1 (a backend is missing), 2 (bad input), 130 (ended by Ctrl-C) or
     141 (nobody reads any more, as after `| head -1`).
     """
-    commands = {"doctor": _doctor, "train": _train, "bench": _bench}
+    commands = {"doctor": _doctor, "train": _train, "bench": _bench, **COST_COMMANDS}
     with interrupt.raised():
         try:
             with console.streams():
@@ -161,6 +162,7 @@ def _run(arguments: argparse.Namespace) -> History:
         schedule=arguments.schedule,
         micro_batches=arguments.micro_batches,
         stages=arguments.stages,
+        zero=arguments.zero,
         checkpoint=arguments.checkpoint,
         save_every=arguments.save_every,
         resume=arguments.resume,

@@ -10,6 +10,9 @@ from typing import Any
 
 from ..backends import framework_names
 from ..checks import shown
+from ..cluster.networks import network_names
+from ..cluster.presets import cluster_names
+from ..cluster.simulate import PLANS
 from ..comm.process_info import launched, process_info
 from ..data.datasets import DATASETS
 from ..models import MODELS
@@ -70,7 +73,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--strategy",
         default="data",
         choices=STRATEGIES,
-        help="what is split: the data, the layers or the model, into stages",
+        help="what is split: data (also sharded), layers, or the model, into stages",
     )
     run.add_argument(
         "--algorithm",
@@ -92,6 +95,11 @@ def make_parser() -> argparse.ArgumentParser:
         "--stages",
         type=_whole,
         help="a multiple of the devices (model; one a device, two under zb_v)",
+    )
+    run.add_argument(
+        "--zero",
+        type=_whole,
+        help="what is cut (sharded; 1: the state, 2: and gradients, 3: and weights; 3)",
     )
     run.add_argument(
         "--checkpoint",
@@ -124,7 +132,42 @@ def make_parser() -> argparse.ArgumentParser:
     bench.add_argument("--backend", help="only this one (default: all frameworks)")
     bench.add_argument("--repeats", type=_whole, default=15)
     bench.add_argument("--threads", type=_whole, default=1, help="of each framework")
+    _add_cost_commands(commands)
     return parser
+
+
+def _add_cost_commands(commands: Any) -> None:
+    """What a run would cost on a machine that is not there."""
+    play = commands.add_parser(
+        "simulate",
+        help="play a collective on a modelled cluster",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    play.add_argument("--collective", default="allreduce", choices=PLANS)
+    play.add_argument(
+        "--algorithm", choices=ALLREDUCE, help="of the all-reduce (ring if not given)"
+    )
+    play.add_argument("--ranks", type=_whole, default=8, help="how many GPUs")
+    play.add_argument(
+        "--bytes", default="100MB", help="of the vector, as in 4096, 64KiB, 100MB"
+    )
+    play.add_argument("--cluster", default="dgx-h100", choices=cluster_names())
+    play.add_argument("--json", type=Path, metavar="FILE", help="write the numbers")
+
+    plan = commands.add_parser(
+        "plan", help="rank the layouts of a model on a cluster, by predicted speed"
+    )
+    plan.add_argument("--model", required=True, choices=network_names())
+    plan.add_argument("--cluster", required=True, choices=cluster_names())
+    plan.add_argument("--gpus", type=_whole, required=True, help="how many")
+    plan.add_argument("--batch", type=_whole, help="sequences, or images, of a step")
+    plan.add_argument("--json", type=Path, metavar="FILE", help="write all layouts")
+
+    check = commands.add_parser(
+        "validate", help="set predictions beside a table of measurements"
+    )
+    check.add_argument("table", type=Path, metavar="FILE.csv")
+    check.add_argument("--json", type=Path, metavar="FILE", help="write the numbers")
 
 
 def _usual_backend() -> str:

@@ -12,7 +12,7 @@ from ..backends.checks import one_backend
 from ..backends.dtypes import DTYPES
 from ..backends.protocol import Backend, Tensor, backend_of
 from ..checks import check_choice, check_list
-from ..errors import InvalidInput
+from ..errors import InvalidInput, several
 from ..plans.allreduce import ALLREDUCE
 from ..plans.rounds import Plan
 from .agreement import check_same
@@ -26,16 +26,16 @@ def check_data(data: Sequence[Any], op: str = "sum") -> None:
     And an unknown operation, a mean of integers, a maximum of what has no order.
     """
     B = _check_list(data)
-    first = data[0]
+    shape, dtype = data[0].shape, data[0].dtype
     for x in data:
-        if x.shape != first.shape or x.dtype != first.dtype:
+        if x.shape != shape or x.dtype != dtype:
             check_same(
                 {rank: _form(x, x.shape) for rank, x in enumerate(data)},
                 "the same shape and dtype on every rank",
                 "every rank must pass the same parameter's gradient",
             )
     if op != "sum":
-        _check_op(op, B.dtype_of(first))
+        _check_op(op, B.dtype_of(data[0]))
 
 
 def check_algorithm(algorithm: str | Plan) -> None:
@@ -88,6 +88,17 @@ def check_examples(X: Tensor, y: Tensor) -> Backend:
     return B
 
 
+def check_split(X: Tensor, y: Tensor, ranks: int) -> None:
+    """Refuse a batch with fewer examples than ranks."""
+    check_examples(X, y)
+    if len(X) < ranks:
+        raise InvalidInput(
+            f"cannot split {several(len(X), 'example')} over "
+            f"{several(ranks, 'device')}; use at least "
+            f"{several(ranks, 'example')} or fewer devices"
+        )
+
+
 def check_native(engine: Any, what: str, dtype: str = "") -> None:
     """Refuse a collective that is none of the engine's own, or not for the dtype."""
     if what not in engine.native:
@@ -131,14 +142,11 @@ def _check_list(data: Sequence[Any]) -> Backend:
                 "tensors of one framework",
                 "convert with B.array(other.numpy(x))",
             )
-    last = None
-    for rank, x in enumerate(data):
-        if x.dtype != last and B.dtype_of(x) not in DTYPES:
-            raise InvalidInput(
-                f"expected a dtype among {', '.join(DTYPES)}, got {B.dtype_of(x)} on "
-                f"rank {rank}; convert the tensors"
-            )
-        last = x.dtype
+    if B.dtype_of(data[0]) not in DTYPES:  # the others must have the same
+        raise InvalidInput(
+            f"expected a dtype among {', '.join(DTYPES)}, got {B.dtype_of(data[0])} on "
+            "rank 0; convert the tensors"
+        )
     shared = find_overlap(data) if len(data) > 1 else None
     if shared:
         raise InvalidInput(

@@ -97,24 +97,23 @@ class LocalEngine:
         memories: list[Any] = []
         reach = MOST
         for x in data:
-            memories.append(memory := B.memory(x))
+            memory: Any = B.memory(x)
+            memories.append(memory)
             plain = memory is not None and memory.dtype.kind != "V"  # not bfloat16
             reach = min(reach, memory.size) if plain else -1
         for this_round in rounds:
             if this_round.reach > reach:
                 _exchange_tensors(B, data, this_round, combine)
                 continue
-            rows = this_round.transfers
-            # Views, read when they are used; copies of what is written to before.
-            parts = [memories[s][a : a + n] for s, _, a, _, n, _ in rows]
-            for i in this_round.overtaken:
-                parts[i] = parts[i].copy()
-            for t, source in zip(rows, parts, strict=True):
-                part = memories[t.target][t.target_first : t.target_first + t.length]
-                if t.add:
-                    merge(part, source, out=part)
+            rows, early = this_round.parts, this_round.overtaken
+            kept = {i: memories[rows[i][0]][rows[i][1]].copy() for i in early}
+            for i, (sender, there, receiver, here, add) in enumerate(rows):
+                source = kept[i] if i in kept else memories[sender][there]
+                if add:
+                    part = memories[receiver][here]
+                    merge(part, source, part)
                 else:
-                    np.copyto(part, source)
+                    memories[receiver][here] = source
 
     def start(
         self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
@@ -140,19 +139,14 @@ def _exchange_tensors(
     B: Backend, data: Sequence[Tensor], this_round: Round, combine: Combine
 ) -> None:
     """Let the framework carry out a round; it also says what is wrong with one."""
-    # Read everything first: a view costs less while its code is still in the cache.
-    parts = [
-        B.read(data[t.source], t.source_first, t.source_first + t.length)
-        for t in this_round.transfers
-    ]
+    parts = [B.read(data[s], a.start, a.stop) for s, a, _, _, _ in this_round.parts]
     for i in this_round.overtaken:  # a view would show what is written before its turn
         parts[i] = B.copy_to(parts[i], B.device_of(parts[i]))
-    for t, part in zip(this_round.transfers, parts, strict=True):
-        first, last = t.target_first, t.target_first + t.length
-        if t.add and combine == "max":
-            B.maximum_(data[t.target], first, last, part)
+    for (_, _, target, to, add), part in zip(this_round.parts, parts, strict=True):
+        if add and combine == "max":
+            B.maximum_(data[target], to.start, to.stop, part)
         else:
-            B.write_(data[t.target], first, last, part, add=t.add)
+            B.write_(data[target], to.start, to.stop, part, add=add)
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from ..backends.protocol import AnyDevice, Tensor, backend_of, nbytes
 from ..checks import check_list
-from ..errors import InvalidInput
 from ..events import loaded, observers
 from ..plans.rounds import even_bounds
-from .checks import check_examples
+from .checks import check_split
 from .group import Group, group_for
 
 
@@ -33,12 +32,7 @@ def split_batch(
     """
     check_list("devices", devices, "devices", cure="use devices(1)")
     group = group_for(len(devices), group)
-    check_examples(X, y)
-    if len(X) < group.size:
-        raise InvalidInput(
-            f"cannot split {len(X)} examples over {group.size} devices; use at least "
-            f"{group.size} examples or fewer devices"
-        )
+    check_split(X, y, group.size)
     bounds = even_bounds(len(X), group.size)
     mine = [bounds[rank] for rank in group.local_ranks]
     pairs = list(zip(mine, devices, strict=True))

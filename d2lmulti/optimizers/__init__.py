@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from ..checks import check_choice, shown
 from ..errors import InvalidInput
-from .adam import Adam
+from .adam import Adam, AdamW
 from .checks import check_states
 from .sgd import SGD, Optimizer, check_optimizer
 
-OPTIMIZERS = ("sgd", "adam")
+OPTIMIZERS = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
 
 
 def make_optimizer(
     optimizer: str | Optimizer, momentum: float | None = None
 ) -> Optimizer:
-    """Return the optimizer `sgd` (momentum 0.9 by default) or `adam`, or the one given.
+    """Return the optimizer of that name, `sgd` with momentum 0.9, or the one given.
 
     Raises `InvalidInput` for what is none, and for a momentum that is not SGD's.
     """
@@ -29,12 +29,13 @@ def make_optimizer(
             f"expected a momentum with the optimizer sgd only, got {momentum!r} with "
             f"{shown(optimizer)}; leave it out, or give SGD(momentum)"
         )
-    return Adam() if isinstance(optimizer, str) else optimizer
+    return OPTIMIZERS[optimizer]() if isinstance(optimizer, str) else optimizer
 
 
 __all__ = [
     "SGD",
     "Adam",
+    "AdamW",
     "Optimizer",
     "check_optimizer",
     "check_states",

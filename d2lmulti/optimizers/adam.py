@@ -65,7 +65,29 @@ class Adam:
                 _average_(v, g * g, self.beta2)
                 c1, c2 = state[-2:]
                 size = B.sqrt(v / c2) + self.eps
-                assign_(p, B.detach(p) - (m / c1) / size * lr)
+                assign_(p, self._decayed(p, lr) - (m / c1) / size * lr)
+
+    def _decayed(self, p: Tensor, lr: float) -> Tensor:
+        return backend_of(p).detach(p)
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam whose weights also shrink, each by the same fraction, lr * weight_decay.
+
+    With the penalty in the gradient instead, Adam would divide it by the gradient's own
+    size, and large gradients would hide it. Source: Loshchilov, Hutter (2019).
+    """
+
+    weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("weight_decay", self.weight_decay, least=0, cure="try 0.01")
+
+    def _decayed(self, p: Tensor, lr: float) -> Tensor:
+        p = backend_of(p).detach(p)
+        return p - p * self.weight_decay * lr
 
 
 def _average_(average: Tensor, value: Any, beta: float) -> None:

@@ -1,9 +1,8 @@
 """All-reduce algorithms as plans: afterwards every rank holds the sum of all ranks.
 
-Each algorithm is a pure function of the number of ranks and the length of the vector
-that every rank holds; it yields rounds (see `rounds.py`). Each element is summed up on
-one rank and then copied, so replicas agree bit for bit. Chapters: *data_parallel* (the
-star), *allreduce*.
+Each is a pure function of the number of ranks and the length of their vectors, and
+yields rounds. An element is summed up on one rank and then copied, so replicas agree
+bit for bit. Chapters: *data_parallel* (the star), *allreduce*.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 All transfers of a round read the state *before* the round, and reductions into the
 same part happen in ascending order of the source rank. So the same plan gives the same
 bits in one process and across processes. A plan knows no framework and no operation
-(sum, max): `add` only says "combine" instead of "overwrite". Vectors are cut into parts
-as evenly as possible, and nothing is dropped.
+(sum, max): `add` only says "combine" instead of "overwrite".
 """
 
 from __future__ import annotations
@@ -54,6 +53,15 @@ class Round:
         return list(map(Transfer._make, rows))
 
     @cached_property
+    def parts(self) -> list[tuple[int, slice, int, slice, bool]]:
+        """The rows as (source, its part, target, its part, add)."""
+        return [
+            (t.source, slice(a := t.source_first, a + t.length), t.target,
+             slice(b := t.target_first, b + t.length), t.add)
+            for t in self.transfers
+        ]  # fmt: skip
+
+    @cached_property
     def overtaken(self) -> frozenset[int]:
         """Rows that send from a part which an earlier row writes to.
 
@@ -72,9 +80,9 @@ class Round:
     @cached_property
     def reach(self) -> int:
         """How long a vector must be to hold every part; none is, if one is below 0."""
-        firsts = np.concatenate([self.source_first, self.target_first])
-        ends = firsts + np.tile(self.length, 2)
-        return MOST if firsts.min(initial=0) < 0 else int(ends.max(initial=0))
+        below = any(min(a.start, b.start) < 0 for _, a, _, b, _ in self.parts)
+        ends = (max(a.stop, b.stop) for _, a, _, b, _ in self.parts)
+        return MOST if below else max(ends, default=0)
 
     @property
     def columns(self) -> tuple[np.ndarray, ...]:

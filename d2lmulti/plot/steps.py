@@ -20,8 +20,10 @@ from .plans import dark, held_colour, held_text
 from .style import INK, device_colour
 
 Point = tuple[float, float]
-_WIDTH, _HEIGHT = 640, 440
-_BOX, _CELL = 150, 30  # width of a vector, height of a cell
+_WIDTH, _HEIGHT = 330, 300  # that of a telephone: on it, no letter shrinks
+_BOX, _CELL = 112, 26  # width of a vector, height of a cell
+_MOST = 480  # pixels on a wide page
+_PEN = "currentColor"  # dark on a light page, light on a dark one
 
 
 @dataclass(frozen=True)
@@ -40,16 +42,18 @@ def plan_steps(
     length: int,
     title: str,
     collective: str = "allreduce",
+    caption: str = "",
 ) -> Steps:
     """Draw the ranks in a circle, with a slider over the rounds of a plan.
 
-    Meant for up to eight ranks. Text and colours are those of `plot_plans`.
+    Meant for up to eight ranks. Text and colours are those of `plot_plans`. A `caption`
+    stands below; the title is read to those who do not see the picture.
     """
     table = list(rounds)
     edges, frames = snapshots(table, ranks, length, collective)
     name = hashlib.sha256(repr((title, frames)).encode()).hexdigest()[:8]
     places = [_place(rank, ranks) for rank in range(ranks)]
-    groups, captions = [], []
+    groups, told = [], []
     for number, held in enumerate(frames):
         transfers = list(table[number - 1]) if number else []
         drawn = [_arrow(t, places, name) for t in transfers]
@@ -59,10 +63,10 @@ def plan_steps(
         ]
         hidden = ' style="display:none"' if number else ""
         groups.append(f"<g{hidden}>{''.join(drawn)}</g>")
-        captions.append(_caption(number, len(table), transfers))
+        told.append(_told(number, len(table), transfers))
     spans = "".join(
-        f"<span{' hidden' if i else ''}>{html.escape(c)}</span>"
-        for i, c in enumerate(captions)
+        f"<span{' hidden' if i else ''}>{html.escape(text)}</span>"
+        for i, text in enumerate(told)
     )
     return Steps(
         _PAGE.format(
@@ -71,8 +75,9 @@ def plan_steps(
             last=len(table),
             size=f"0 0 {_WIDTH} {_HEIGHT}",
             frames="".join(groups),
-            captions=spans,
-            ink=INK,
+            told=spans,
+            caption=f"<figcaption>{html.escape(caption)}</figcaption>" * bool(caption),
+            width=_MOST,
         )
     )
 
@@ -92,7 +97,7 @@ def _vector(
     left, top = place[0] - _BOX / 2, place[1] - _CELL / 2
     scale = _BOX / edges[-1]
     out = [
-        f'<text x="{place[0]:.0f}" y="{top - 5:.0f}" fill="{INK}">rank {rank}</text>'
+        f'<text x="{place[0]:.0f}" y="{top - 5:.0f}" fill="{_PEN}">rank {rank}</text>'
     ]
     for first, last, inside in zip(edges[:-1], edges[1:], held, strict=True):
         colour = _css(held_colour(inside))
@@ -101,7 +106,7 @@ def _vector(
         out.append(
             f'<rect x="{left + first * scale:.1f}" y="{top:.1f}" '
             f'width="{(last - first) * scale:.1f}" height="{_CELL}" fill="{colour}" '
-            f'stroke="#999"/><text x="{middle:.1f}" y="{top + 20:.1f}" fill="{ink}">'
+            f'stroke="#999"/><text x="{middle:.1f}" y="{top + 18:.1f}" fill="{ink}">'
             f"{held_text(inside)}</text>"
         )
     for t in moved:
@@ -109,7 +114,7 @@ def _vector(
             out.append(
                 f'<rect x="{left + t.target_first * scale:.1f}" y="{top:.1f}" '
                 f'width="{t.length * scale:.1f}" height="{_CELL}" fill="none" '
-                f'stroke="{INK}" stroke-width="3"{_dashes(t)}/>'
+                f'stroke="{_PEN}" stroke-width="3"{_dashes(t)}/>'
             )
     return "".join(out)
 
@@ -142,7 +147,7 @@ def _css(colour: tuple[float, float, float] | str) -> str:
     return "#" + "".join(f"{int(255 * part + 0.5):02x}" for part in colour)
 
 
-def _caption(number: int, rounds: int, transfers: list[Transfer]) -> str:
+def _told(number: int, rounds: int, transfers: list[Transfer]) -> str:
     if not number:
         return f"Start: every rank has its own vector. {rounds} rounds follow."
     moved = sum(t.length for t in transfers)
@@ -154,35 +159,35 @@ def _caption(number: int, rounds: int, transfers: list[Transfer]) -> str:
 
 
 _PAGE = """\
-<div class="d2l-steps" data-name="{name}" style="background:white;color:{ink};\
-max-width:{{width}}px;padding:8px;border-radius:6px">
+<figure class="d2l-steps" data-name="{name}" style="max-width:{width}px;margin:0 auto">
 <svg viewBox="{size}" role="img" aria-label="{title}" style="width:100%;height:auto" \
 font-family="sans-serif" font-size="13" text-anchor="middle">
 <title>{title}</title>
 <defs><marker id="head-{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" \
 markerHeight="9" markerUnits="userSpaceOnUse" orient="auto">\
-<path d="M0 0 8 4 0 8z" fill="{ink}"/></marker></defs>
+<path d="M0 0 8 4 0 8z" fill="currentColor"/></marker></defs>
 {frames}
 </svg>
 <div style="display:flex;gap:8px;align-items:center">
-<button type="button" class="play">Play</button>
+<button type="button" class="play" style="min-width:4em">Play</button>
 <input type="range" min="0" max="{last}" value="0" step="1" aria-label="Round" \
-style="flex:1">
+style="flex:1;min-width:0">
 </div>
-<p aria-live="polite" style="margin:4px 0 0">{captions}</p>
+<p aria-live="polite" style="margin:4px 0 0;min-height:3em">{told}</p>
+{caption}
 <script>
 (function () {{
   document.querySelectorAll('.d2l-steps[data-name="{name}"]').forEach(function (box) {{
     if (box.dataset.ready) return;
     box.dataset.ready = "1";
     var frames = box.querySelectorAll("svg > g");
-    var captions = box.querySelectorAll("p > span");
+    var told = box.querySelectorAll("p > span");
     var slider = box.querySelector("input"), button = box.querySelector("button");
     var timer = null;
     function show() {{
       var at = Number(slider.value);
       frames.forEach(function (g, i) {{ g.style.display = i === at ? "" : "none"; }});
-      captions.forEach(function (s, i) {{ s.hidden = i !== at; }});
+      told.forEach(function (s, i) {{ s.hidden = i !== at; }});
     }}
     function stop() {{
       clearInterval(timer);
@@ -201,5 +206,5 @@ style="flex:1">
   }});
 }})();
 </script>
-</div>
-""".replace("{{width}}", str(_WIDTH))
+</figure>
+"""

@@ -51,6 +51,8 @@ def check_options(options: dict[str, Any]) -> None:
     for name in ("bucket_bytes", "micro_batches", "stages"):
         if name in given:
             check_count(name, given[name])
+    if "zero" in given:
+        check_count("zero", given["zero"], most=3)
     if "schedule" in given and isinstance(given["schedule"], (str, int, float)):
         check_choice("schedule", given["schedule"], SCHEDULES)
 

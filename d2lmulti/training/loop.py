@@ -71,6 +71,7 @@ def train(
     schedule: str | None = None,
     micro_batches: int | None = None,
     stages: int | None = None,
+    zero: int | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     save_every: int | None = None,
     resume: bool = False,
@@ -102,6 +103,7 @@ def train(
         "schedule": schedule,
         "micro_batches": micro_batches,
         "stages": stages,
+        "zero": zero,
     }
     batch_size, lr, epochs, seed = check_numbers(batch_size, lr, epochs, seed)
     check_choice("dtype", dtype, DTYPES)

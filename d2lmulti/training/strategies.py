@@ -1,6 +1,6 @@
-"""The three ways to split the work as strategies, and the table of their names.
+"""The ways to split the work as strategies, and the table of their names.
 
-Chapters: *splitting*, *data_parallel*, *layer_parallel*, *model_parallel*.
+Chapters: *splitting*, *data_parallel*, *layer_parallel*, *model_parallel*, *sharding*.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ..parallel.buckets import reduce_in_buckets
 from ..parallel.data import Reducer, get_params, train_batch
 from ..plans.pipeline.schedules import CHUNKS
 from ..plans.rounds import Plan
+from .sharded import Sharded
 from .strategy import Batch, Snapshot, Strategy
 
 
@@ -226,6 +227,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "data": DataParallel,
     "layer": LayerParallel,
     "model": ModelParallel,
+    "sharded": Sharded,
 }
 
 

@@ -53,7 +53,7 @@ class Strategy(ABC):
         self.group = group_for(len(self.devices))
         self._count = len(params) - model.buffers  # of what is trained
         self.owned = self.shard(params)
-        self.states = [optimizer.start(self._trained(mine)) for mine in self.owned]
+        self.states = [optimizer.start(mine) for mine in self.trained()]
 
     @abstractmethod
     def shard(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
@@ -70,6 +70,18 @@ class Strategy(ABC):
         The batch is whole, but where the strategy `cuts_batches` and processes share
         the work: then it is only this process's part of it.
         """
+
+    def trained(self) -> list[list[Tensor]]:
+        """Give what every owner's optimizer updates: all but the statistics."""
+        return [mine[: len(mine) - self.model.buffers] for mine in self.owned]
+
+    def shard_state(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
+        """Give every owner its part of tensors of the parameters' form."""
+        return self.shard(whole)
+
+    def gather_state(self, parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """Put the owners' parts of such tensors together again."""
+        return self.gather(parts)
 
     @property
     @abstractmethod
@@ -92,12 +104,12 @@ class Strategy(ABC):
         """Copy everything that a run needs to go on, in the form of one device."""
         B, whole = backend_of(self.owned[0][0]), self.gather(self.owned)
         state: list[Tensor] = []
+        sizes = [len(mine) for mine in self.trained()]
         for slot in range(self.optimizer.states_per_parameter):
-            sizes = [len(self._trained(mine)) for mine in self.owned]
-            state += self.gather(
+            state += self.gather_state(
                 [s[slot * n :][:n] for s, n in zip(self.states, sizes, strict=True)]
             )
-        beside = self.optimizer.states_per_parameter * len(self._trained(self.owned[0]))
+        beside = self.optimizer.states_per_parameter * sizes[0]
         state += self.states[0][beside:]  # the same for every owner
         return Snapshot([*map(B.numpy, whole)], [*map(B.numpy, state)], [])
 
@@ -120,7 +132,8 @@ class Strategy(ABC):
         )
         whole = [B.array(s) for s in state]
         parts = [
-            self.shard(whole[slot * n :][:n]) for slot in range(states_per_parameter)
+            self.shard_state(whole[slot * n :][:n])
+            for slot in range(states_per_parameter)
         ]
         for owner, mine in enumerate(self.states):
             saved = [x for part in parts for x in part[owner]] + whole[
@@ -128,6 +141,3 @@ class Strategy(ABC):
             ]
             for x, y in zip(mine, saved, strict=True):
                 B.write_(x, 0, element_count(x), B.detach(y))
-
-    def _trained(self, mine: list[Tensor]) -> list[Tensor]:
-        return mine[: len(mine) - self.model.buffers]

@@ -27,6 +27,7 @@ RIGHT_TEXTS: dict[str, set[str]] = {
     "positive": {"1.5"},
     "rate": {"1.5", "10**25"},
     "below 1": {"0"},
+    "stage of ZeRO": set(),
     "name": set(),
     # Names of files that may be written, though they are odd ones.
     "file": set(TEXTS) - {"nothing", "5,000 digits"},
@@ -50,6 +51,7 @@ OPTIONS: dict[str, str] = {
     "schedule": "name",
     "micro_batches": "count",
     "stages": "count",
+    "zero": "stage of ZeRO",
     "checkpoint": "file",
     "save_every": "count",
     "json": "file",
@@ -58,13 +60,42 @@ OPTIONS: dict[str, str] = {
     "what": "name",
     "repeats": "count",
     "threads": "count",
+    "collective": "name",
+    "ranks": "count",
+    "bytes": "count",
+    "cluster": "name",
+    "gpus": "count",
+    "batch": "count",
+    "table": "name",  # of a file that must be there
 }
 # What an option needs beside it, so that its value is all that is wrong.
 BESIDE: dict[str, str] = {
     "schedule": "--strategy model",
     "micro_batches": "--strategy model",
     "stages": "--strategy model",
+    "zero": "--strategy sharded",
     "save_every": "--checkpoint new.npz",
+}
+
+# What the other commands need, so that one option is all that is wrong.
+NEEDED: dict[str, dict[str, str]] = {
+    "plan": {"model": "1B", "cluster": "dgx-h100", "gpus": "8"},
+    "validate": {"table": "chapters/measured/gpipe_tables_2_3.csv"},
+}
+
+# Whole command lines, and a part of the sentence.
+LINES: dict[str, str] = {
+    "simulate --collective broadcast --algorithm tree": "with allreduce only",
+    "simulate --collective alltoall --ranks 3 --bytes 100": "a multiple of 12 bytes",
+    "simulate --bytes 5": "a multiple of 4 bytes",
+    "simulate --ranks 65537": "from 1 to 65536",
+    "simulate --json nowhere/x.json": "nowhere",
+    "plan --model resnet-50 --cluster dgx-1 --gpus 8 --batch 9": "8 GPUs divide",
+    "plan --model 1B --cluster dgx-1 --gpus 8 --json .": "ordinary file",
+    "plan --cluster dgx-1 --gpus 8": "required: --model",
+    "plan --model 1B --cluster dgx-1 --gpus 65537": "from 1 to 65536",
+    "validate": "required: FILE.csv",
+    "validate .": "a CSV file that can be read",
 }
 
 # Options that do not belong together, and a part of the sentence.
@@ -82,6 +113,11 @@ COMBINATIONS: dict[str, str] = {
     "--strategy layer --stages 2": "options of the strategy layer",
     "--strategy model --bucket-mb 1": "options of the strategy model",
     "--strategy model --algorithm ring": "options of the strategy model",
+    "--zero 2": "options of the strategy data, got zero",
+    "--strategy sharded --zero 4": "from 1 to 3 as zero, got 4",
+    "--strategy sharded --algorithm ring": "options of the strategy sharded",
+    "--strategy sharded --bucket-mb 1": "options of the strategy sharded",
+    "--strategy sharded --model lenet_bn": "layer by layer",
     "--strategy layer --devices 3": "3 does not divide",
     "--strategy layer --model lenet_bn": "to split by layers",
     "--strategy model --devices 3": "into 3 stages",

@@ -73,6 +73,10 @@ class World:
         return cut_stages(self.model, 2)
 
     @property
+    def sharded(self) -> Any:
+        return d2lmulti.shard_params(self.params, self.places, self.model)
+
+    @property
     def server(self) -> d2lmulti.ParameterServer:
         server = d2lmulti.ParameterServer(self.params, self.places, 0.1)
         server.pull(0)
@@ -142,6 +146,17 @@ class World:
                     "X": w.X, "y": w.y, **places, "model": w.model,
                     "device_shards": split_params(w.params, w.places, w.model),
                 },
+            ),
+            "shard_params": lambda: (
+                d2lmulti.shard_params,
+                {"params": w.params, "devices": w.places, "model": w.model},
+            ),
+            "train_shards": lambda: (
+                d2lmulti.train_shards,
+                {"X": w.X, "y": w.y, **places, "sharded": w.sharded},
+            ),
+            "gather_shards": lambda: (
+                d2lmulti.gather_shards, {"sharded": w.sharded},
             ),
             "train_clones": lambda: (
                 d2lmulti.train_clones,

@@ -7,7 +7,7 @@ import pytest
 from backends.test_scalar_arithmetic import assert_as_numpy
 
 from d2lmulti.errors import InvalidInput
-from d2lmulti.optimizers import Adam
+from d2lmulti.optimizers import Adam, AdamW
 
 
 def average(a: np.ndarray, value: np.ndarray, beta: np.floating) -> np.ndarray:
@@ -15,8 +15,8 @@ def average(a: np.ndarray, value: np.ndarray, beta: np.floating) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("steps", [1, 4])
-def test_steps_have_numpys_bits(B, device, dtype, steps, rng):
+@pytest.mark.parametrize(("steps", "decay"), [(1, 0.0), (4, 0.0), (4, 0.25)])
+def test_steps_have_numpys_bits(B, device, dtype, steps, decay, rng):
     n = 7
     number = np.dtype(dtype).type
     b1, b2, eps, lr = map(number, (0.9, 0.999, 1e-8, 0.01))
@@ -25,7 +25,7 @@ def test_steps_have_numpys_bits(B, device, dtype, steps, rng):
     params = [B.array(v, device) for v in values]
     for p in params:
         B.attach_grad(p)
-    optimizer = Adam()
+    optimizer = AdamW(weight_decay=decay) if decay else Adam()
     state = optimizer.start(params)
     ms, vs = ([np.zeros_like(v) for v in values] for _ in "mv")
     c1 = c2 = np.zeros(1, dtype)
@@ -39,7 +39,9 @@ def test_steps_have_numpys_bits(B, device, dtype, steps, rng):
             g = grad / number(n)
             ms[i] = average(ms[i], g, b1)
             vs[i] = average(vs[i], g * g, b2)
-            values[i] = values[i] - (ms[i] / c1) / (np.sqrt(vs[i] / c2) + eps) * lr
+            step = (ms[i] / c1) / (np.sqrt(vs[i] / c2) + eps) * lr
+            decayed = values[i] - values[i] * number(decay) * lr
+            values[i] = decayed - step
         optimizer.step_(params, state, 0.01, n)
     for got, want in zip([*params, *state], [*values, *ms, *vs, c1, c2], strict=True):
         assert_as_numpy(B, device, B.numpy(got), want)
@@ -68,17 +70,35 @@ def test_moving_averages_start_without_a_bias(B):
         assert v / c2 == pytest.approx(0.0625)
 
 
+def test_torchs_own_steps(load, rng):
+    torch = pytest.importorskip("torch")
+    B = load("torch")
+    ours, theirs = (torch.tensor(np.arange(5.0), requires_grad=True) for _ in "ab")
+    optimizer = AdamW(0.8, 0.99, 1e-6, weight_decay=0.3)
+    peer = torch.optim.AdamW([theirs], 0.1, (0.8, 0.99), 1e-6, weight_decay=0.3)
+    B.attach_grad(ours)
+    state = optimizer.start([ours])
+    for _ in range(6):
+        grad = rng.normal(size=5)
+        B.write_(B.grad(ours), 0, 5, B.array(4 * grad))
+        optimizer.step_([ours], state, 0.1, 4)
+        theirs.grad = torch.tensor(grad)
+        peer.step()
+    assert B.numpy(ours) == pytest.approx(B.numpy(theirs), rel=1e-12)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"beta1": 1.0}, "of at least 0 and below 1 as beta1, got 1.0"),
         ({"beta2": -0.1}, "of at least 0 and below 1 as beta2, got -0.1"),
+        ({"weight_decay": -1}, "at least 0 as weight_decay, got -1; try 0.01"),
         ({"eps": 0.0}, "above 0 as eps, got 0.0; try 1e-8"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings, message):
     with pytest.raises(InvalidInput, match=message):
-        Adam(**settings)
+        AdamW(**settings)
 
 
 def test_a_state_of_another_size_is_refused(B):

@@ -94,7 +94,7 @@ CAUSES: dict[str, tuple[Callable[[Backend], object], str, str, str]] = {
         "a GPU that", "gpu:999", "devices(n)",
     ),
     "no parameters": (
-        lambda B: get_params([], "cpu"), "list of parameter tensors", "[]", "B.array",
+        lambda B: get_params([], "cpu"), "list of parameter tensors", "an empty one", "B.array",
     ),
     "parameters that are one tensor": (
         lambda B: get_params(ones(B, 2), "cpu"), "list of parameter", "got", "B.array",
@@ -161,7 +161,7 @@ CAUSES: dict[str, tuple[Callable[[Backend], object], str, str, str]] = {
     ),
     "an empty batch": (
         lambda B: split_batch(ones(B, 0, 2), labels(B, 0), ["cpu"]),
-        "cannot split 0 examples", "over 1 devices", "at least 1 examples",
+        "cannot split 0 examples", "over 1 device;", "at least 1 example ",
     ),
     "a step with fewer replicas than devices": (
         lambda B: step(B, k=3),

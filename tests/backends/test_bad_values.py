@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from backends.bad_options import BESIDE, COMBINATIONS, OPTIONS, RIGHT_TEXTS, TEXTS
+from backends.bad_options import (
+    BESIDE,
+    COMBINATIONS,
+    LINES,
+    NEEDED,
+    OPTIONS,
+    RIGHT_TEXTS,
+    TEXTS,
+)
 from backends.bad_values import PARAMETERS, RIGHT, VALUES
 from backends.good_calls import World
 from backends.public import find_public, parameters
@@ -134,9 +142,11 @@ def options_of(command: str) -> dict[str, argparse.Action]:
     return {a.dest: a for a in found if a.nargs != 0 and a.dest != "help"}
 
 
+COMMANDS = ("doctor", "train", "bench", "simulate", "plan", "validate")
+ROOT = Path(__file__).parents[2]
 TRIED = [
     (command, dest, word)
-    for command in ("doctor", "train", "bench")
+    for command in COMMANDS
     for dest in options_of(command)
     for word in TEXTS
     if word not in RIGHT_TEXTS.get(OPTIONS.get(dest, ""), ())
@@ -144,7 +154,7 @@ TRIED = [
 
 
 def test_every_option_has_a_kind() -> None:
-    every = {dest for command in ("train", "bench") for dest in options_of(command)}
+    every = {dest for command in COMMANDS for dest in options_of(command)}
     assert every - set(OPTIONS) == set(), "say of which kind they are: bad_options.py"
     assert len(TRIED) + len(COMBINATIONS) >= 200
 
@@ -173,7 +183,13 @@ def test_a_bad_value_of_an_option_is_refused(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     action = options_of(command)[dest]
     rest = ["--backend", "numpy"] if dest != "backend" else []
-    if command == "train":
+    if command not in ("train", "bench"):
+        rest = []
+        for other, value in NEEDED.get(command, {}).items():
+            file = str(ROOT / value) if other == "table" else value
+            given = [file] if other == "table" else [f"--{other}", value]
+            rest += given if other != dest else []
+    elif command == "train":
         rest += ["--model", "mlp", "--epochs", "1"] if dest != "model" else []
     elif dest != "what":
         rest = ["devices", *rest, *(["--repeats", "1"] if dest == "threads" else [])]
@@ -196,5 +212,16 @@ def test_options_that_do_not_belong_together_are_refused(
         base = ["train", "--backend", "numpy"]
     last = refused([*base, *combination.split()], capsys)
     assert COMBINATIONS[combination] in last
+    assert list(tmp_path.iterdir()) == []
+    record_property("bad options", 1)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_command_lines_that_are_wrong_are_refused(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture, record_property: Any,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert LINES[line] in refused(line.split(), capsys)
     assert list(tmp_path.iterdir()) == []
     record_property("bad options", 1)

@@ -19,6 +19,7 @@ SPLITS = [
     {"strategy": "model", "num_gpus": 3, "schedule": "gpipe", "micro_batches": 5},
     {"strategy": "model", "num_gpus": 2, "schedule": "interleaved", "stages": 4},
     {"strategy": "model", "num_gpus": 2, "schedule": "zb_v"},
+    {"strategy": "sharded", "num_gpus": 3, "zero": 3},
 ]
 
 
@@ -62,7 +63,7 @@ def test_a_text_too_with_adam(framework):
     # The keys' bias has no gradient but rounding errors: a tiny eps would divide by it.
     settings = {"optimizer": Adam(eps=1e-3), "batch_size": 10, "epochs": 1}
     alone = run(framework, text, "transformer", **settings)
-    for split in SPLITS[:3]:
+    for split in (*SPLITS[:3], SPLITS[-1]):
         history = run(framework, text, "transformer", **settings, **split)
         compare(framework, history, alone)
 
@@ -78,17 +79,21 @@ def test_the_history_names_the_options_of_its_strategy(framework, digits):
 
 REFUSED = {
     "an unknown strategy": (
-        {"strategy": "both"}, "expected one of data, layer, model as strategy.*'both'",
+        {"strategy": "both"},
+        "expected one of data, layer, model, sharded as strategy.*'both'",
     ),
     "another strategy's option": (
         {"strategy": "layer", "micro_batches": 4}, "algorithm as options.*micro_b",
+    ),
+    "a shard of a network without layers": (
+        {"strategy": "sharded", "model": "lenet_bn", "num_gpus": 2}, "layer by layer",
     ),
     "a batch below the micro-batches": (
         {"strategy": "model", "num_gpus": 2, "micro_batches": 23},
         "22 of 150 examples, fewer than 23 micro-batches",
     ),
     "stages that do not share out": (
-        {"strategy": "model", "num_gpus": 2, "stages": 1}, "1 stages for 2 devices",
+        {"strategy": "model", "num_gpus": 2, "stages": 1}, "1 stage for 2 devices",
     ),
     "a V with one stage a device": (
         {"strategy": "model", "num_gpus": 2, "stages": 2, "schedule": "zb_v"},
@@ -100,7 +105,9 @@ REFUSED = {
     "what does not divide": (
         {"strategy": "layer", "num_gpus": 3}, "dense 1.*3 devices",
     ),
-    "an unknown optimizer": ({"optimizer": "lion"}, "sgd, adam as optimizer.*'lion'"),
+    "an unknown optimizer": (
+        {"optimizer": "lion"}, "sgd, adam, adamw as optimizer.*'lion'",
+    ),
 }  # fmt: skip
 
 
@@ -108,4 +115,4 @@ REFUSED = {
 def test_what_cannot_work_is_refused_before_it_starts(framework, digits, cause):
     settings, message = REFUSED[cause]
     with pytest.raises(InvalidInput, match=message):
-        run(framework, digits, "mlp", **settings)
+        run(framework, digits, **{"model": "mlp", **settings})

@@ -20,7 +20,24 @@ TAG = "from-scratch"
 
 # What a reader would type next where the page's own cells print no loss of training.
 TRAINS = {
+    "allreduce": """
+def train_step(step, lr=0.1):
+    ready, finish, _ = in_buckets([[5, 4], [3, 2], [1, 0]], params)
+    found = losses(step)
+    backward(found, params, ready)
+    finish()
+    for p in (p for mine in params for p in mine):
+        change = B.read(B.grad(p), 0, element_count(p)) * (-lr / 64)
+        B.write_(p, 0, element_count(p), change, add=True)
+        B.clear_grad_(p)
+    return sum(float(B.numpy(loss)) for loss in found) / 64
+
+found = [train_step(step) for step in range(20)]
+print("loss", found[0])
+print("loss", found[-1])
+""",
     "layer_parallel": "",
+    "model_parallel": "",
     "parameter_server": """
 server = Server(0, 0.1, collect=4)
 print("loss", loss_and_gradient(server.params, *probe)[0])
@@ -28,6 +45,7 @@ for push in serve(server, parts(), times(), 0):
     pass
 print("loss", loss_and_gradient(server.params, *probe)[0])
 """,
+    "sharding": "",
 }
 
 HIDE = """

@@ -23,6 +23,7 @@ class Bug(NamedTuple):
 LAYERS = ("test_layer_parallel.py",)
 STAGES = ("test_pipeline.py",)
 PROCESSES = ("../processes/test_shared_memory.py",)
+SHARDS = ("test_sharded.py",)
 ENGINES = ("../processes/test_engines.py",)
 
 BUGS = [
@@ -47,7 +48,7 @@ BUGS = [
     Bug(
         "all-reduce sums into a tensor that nobody has",
         "comm/group.py",
-        "merge(part, source, out=part)",
+        "merge(part, source, part)",
         "merge(part, source)",
     ),
     Bug(
@@ -132,8 +133,8 @@ BUGS = [
     Bug(
         "all replicas share one velocity",
         "training/strategy.py",
-        "[optimizer.start(self._trained(mine)) for mine in self.owned]",
-        "[optimizer.start(self._trained(self.owned[0]))] * len(self.owned)",
+        "[optimizer.start(mine) for mine in self.trained()]",
+        "[optimizer.start(self.trained()[0])] * len(self.owned)",
     ),
     Bug(
         "the momentum is forgotten",
@@ -216,6 +217,20 @@ BUGS = [
         "if ranks[s] == device:",
         "if s % group.size == device:",
         suite=("test_placements.py",),
+    ),
+    Bug(
+        "the updated parts are not gathered",
+        "parallel/sharded/training.py",
+        "zip(sharded, gather(parts, group), strict=True):",
+        "zip(sharded, []):",
+        suite=SHARDS,
+    ),
+    Bug(
+        "a part of the gradient is added to that of the step before",
+        "parallel/sharded/training.py",
+        "B.write_(mine[l], 0, element_count(part), part)",
+        "B.write_(mine[l], 0, element_count(part), part, add=True)",
+        suite=SHARDS,
     ),
     Bug(
         "every process trains on the first one's examples",

@@ -19,7 +19,11 @@ from d2lmulti.comm.group import Group, local_group
 from d2lmulti.comm.point_to_point import receive, send
 from d2lmulti.comm.process_group import started
 from d2lmulti.errors import InvalidInput
+from d2lmulti.models.mlp import make_mlp
+from d2lmulti.optimizers import Adam, AdamW
 from d2lmulti.plans.allreduce import ALLREDUCE
+
+UNEVEN = make_mlp("uneven", (784, 37, 2, 10))  # layers of 29,045, 76 and 30 numbers
 
 # Name of the case -> arguments of `train`; the last batch has 7 examples.
 CASES: dict[str, dict[str, Any]] = {
@@ -43,7 +47,14 @@ CASES: dict[str, dict[str, Any]] = {
         "micro_batches": 3,
         "optimizer": "adam",
     },
-}
+    "sharded, ZeRO 1": {"strategy": "sharded", "model": UNEVEN, "zero": 1},
+    "sharded, ZeRO 2": {
+        "strategy": "sharded", "model": UNEVEN, "zero": 2, "optimizer": AdamW(eps=1e-3),
+    },
+    "sharded, ZeRO 3": {
+        "strategy": "sharded", "model": UNEVEN, "zero": 3, "optimizer": Adam(eps=1e-3),
+    },
+}  # fmt: skip
 
 
 def data() -> d2lmulti.Dataset:
@@ -139,7 +150,9 @@ def every_dtype(B: Backend, group: Group, n: int) -> dict[str, bytes | str]:
                 # An engine has an order of its own, so its sums must be exact.
                 xs = tensors(values.round() if algorithm == "native" else values)
                 name = f"{algorithm} {op} {dtype}"
-                if algorithm == "native" and dtype not in group.engine.reducible:
+                if algorithm == "native" and dtype not in (
+                    group.engine.reducible or DTYPES
+                ):
                     call = partial(d2lmulti.allreduce, xs, "native", group)
                     assert "use another algorithm, such as ring" in refusal(call)
                     continue

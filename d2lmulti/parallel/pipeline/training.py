@@ -18,7 +18,7 @@ from ...checks import (
 from ...cluster.pipeline_record import PipelineRecord
 from ...comm.checks import check_batch
 from ...comm.group import Group, group_for
-from ...errors import InvalidInput
+from ...errors import InvalidInput, several
 from ...optimizers import Optimizer, check_optimizer, check_states
 from ...plans.pipeline.instructions import Lists
 from ...plans.pipeline.schedules import Schedule
@@ -134,7 +134,7 @@ def _micro_bounds(X: Tensor, y: Tensor, micro_batches: int) -> list[tuple[int, i
     check_count("micro_batches", micro_batches)
     if len(X) < micro_batches:
         raise InvalidInput(
-            f"cannot split {len(X)} examples into {micro_batches} micro-batches; use "
-            f"at least {micro_batches} examples or fewer micro-batches"
+            f"cannot split {several(len(X), 'example')} into {micro_batches} "
+            f"micro-batches; use at least {micro_batches} examples or fewer of them"
         )
     return even_bounds(len(X), micro_batches)

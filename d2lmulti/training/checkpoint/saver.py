@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...checks import check_count, check_flag, check_path
 from ...comm.group import Group
-from ...errors import InvalidInput
+from ...errors import InvalidInput, several
 from ...events import unwatched
 from ...files.atomic import check_output
 from ...files.locks import held_alone
@@ -63,7 +63,10 @@ class Saver:
         path = self.path
         with unwatched():
             at.params, at.state, at.buffers = split.snapshot()
-        when = f"{at.epoch} epochs and {at.step} steps from the start"
+        when = (
+            f"{several(at.epoch, 'epoch')} and {several(at.step, 'step')} "
+            "from the start"
+        )
         check_state([*at.params, *at.state], when)  # never save what is lost
         leader_does(split.group, lambda: save_checkpoint(path, at))
 

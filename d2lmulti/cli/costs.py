@@ -1,0 +1,162 @@
+"""The commands about machines that are not there: simulate, plan, validate."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from ..checks import check_count
+from ..cluster.networks import ConvNet, get_network
+from ..cluster.planner import Candidate, plan_data_parallel, plan_layouts
+from ..cluster.presets import get_cluster
+from ..cluster.simulate import parse_bytes, simulate
+from ..cluster.validation.score import Report
+from ..cluster.validation.validate import validate
+from ..errors import InvalidInput
+from ..files.atomic import check_outputs, write_json
+from .console import say
+
+SHOWN = 12  # layouts that are printed; a file has them all
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    check_outputs({"--json": arguments.json})
+    if arguments.algorithm and arguments.collective != "allreduce":
+        raise InvalidInput(
+            f"expected --algorithm with allreduce only, got {arguments.collective}; "
+            "leave it out"
+        )
+    nbytes = parse_bytes(arguments.bytes)
+    found = simulate(
+        arguments.collective, arguments.ranks, nbytes, get_cluster(arguments.cluster),
+        arguments.algorithm or "ring",
+    )  # fmt: skip
+    say(
+        f"{found.collective} by {found.algorithm}, {found.ranks:,} ranks on "
+        f"{found.cluster}, {found.nbytes:,} bytes each"
+    )
+    say(f"clock    {_seconds(found.seconds)}")
+    if found.formula_seconds is None:
+        say("formula  none: a node is not full")
+    else:
+        say(f"formula  {_seconds(found.formula_seconds)}")
+    if found.bus_bandwidth is not None:
+        say(f"busbw    {found.bus_bandwidth / 1e9:.2f} GB/s")
+    say(
+        f"moved    {found.bytes_moved:,} bytes in {found.messages:,} messages, "
+        f"{found.rounds:,} rounds; played in {found.played_in:.2f} s"
+    )
+    _write(arguments, vars(found))
+    return 0
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    check_outputs({"--json": arguments.json})
+    check_count("--gpus", arguments.gpus)
+    if arguments.batch is not None:
+        check_count("--batch", arguments.batch)
+    network, cluster = get_network(arguments.model), get_cluster(arguments.cluster)
+    if isinstance(network, ConvNet):
+        steps = plan_data_parallel(network, cluster, arguments.gpus, arguments.batch)
+        one = steps[0].images_per_second / steps[0].images
+        say(f"{network.name} on {cluster.name}, data parallelism")
+        say(f"{'batch':>8} {'images/s':>12} {'ms a step':>10} {'efficiency':>10}")
+        for step in steps:
+            share = step.images_per_second / step.images / one
+            say(
+                f"{step.images:8,} {step.images_per_second:12,.1f} "
+                f"{step.seconds * 1e3:10.2f} {share:10.1%}"
+            )
+        found: Any = [{**vars(s), "images_per_second": s.images_per_second}
+                      for s in steps]  # fmt: skip
+        _write(arguments, {"model": network.name, "cluster": cluster.name,
+                           "steps": found})  # fmt: skip
+        return 0
+    ranked = plan_layouts(network, cluster, arguments.gpus, arguments.batch)
+    fit = [c for c in ranked if c.fits]
+    say(
+        f"{network.name} on {arguments.gpus} GPUs of {cluster.name}, "
+        f"{ranked[0].layout.batch} sequences a step: {len(ranked)} layouts, "
+        f"{len(ranked) - len(fit)} do not fit in {cluster.device.memory / 1e9:.0f} GB"
+    )
+    say(f"{'tokens/s/GPU':>12} {'MFU':>6} {'GB':>6}  layout")
+    for candidate in fit[:SHOWN]:
+        say(_line(candidate))
+    if not fit:
+        say("none fits; the smallest:")
+        say(_line(min(ranked, key=lambda c: c.step.memory.needed)))
+    elif len(fit) < len(ranked):
+        say("does not fit, though it would be the quickest of those:")
+        say(_line(next(c for c in ranked if not c.fits)))
+    layouts = [c.as_json() for c in ranked]
+    _write(arguments, {"model": network.name, "cluster": cluster.name,
+                       "gpus": arguments.gpus, "layouts": layouts})  # fmt: skip
+    return 0
+
+
+def _line(c: Candidate) -> str:
+    recompute = ", all recomputed" if c.layout.recompute == "full" else ""
+    return (
+        f"{c.step.tokens_per_gpu:12,.0f} {c.step.utilisation:6.1%} "
+        f"{c.step.memory.needed / 1e9:6.1f}  {c.layout}{recompute}"
+    )
+
+
+def _validate(arguments: argparse.Namespace) -> int:
+    check_outputs({"--json": arguments.json})
+    if arguments.json and arguments.json.exists() and arguments.table.exists():
+        if arguments.json.samefile(arguments.table):
+            raise InvalidInput(
+                f"expected another file than the table for --json, got {arguments.json}"
+            )
+    report = validate(arguments.table)
+    say(f"{arguments.table.name}: {report.kind}")
+    say(f"{'row':>5} {'measured':>12} {'predicted':>12} {'error':>8}  unit, what")
+    for row in report.rows:
+        say(
+            f"{row.row:5} {row.measured:12,.4g} {row.predicted:12,.4g} "
+            f"{row.error:+8.1%}  {row.unit}, {row.name}"
+        )
+    for line in report.refused:
+        say(f"not predicted: {line}")
+    for line in report.notes:
+        say(f"note: {line}")
+    for name, value in report.extra.items():
+        _say_all(name, value)
+    _say_sum(report)
+    _write(arguments, report.as_json())
+    return 0
+
+
+def _say_sum(report: Report) -> None:
+    found = report.summary()
+    if any(row.rate for row in report.rows):
+        say("errors of rates are those of the time: measured / predicted - 1")
+    _say_all("sum", found)
+
+
+def _say_all(name: str, value: Any) -> None:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _say_all(f"{name}, {key.replace('_', ' ')}", inner)
+    else:
+        say(f"{name}: {f'{value:.4g}' if isinstance(value, float) else value}")
+
+
+def _seconds(value: float) -> str:
+    if value >= 1:
+        return f"{value:.4f} s"
+    return f"{value * 1e3:.4f} ms" if value >= 1e-3 else f"{value * 1e6:.3f} us"
+
+
+def _write(arguments: argparse.Namespace, value: object) -> None:
+    if arguments.json is not None:
+        write_json(arguments.json, value)
+
+
+COST_COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "simulate": _simulate,
+    "plan": _plan,
+    "validate": _validate,
+}

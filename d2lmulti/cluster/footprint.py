@@ -1,0 +1,76 @@
+"""How much memory a device needs: weights, gradients, optimizer, activations.
+
+Two numbers, in bytes: `needed` must fit; `reserved` is what an allocator holds that
+keeps the buffers of messages in flight. Chapter: *cost_model*.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .layout import Layout, Stage, cut_layers, stage_parameters
+from .networks import Transformer
+from .software import Software
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes of the fullest device (`needed`) and of the first stage (`reserved`)."""
+
+    needed: float
+    reserved: float
+    states: float  # of the fullest: weights, gradients, optimizer
+    activations: float
+
+
+def footprint(model: Transformer, layout: Layout, software: Software) -> Footprint:
+    """Count what lies in memory when it is fullest: at the end of a forward pass.
+
+    A weight: 2 bytes in 16 bits, 4 of summed gradients, 12 of Adam in 32 bits (master
+    copy and two averages), which ZeRO 1 divides by the replicas. Reserved beside them:
+    2 of the gradients in 16 bits, and the two gathered inputs of a layer.
+    """
+    stages = cut_layers(model, layout, software)
+    states, kept = [], []
+    for i, stage in enumerate(stages):
+        states.append(_states(model, layout, stage, software))
+        kept.append(_activations(model, layout, stage, i))
+    sums = [a + b for a, b in zip(states, kept, strict=True)]
+    fullest = max(range(len(sums)), key=sums.__getitem__)
+    reserved = states[0] + 2 * stage_parameters(model, layout, stages[0]) + kept[0]
+    if layout.tensor > 1 and layout.sequence and layout.recompute == "none":
+        gathered = 4 * model.hidden * layout.micro_batch * model.sequence
+        reserved += _in_flight(layout, 0) * stages[0].layers * gathered
+    return Footprint(sums[fullest], reserved, states[fullest], kept[fullest])
+
+
+def _states(
+    model: Transformer, layout: Layout, stage: Stage, software: Software
+) -> float:
+    own = layout.data if layout.zero else 1
+    a_weight = 2 + software.gradient_bytes + 12 / own
+    return stage_parameters(model, layout, stage) * a_weight
+
+
+def _activations(model: Transformer, layout: Layout, stage: Stage, i: int) -> float:
+    """What a stage keeps for the way back, 2 bytes an element, of all micro-batches.
+
+    Norms, residuals, queries, keys, values, the attention's output and the MLP's three
+    tensors: 18 hidden + 8 widths. Recomputed in full: a layer's input. The loss: logits
+    in 16 and 32 bits, their exponents, their gradient in 16.
+    """
+    tokens = layout.micro_batch * model.sequence
+    share = layout.tensor if layout.sequence else 1
+    inner = 10 * model.hidden + 8 * model.ffn * (model.up / (2 * model.ffn))
+    a_token = 8 * model.hidden / share + inner / layout.tensor
+    if layout.recompute == "full":
+        a_token = 2 * model.hidden / share
+    held = _in_flight(layout, i) * stage.layers * tokens * a_token
+    if stage.head or stage.loss:
+        held += 12.0 * tokens * model.vocabulary / layout.tensor
+    return held
+
+
+def _in_flight(layout: Layout, stage: int) -> int:
+    """Micro-batches that a stage of 1F1B holds at once."""
+    return min(layout.micro_batches, layout.pipeline - stage)

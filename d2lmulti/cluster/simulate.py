@@ -1,0 +1,115 @@
+"""Play one collective on a modelled cluster, and set the closed formula beside it."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from ..checks import MOST_RANKS, check_choice, check_count, check_kind, shown
+from ..errors import InvalidInput
+from ..plans.allreduce import ALLREDUCE
+from ..plans.alltoall import alltoall
+from ..plans.collectives import allgather, broadcast, reduce, reduce_scatter
+from ..plans.rounds import MOST_ELEMENTS, Plan
+from .clock import play
+from .cost import bus_bandwidth, formula_seconds
+from .hardware import Cluster
+
+PLANS: dict[str, Plan] = {
+    "reduce_scatter": reduce_scatter,
+    "allgather": allgather,
+    "broadcast": broadcast,
+    "reduce": reduce,
+    "alltoall": alltoall,
+    "allreduce": ALLREDUCE["ring"],
+}
+ITEM = 4  # bytes of an element: float32
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+          "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What the clock and the formula say; seconds, and counts that are exact."""
+
+    collective: str
+    algorithm: str
+    ranks: int
+    nbytes: int
+    cluster: str
+    seconds: float  # of the clock
+    formula_seconds: float | None  # None where no formula holds: uneven nodes
+    bus_bandwidth: float | None  # bytes a second
+    rounds: int
+    messages: int
+    bytes_moved: int
+    played_in: float  # seconds that this took
+
+
+def simulate(
+    collective: str, ranks: int, nbytes: int, cluster: Cluster, algorithm: str = "ring"
+) -> Simulation:
+    """Play a collective of `ranks` vectors of `nbytes` bytes (float32) on a cluster.
+
+    `algorithm` is that of the all-reduce. An all-to-all's vector is what a rank holds.
+    Raises `InvalidInput` for bytes that are no whole elements.
+
+    >>> from d2lmulti.cluster.presets import get_cluster
+    >>> found = simulate("allreduce", 8, 2**20, get_cluster("dgx-h100"))
+    >>> found.messages, round(found.seconds * 1e6, 1)
+    (112, 52.5)
+    """
+    check_choice("collective", collective, PLANS)
+    check_choice("algorithm", algorithm, ALLREDUCE)
+    check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
+    check_count("ranks", ranks, most=MOST_RANKS)
+    check_count("nbytes", nbytes, most=MOST_ELEMENTS)
+    length, rest = divmod(nbytes, ITEM)
+    if collective == "alltoall":
+        length, rest = divmod(nbytes, ITEM * ranks)
+    if rest or not length:
+        each = ITEM * ranks if collective == "alltoall" else ITEM
+        raise InvalidInput(
+            f"expected a multiple of {each} bytes (float32) as nbytes, got {nbytes}; "
+            f"use {max(1, nbytes // each) * each}"
+        )
+    plan, name, more = PLANS[collective], collective, {}
+    if collective == "allreduce":
+        plan, name = ALLREDUCE[algorithm], algorithm
+        more = {"per_node": cluster.per_node} if algorithm == "hierarchical" else {}
+    begin = time.perf_counter()
+    played = play(plan(ranks, length, **more), cluster, ITEM)
+    took = time.perf_counter() - begin
+    formula = None
+    if name != "hierarchical" or ranks % min(ranks, cluster.per_node) == 0:
+        formula = formula_seconds(name, ranks, nbytes, cluster)
+    bus = None
+    if played.seconds:
+        bus = bus_bandwidth(collective, ranks, nbytes, played.seconds)
+    return Simulation(
+        collective, name, ranks, nbytes, cluster.name, played.seconds, formula, bus,
+        played.rounds, played.messages, played.bytes, took,
+    )  # fmt: skip
+
+
+def parse_bytes(text: Any) -> int:
+    """Read a size: 4096, 64KiB, 100MB, 1.5 GB.
+
+    >>> parse_bytes("100MB"), parse_bytes("64 KiB")
+    (100000000, 65536)
+    """
+    pattern = r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([KMGT]?i?B)?\s*"
+    words = text if isinstance(text, str) else ""
+    found = re.fullmatch(pattern, words, re.IGNORECASE)
+    unit = (found[2] or "").upper() if found else "none"
+    size = float(found[1]) * _UNITS.get(unit, 0) if found else 0.0
+    if found and "." not in found[1]:
+        size = int(found[1]) * _UNITS.get(unit, 0)
+    if size < 1 or size != int(size) or size > MOST_ELEMENTS:
+        raise InvalidInput(
+            f"expected a number of bytes up to {MOST_ELEMENTS}, as in 4096, 64KiB or "
+            f"100MB, got {shown(text)}"
+        )
+    return int(size)

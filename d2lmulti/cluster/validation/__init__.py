@@ -1,0 +1,1 @@
+"""Published measurements beside what the model predicts: tables, scores, kinds."""

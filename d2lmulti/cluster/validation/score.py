@@ -1,0 +1,95 @@
+"""Predicted against measured: the error of every row, and what they come to.
+
+The error of a row is predicted / measured - 1 of a *time* where the table tells times
+or rates (a rate that is predicted twice too high is a time that is half of the real
+one): it punishes both ways of being wrong by a factor alike better than rates do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from statistics import median
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One row: what was measured and what was predicted, in the same unit."""
+
+    row: int
+    name: str
+    unit: str
+    measured: float
+    predicted: float
+    rate: bool = False  # more is quicker: the error is that of the time
+
+    @property
+    def error(self) -> float:
+        """Relative error of the time; of the value itself where it is no rate."""
+        if self.rate:
+            return self.measured / self.predicted - 1
+        return self.predicted / self.measured - 1
+
+
+@dataclass
+class Report:
+    """All rows of a table, those that could not be predicted, and more about them."""
+
+    kind: str
+    rows: list[Compared] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)  # "row 7: why"
+    notes: list[str] = field(default_factory=list)
+    extra: dict[str, object] = field(default_factory=dict)
+
+    def summary(self) -> dict[str, object]:
+        """Numbers of rows, median and largest absolute error, rank correlation."""
+        return {"rows": len(self.rows), "refused": len(self.refused), **_sum(self.rows)}
+
+    def as_json(self) -> dict[str, object]:
+        """Everything, for a file."""
+        rows = [{**vars(row), "error_percent": 100 * row.error} for row in self.rows]
+        return {
+            "kind": self.kind, "summary": self.summary(), **self.extra, "rows": rows,
+            "refused_rows": self.refused, "notes": self.notes,
+        }  # fmt: skip
+
+
+def _sum(rows: list[Compared]) -> dict[str, object]:
+    if not rows:
+        return {}
+    errors = [100 * abs(row.error) for row in rows]
+    others = [100 * abs(row.predicted / row.measured - 1) for row in rows]
+    found: dict[str, object] = {
+        "median_absolute_error_percent": median(errors),
+        "largest_absolute_error_percent": max(errors),
+        "rank_correlation": rank_correlation(
+            [row.measured for row in rows], [row.predicted for row in rows]
+        ),
+    }
+    if any(row.rate for row in rows):
+        found["median_absolute_error_of_rate_percent"] = median(others)
+    return found
+
+
+def rank_correlation(x: list[float], y: list[float]) -> float | None:
+    """Spearman's: the correlation of ranks, equal values sharing theirs.
+
+    None for fewer than two rows, or where one side is all equal.
+
+    >>> rank_correlation([1.0, 2.0, 3.0], [10.0, 40.0, 30.0])
+    0.5
+    """
+    if len(x) < 2:
+        return None
+    a, b = _ranks(x), _ranks(y)
+    a, b = a - a.mean(), b - b.mean()
+    size = float(np.sqrt((a @ a) * (b @ b)))
+    return round(float(a @ b) / size, 12) if size else None
+
+
+def _ranks(values: list[float]) -> np.ndarray:
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(count)
+    middle = ends - (count - 1) / 2
+    return middle[place]

@@ -1,0 +1,98 @@
+"""Recognise a table of measurements by its header; set the predictions beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ...checks import shown
+from ...errors import InvalidInput
+from . import megatron, others, ultrascale
+from .score import Compared, Report
+from .table import Row, read_table
+
+Reader = Callable[[list[Row], Report], None]
+
+
+def _by_row(predict: Callable[[Row], list[Compared]]) -> Reader:
+    def read(rows: list[Row], report: Report) -> None:
+        for row in rows:
+            try:
+                report.rows += predict(row)
+            except InvalidInput as error:
+                report.refused.append(f"row {row.number}: {error}")
+
+    return read
+
+
+class Kind(NamedTuple):
+    """One kind of table: the columns that it must have, and who reads it."""
+
+    name: str
+    columns: tuple[str, ...]
+    read: Reader
+
+
+KINDS = (
+    Kind(
+        "layouts of nanotron (Ultra-Scale Playbook)",
+        ("model", "mbs", "grad_acc", "dp", "pp", "tp", "zero", "tok_s_gpu"),
+        ultrascale.ultrascale,
+    ),
+    Kind(
+        "Megatron, SC 2021, table 1",
+        ("hidden", "layers", "heads", "TP", "PP", "DP", "global_batch", "micro_batch",
+         "virtual_stages", "seq", "vocab", "tflops_per_gpu"),
+        _by_row(megatron.sc21),
+    ),
+    Kind(
+        "Korthikanti et al., 2022, table 5",
+        ("model", "TP", "PP", "DP", "batch", "interleave", "iter_s_full_recompute"),
+        _by_row(megatron.korthikanti),
+    ),
+    Kind(
+        "Megatron-Core, weak scaling",
+        ("hidden", "layers", "heads", "TP", "PP", "DP", "global_batch", "seq", "vocab",
+         "tflops_per_gpu"),
+        _by_row(megatron.megatron_core),
+    ),
+    Kind(
+        "data parallelism of convolutional networks",
+        ("hw", "gpus", "model", "batch_per_gpu", "images_per_s"),
+        others.cnn_scaling,
+    ),
+    Kind("GPipe, table 2", ("model", "K", "M", "norm_throughput"), others.gpipe),
+    Kind(
+        "torchgpipe's benchmarks", ("model", "partitions", "samples_per_s"),
+        others.torchgpipe,
+    ),
+    Kind(
+        "collectives", ("hw", "op", "gpus", "nodes", "bytes", "time_us", "busbw_GBps"),
+        others.collectives,
+    ),
+)  # fmt: skip
+
+
+def validate(path: Any) -> Report:
+    """Predict every row of a CSV file of measurements, and compare.
+
+    The header tells the kind of table (see KINDS). A row that cannot be predicted is
+    listed with its line number and why, and does not count. Raises `InvalidInput` for a
+    file that is no table, another header, and where no row can be predicted.
+    """
+    header, rows = read_table(path)
+    for kind in KINDS:
+        if set(kind.columns) <= set(header):
+            break
+    else:
+        known = "; ".join(f"{kind.name}: {', '.join(kind.columns)}" for kind in KINDS)
+        raise InvalidInput(
+            "expected the header of a table that is known, got "
+            f"{shown(','.join(header))}; known are {known[:300]} ..."
+        )
+    report = Report(kind.name)
+    kind.read(rows, report)
+    if not report.rows:
+        why = report.refused[0] if report.refused else "there is nothing to compare"
+        raise InvalidInput(f"expected a row that can be predicted, got none; {why}")
+    return report

@@ -1,0 +1,175 @@
+"""What each device holds under ZeRO 1, 2 and 3, and how the whole comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ...backends import backend_of
+from ...backends.checks import check_tensors
+from ...backends.protocol import AnyDevice, Tensor
+from ...checks import check_count, check_kind, check_list
+from ...comm.collectives import allgather, reduce_scatter
+from ...comm.group import Group, group_for
+from ...comm.split import load
+from ...errors import InvalidInput
+from ...events import mark
+from ...models import get_model
+from ...models.lenet import LENET
+from ...models.model import Model
+from ...plans.rounds import even_bounds
+from .units import Unit, cut_units
+
+Flats = list[list[Tensor]]  # of each device, one flat vector for each unit
+
+
+class ShardedParams(Flats):
+    """What each device holds: a flat vector a layer, whole or (ZeRO 3) its own part.
+
+    Made by `shard_params`. `bounds` say from where to where each own part goes.
+    """
+
+    def __init__(
+        self, flats: Iterable[list[Tensor]], zero: int, model: Model,
+        units: Sequence[Unit], bounds: Sequence[Sequence[tuple[int, int]]],
+    ) -> None:  # fmt: skip
+        super().__init__(flats)
+        self.zero, self.model, self.units, self.bounds = zero, model, units, bounds
+        self._grads: Flats = []
+        if zero == 2:
+            self._grads = [[_zeros_like(p) for p in mine] for mine in self.parts()]
+        else:
+            attach_grads(self)
+
+    @property
+    def grads(self) -> Flats:
+        """The gradients that are kept: of the whole with ZeRO 1, of the own part else.
+
+        From ZeRO 2 on they are summed over all devices; with ZeRO 1 only those sent on.
+        """
+        if self.zero == 2:
+            return self._grads
+        return [[backend_of(p).grad(p) for p in mine] for mine in self]
+
+    def parts(self) -> Flats:
+        """Give every device's own parts: with ZeRO 3 all it has, otherwise copies."""
+        if self.zero == 3:
+            return [*self]
+        pairs = zip(self, self.bounds, strict=True)
+        return [[*map(_copy_part, mine, bounds)] for mine, bounds in pairs]
+
+
+def shard_params(
+    params: Sequence[Tensor],
+    devices: Sequence[AnyDevice],
+    model: str | Model = LENET,
+    zero: int = 3,
+    group: Group | None = None,
+) -> ShardedParams:
+    """Copy to every device what it holds of the parameters under ZeRO 1, 2 or 3.
+
+    Each layer's parameters become one vector, which `even_bounds` cuts into one part a
+    device; sizes need not divide, and parts may be empty. The optimizer's state belongs
+    to the parts: `[optimizer.start(mine) for mine in sharded.parts()]`. Raises
+    `InvalidInput` for a model that is no sequence of layers, for parameters that are
+    not the model's or differ in dtype, and for another `zero`.
+    """
+    check_list("devices", devices, "devices", cure="use devices(1)")
+    B = check_tensors("params", params, cure="take them from model.initial(rng)")
+    model, zero = get_model(model), check_count("zero", zero, most=3)
+    units = cut_units(model, params)
+    group = group_for(len(devices), group)
+    cuts = [even_bounds(unit.size, group.size) for unit in units]
+    bounds = [[cut[rank] for cut in cuts] for rank in group.local_ranks]
+    flats: Flats = []
+    for device, own in zip(devices, bounds, strict=True):
+        rest, mine = iter(params), []
+        for unit, (first, last) in zip(units, own, strict=True):
+            with B.pause():
+                flat = B.concat([next(rest).reshape((-1,)) for _ in unit.shapes])
+                flat = B.read(flat, first, last) if zero == 3 else flat
+                mine.append(load(flat, device))
+        flats.append(mine)
+    return ShardedParams(flats, zero, model, units, bounds)
+
+
+def gather_shards(
+    sharded: ShardedParams, group: Group | None = None
+) -> list[list[Tensor]]:
+    """Give every device a copy of the whole parameters, in the model's shapes.
+
+    What a device holds whole is its own, so a copy that went astray is seen.
+    """
+    check_sharded(sharded)
+    flats: Sequence[Sequence[Tensor]] = sharded
+    if sharded.zero == 3:
+        flats = gather_parts(sharded, group)
+    return in_shapes(sharded.units, flats)
+
+
+def gather_parts(
+    parts: Sequence[Sequence[Tensor]], group: Group | None = None
+) -> list[list[Tensor]]:
+    """Give every device the whole flat vectors, of parameters or of their state."""
+    same = [gather(list(each), group) for each in zip(*parts, strict=True)]
+    return [list(mine) for mine in zip(*same, strict=True)]
+
+
+def in_shapes(
+    units: Sequence[Unit], flats: Sequence[Sequence[Tensor]]
+) -> list[list[Tensor]]:
+    """Copy whole flat vectors to the shapes of the parameters."""
+    B = backend_of(flats[0][0])
+    with B.pause():
+        return [
+            [
+                B.copy_to(p, B.device_of(p))
+                for unit, flat in zip(units, mine, strict=True)
+                for p in unit.unflatten(flat)
+            ]
+            for mine in flats
+        ]
+
+
+def gather(parts: list[Tensor], group: Group | None) -> list[Tensor]:
+    """Give every device the whole of one flat vector; with a mark."""
+    with backend_of(parts[0]).pause():
+        wholes = allgather(parts, group)
+    mark("all-gather")
+    return wholes
+
+
+def scatter(grads: list[Tensor], group: Group | None) -> list[Tensor]:
+    """Give every device its part of the sum of flat vectors; with a mark."""
+    with backend_of(grads[0]).pause():
+        parts = reduce_scatter(grads, group)
+    mark("reduce-scatter")
+    return parts
+
+
+def attach_grads(flats: Iterable[Iterable[Tensor]]) -> None:
+    """Let every one of these vectors collect a gradient."""
+    for mine in flats:
+        for p in mine:
+            backend_of(p).attach_grad(p)
+
+
+def _zeros_like(x: Tensor) -> Tensor:
+    B = backend_of(x)
+    return B.zeros(x.shape, B.dtype_of(x), B.device_of(x))
+
+
+def _copy_part(whole: Tensor, bounds: tuple[int, int]) -> Tensor:
+    B = backend_of(whole)
+    with B.pause():
+        return B.copy_to(B.read(whole, *bounds), B.device_of(whole))
+
+
+def check_sharded(sharded: ShardedParams, devices: int | None = None) -> None:
+    """Refuse what `shard_params` has not made, or has made for other devices."""
+    cure = "make it with shard_params(params, devices, model)"
+    check_kind("sharded", sharded, ShardedParams, "sharded parameters", cure)
+    if devices is not None and len(sharded) != devices:
+        raise InvalidInput(
+            f"expected the shards of {devices} devices, got those of {len(sharded)}; "
+            "pass the devices that shard_params was given"
+        )

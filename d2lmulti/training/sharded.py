@@ -1,0 +1,71 @@
+"""Data parallelism with sharded states as a strategy. Chapter: *sharding*."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..backends.protocol import AnyDevice, Tensor
+from ..checks import check_count
+from ..parallel.sharded import (
+    gather_parts,
+    gather_shards,
+    shard_params,
+    train_shards,
+)
+from ..parallel.sharded.holding import ShardedParams, in_shapes
+from .strategy import Batch, Strategy
+
+
+class Sharded(Strategy):
+    """Every device trains on a part of each batch and owns a part of each layer."""
+
+    options = ("zero",)
+    cuts_batches = True
+    owned: ShardedParams
+
+    def __init__(self, *common: Any, zero: int = 3) -> None:
+        self.zero = check_count("zero", zero, most=3)
+        super().__init__(*common)
+
+    def shard(self, whole: Sequence[Tensor]) -> ShardedParams:
+        """Give every device what it holds under this stage of ZeRO."""
+        return shard_params(whole, self.devices, self.model, self.zero)
+
+    def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """Put the whole together on the first device, all-gathered if need be."""
+        return gather_shards(self.owned)[0]
+
+    def trained(self) -> list[list[Tensor]]:
+        """Give every device's own parts."""
+        return self.owned.parts()
+
+    def shard_state(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
+        """Cut the optimizer's state into parts, whatever the stage."""
+        return shard_params(whole, self.devices, self.model, 3)
+
+    def gather_state(self, parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """All-gather them."""
+        return in_shapes(self.owned.units, gather_parts(parts))[0]
+
+    def step(self, batch: Batch, lr: float) -> list[Tensor]:
+        """Take one step; see `train_shards`."""
+        return train_shards(
+            batch.X,
+            batch.y,
+            self.owned,
+            self.devices,
+            lr,
+            optimizer=self.optimizer,
+            states=self.states,
+            n=batch.n,
+        )
+
+    @property
+    def shares(self) -> tuple[int, str]:
+        """A shard for each device."""
+        return self.group.size, "devices"
+
+    def replicas(self) -> tuple[list[list[Tensor]], list[AnyDevice]]:
+        """Put the whole together on every device."""
+        return gather_shards(self.owned), self.devices

@@ -1,0 +1,262 @@
+"""ZeRO 1, 2 and 3 on k devices equal one device; bytes held and moved are a formula."""
+
+from __future__ import annotations
+
+import shutil
+import weakref
+from functools import cache
+
+import numpy as np
+import pytest
+
+import d2lmulti
+from d2lmulti import SGD, Adam, AdamW, gather_shards, ledger, shard_params, train_shards
+from d2lmulti.comm.group import local_group
+from d2lmulti.errors import InvalidInput
+from d2lmulti.models.mlp import make_mlp
+from d2lmulti.models.model import Layer, Model
+from d2lmulti.parallel.sharded import training
+from d2lmulti.training.strategies import make_strategy
+
+BATCH = 29  # divides by nothing below
+MODEL = make_mlp("uneven", (13, 7, 3, 5))
+SIZES = [13 * 7 + 7, 7 * 3 + 3, 3 * 5 + 5]  # no number of devices below divides all
+WATCHED = ("numpy", "torch")  # whose memory Python's own counts give back at once
+TINY = make_mlp("tiny", (2, 1, 2))  # 3 and 4 numbers: on 7 devices, empty parts
+OPTIMIZERS = {"momentum": SGD(0.9), "adam": Adam(), "adamw": AdamW(weight_decay=0.1)}
+SLOTS = {"momentum": (1, 0), "adam": (2, 2), "adamw": (2, 2)}  # a number; and beside
+
+
+def run(B, k, zero, optimizer, model=MODEL, steps=10):
+    """Train on k devices, without `zero` by `train_batch`; give what there is then."""
+    rng = np.random.default_rng(5)
+    start = [B.array(p) for p in model.initial(rng)]
+    inputs, classes = start[0].shape[0], start[-1].shape[0]
+    places = d2lmulti.devices(k, B.name)
+    if zero:
+        held = shard_params(start, places, model, zero)
+        states = [optimizer.start(mine) for mine in held.parts()]
+    else:
+        held = [d2lmulti.get_params(start, place) for place in places]
+        states = [optimizer.start(mine) for mine in held]
+    losses = []
+    for _ in range(steps):
+        X, y = rng.normal(size=(BATCH, inputs)), rng.integers(0, classes, BATCH)
+        batch = B.array(X), B.array(y), held, places, 0.01
+        step = train_shards
+        more = {"optimizer": optimizer, "states": states}
+        if not zero:
+            step = d2lmulti.train_batch
+            more["model"] = model
+        with ledger() as moved:
+            parts = step(*batch, **more)
+        losses.append(sum(float(B.numpy(loss)) for loss in parts) / BATCH)
+    whole = gather_shards(held) if zero else held
+    weights = [[B.numpy(p) for p in mine] for mine in whole]
+    return weights, losses, held, states, moved
+
+
+@pytest.fixture(scope="module")
+def alone(B):
+    """Ten steps on one device with the optimizer of that name."""
+    return cache(lambda name, model=MODEL: run(B, 1, None, OPTIMIZERS[name], model)[:2])
+
+
+def assert_equal(weights, losses, alone):
+    (one,), expected = alone
+    assert losses == pytest.approx(expected, rel=1e-12)
+    for whole in weights:
+        for got, want, first in zip(whole, one, weights[0], strict=True):
+            assert got.shape == want.shape
+            assert np.abs(got - want).max() <= 1e-12 * np.abs(want).max()
+            assert (got == first).all()
+
+
+def part(size, k, rank):
+    return size // k + (rank < size % k)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_ten_steps_equal_one_device_and_all_bytes_the_formula(B, alone, zero, name):
+    N, last = sum(SIZES), SIZES[-1]
+    for k in (2, 3, 4, 7):
+        weights, losses, held, states, moved = run(B, k, zero, OPTIMIZERS[name])
+        assert_equal(weights, losses, alone(name))
+        own = [sum(part(size, k, rank) for size in SIZES) for rank in range(k)]
+        slots, beside = SLOTS[name]
+        for rank in range(k):
+            stored = [
+                sum(B.numpy(x).nbytes for x in mine)
+                for mine in (held[rank], held.grads[rank], states[rank])
+            ]
+            params = N if zero < 3 else own[rank]
+            grads = N if zero < 2 else own[rank]
+            assert stored == [8 * params, 8 * grads, 8 * (slots * own[rank] + beside)]
+            # Ring: a rank sends all parts but its own, or but its right neighbour's.
+            scattered, gathered = N - own[rank], N - own[(rank + 1) % k]
+            if zero == 3:
+                gathered = 2 * gathered - (last - part(last, k, (rank + 1) % k))
+            assert moved.sent[rank] == 8 * (scattered + gathered)
+        passes = {"reduce-scatter": N, "all-gather": N if zero < 3 else 2 * N - last}
+        assert moved.by_label == {what: 8 * (k - 1) * n for what, n in passes.items()}
+        assert moved.bytes == sum(moved.by_label.values())
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_more_devices_than_numbers_in_a_layer(B, alone, zero):
+    weights, losses, held, _, _ = run(B, 7, zero, OPTIMIZERS["adam"], TINY)
+    assert_equal(weights, losses, alone("adam", TINY))
+    if zero == 3:
+        assert [[len(p) for p in mine] for mine in held] == [
+            [1, 1], [1, 1], [1, 1], [0, 1], [0, 0], [0, 0], [0, 0],
+        ]  # fmt: skip
+
+
+def test_on_one_device_nothing_moves(B, alone):
+    for zero in (1, 2, 3):
+        weights, losses, _, _, moved = run(B, 1, zero, OPTIMIZERS["momentum"])
+        assert_equal(weights, losses, alone("momentum"))
+        assert moved.bytes == 0
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in WATCHED]
+)
+@pytest.mark.parametrize("zero", [2, 3])
+def test_no_more_than_one_layer_is_whole_at_a_time(load, monkeypatch, name, zero):
+    """Watch all that is whole: what is gathered, the leaves, and their gradients."""
+    B, alive, most = load(name), [], []
+    attach, gather = B.attach_grad, training.gather
+
+    def attached(x, add=True):
+        attach(x, add)
+        if len(x.shape) == 1 and len(x) in SIZES:
+            watch(B.grad(x))
+            if zero == 3:  # with ZeRO 2 it shares the memory of the whole parameters
+                watch(x)
+
+    def gathered(*arguments):
+        wholes = gather(*arguments)
+        for x in wholes:
+            watch(x)
+        return wholes
+
+    def watch(x):
+        x = x.value if name == "numpy" else x  # its own have no place for a watcher
+        alive.append((weakref.ref(x), len(x)))
+        most.append(len({size for there, size in alive if there() is not None}))
+
+    monkeypatch.setattr(B, "attach_grad", attached)
+    monkeypatch.setattr(training, "gather", gathered)
+    run(B, 2, zero, OPTIMIZERS["momentum"], steps=1)
+    assert len(most) >= 2 * len(SIZES)
+    assert max(most) == 1
+
+
+def test_a_layer_without_parameters_goes_with_the_one_before(B):
+    def double(B, params, X):
+        return X * 2
+
+    def network(B, params, X):
+        for layer in layers:
+            mine, params = params[: layer.params], params[layer.params :]
+            X = layer.forward(B, mine, X)
+        return X
+
+    empty = Layer("double", 0, double)
+    first, *rest = MODEL.layers
+    layers = (empty, first, empty, *rest)
+    model = Model("with gaps", MODEL.initial, network, network, layers=layers)
+    want, losses, *_ = run(B, 1, None, SGD(0.9), model, steps=3)
+    got, found, held, _, _ = run(B, 3, 3, SGD(0.9), model, steps=3)
+    assert_equal(got, found, (want, losses))
+    assert [unit.name for unit in held.units] == [layer.name for layer in MODEL.layers]
+
+
+# -- train(strategy="sharded") ---------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(64, 13)), rng.integers(0, 5, 64)
+    return d2lmulti.Dataset("noise", X[:55], y[:55], X[55:], y[55:], tuple("abcde"))
+
+
+def train(B, data, k, **settings):
+    history = d2lmulti.train(
+        k, 20, 0.01, dataset=data, model=MODEL, dtype="float64", backend=B.name,
+        **{"epochs": 2, **settings},
+    )  # fmt: skip
+    return history, [[B.numpy(p) for p in mine] for mine in history.device_params]
+
+
+@pytest.mark.parametrize(
+    ("zero", "optimizer"), [(1, "sgd"), (2, "adamw"), (3, "adam"), (3, "sgd")]
+)
+def test_a_sharded_checkpoint_goes_on_anywhere(B, data, tmp_path, zero, optimizer):
+    sharded = {"strategy": "sharded", "zero": zero, "optimizer": optimizer}
+    _, (want,) = train(B, data, 1, optimizer=optimizer)
+    straight, bits = train(B, data, 2, **sharded)
+    saved = tmp_path / "saved.npz"
+    train(B, data, 2, epochs=1, checkpoint=saved, **sharded)
+    for k, more in [
+        (2, sharded), (3, sharded), (1, sharded),
+        (3, {**sharded, "zero": 1 + zero % 3}), (2, {"optimizer": optimizer}),
+    ]:  # fmt: skip
+        path = shutil.copy(saved, tmp_path / "run.npz")
+        history, found = train(B, data, k, checkpoint=path, resume=True, **more)
+        assert len(history.losses) == 2
+        for whole in found:
+            for a, b in zip(whole, want, strict=True):
+                assert np.abs(a - b).max() <= 1e-12 * np.abs(b).max()
+        if (k, more) == (2, sharded):
+            assert history.losses == straight.losses
+            for mine, theirs in zip(found, bits, strict=True):
+                for a, b in zip(mine, theirs, strict=True):
+                    assert (a == b).all()
+
+
+def test_what_is_held_is_a_share(B):
+    params = [B.array(p) for p in MODEL.initial(np.random.default_rng(0))]
+    for zero, share in [(1, 1), (2, 1), (3, 2)]:
+        split = make_strategy(
+            "sharded", params, d2lmulti.devices(2, B.name), MODEL, Adam(),
+            {"zero": zero},
+        )  # fmt: skip
+        assert [len(p) for p in split.held()[0]] == [size // share for size in SIZES]
+        assert sum(len(s) for s in split.states[0]) == sum(SIZES) + 2
+
+
+# -- what is refused -------------------------------------------------------------------
+
+
+def test_what_cannot_be_sharded_is_refused(reference):
+    B, places = reference, ["sim:0", "sim:1"]
+    params = [B.array(p) for p in MODEL.initial(np.random.default_rng(0))]
+    mixed = [B.array(B.numpy(params[0]).astype("float32")), *params[1:]]
+    bn = d2lmulti.get_model("lenet_bn")
+    tensors = [B.array(p) for p in bn.initial(np.random.default_rng(0))]
+    for call, words in [
+        (lambda: shard_params(tensors, places, bn), "'lenet_bn' layer by layer"),
+        (lambda: shard_params(params[1:], places, MODEL), "the 6 parameters.*got 5"),
+        (lambda: shard_params(mixed, places, MODEL), "float32 and float64"),
+        (lambda: shard_params(params, places, MODEL, 0), "from 1 to 3 as zero, got 0"),
+        (lambda: shard_params(params, places, MODEL, group=local_group(3)), "3 ranks"),
+    ]:
+        with pytest.raises(InvalidInput, match=words):
+            call()
+
+
+def test_shards_of_other_devices_are_refused(reference):
+    B = reference
+    params = [B.array(p) for p in MODEL.initial(np.random.default_rng(0))]
+    sharded = shard_params(params, ["sim:0", "sim:1"], MODEL)
+    X, y = B.array(np.zeros((4, 13))), B.array(np.zeros(4, "int64"))
+    with pytest.raises(InvalidInput, match="shards of 3 devices, got those of 2"):
+        train_shards(X, y, sharded, ["sim:0", "sim:1", "sim:2"], 0.1)
+    with pytest.raises(InvalidInput, match="sharded parameters as sharded"):
+        train_shards(X, y, [params, params], ["sim:0", "sim:1"], 0.1)
+    with pytest.raises(InvalidInput, match="one velocity for each of 3"):
+        train_shards(X, y, sharded, ["sim:0", "sim:1"], 0.1, optimizer=SGD(0.9))
