@@ -40,10 +40,11 @@ class Held(NamedTuple):
 class PipelineRecord:
     """The slots of one step and what was held; the next step starts it anew."""
 
-    durations: Durations = field(default_factory=Durations)
-    devices: int = 0
-    stages: int = 0
-    slots: list[Slot] = field(default_factory=list, repr=False)
+    durations: Durations = field(default_factory=Durations)  #: of the modelled clock
+    devices: int = 0  #: their number
+    stages: int = 0  #: their number
+    slots: list[Slot] = field(default_factory=list, repr=False)  #: computations
+    #: what was kept, from when on
     held: list[Held] = field(default_factory=list, repr=False)
     _free: list[float] = field(default_factory=list, repr=False)
 

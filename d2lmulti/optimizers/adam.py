@@ -22,9 +22,9 @@ class Adam:
     -lr * (m / c1) / (sqrt(v / c2) + eps). Source: Kingma, Ba (2015).
     """
 
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
+    beta1: float = 0.9  #: decay of the gradient's average
+    beta2: float = 0.999  #: decay of its square's
+    eps: float = 1e-8  #: added to the root
 
     def __post_init__(self) -> None:
         check_number("beta1", self.beta1, least=0, below=1, cure="try 0.9")
@@ -79,7 +79,7 @@ class AdamW(Adam):
     size, and large gradients would hide it. Source: Loshchilov, Hutter (2019).
     """
 
-    weight_decay: float = 0.01
+    weight_decay: float = 0.01  #: of each step times lr
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -44,7 +44,7 @@ class SGD:
     v <- momentum * v + g / n, then p <- p - lr * v.
     """
 
-    momentum: float = 0.0
+    momentum: float = 0.0  #: from 0 up to below 1
 
     def __post_init__(self) -> None:
         check_number("momentum", self.momentum, least=0, below=1, cure="try 0.9")

@@ -61,12 +61,12 @@ class DeploymentConfig:
     Raises `InvalidInput` for counts below their least and for replicas without servers.
     """
 
-    num_clones: int = 1
-    clone_on_cpu: bool = False
-    replica_id: int = 0
-    num_replicas: int = 1
-    num_ps_tasks: int = 0
-    backend: str | None = field(default=None, kw_only=True)
+    num_clones: int = 1  #: in a replica, one a GPU
+    clone_on_cpu: bool = False  #: all clones on the CPU
+    replica_id: int = 0  #: of this process
+    num_replicas: int = 1  #: worker processes
+    num_ps_tasks: int = 0  #: servers of variables
+    backend: str | None = field(default=None, kw_only=True)  #: the framework
 
     def __post_init__(self) -> None:
         least = {"num_clones": 1, "replica_id": 0, "num_replicas": 1, "num_ps_tasks": 0}

@@ -58,13 +58,17 @@ class Pushed(NamedTuple):
 class ServerHistory:
     """A finished run: its events, every gradient, the loss over time, the weights."""
 
-    mode: str
-    workers: int
+    mode: str  #: sync, async or stale
+    workers: int  #: their number
+    #: pulls and pushes, in time
     events: list[Event] = field(default_factory=list, repr=False)
+    #: every gradient that was applied
     pushes: list[Pushed] = field(default_factory=list, repr=False)
+    #: (seconds, loss)
     curve: list[tuple[float, float]] = field(default_factory=list, repr=False)
+    #: the servers' at the end
     params: list[Tensor] = field(default_factory=list, repr=False)
-    server_bytes: list[int] = field(default_factory=list)
+    server_bytes: list[int] = field(default_factory=list)  #: what each server holds
 
     @property
     def seconds(self) -> float:

@@ -31,11 +31,11 @@ class Durations:
     `InvalidInput` for a time that is negative or not finite.
     """
 
-    forward: Duration = 1
-    backward: Duration = 2
-    backward_input: Duration = 1
-    backward_weight: Duration = 1
-    transfer: float = 0
+    forward: Duration = 1  #: of a forward pass
+    backward: Duration = 2  #: of a whole backward pass
+    backward_input: Duration = 1  #: of its first half
+    backward_weight: Duration = 1  #: of its second half
+    transfer: float = 0  #: of a message
 
     def __post_init__(self) -> None:
         """Check the times."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 class Instruction:
     """What a device does for one stage and one micro-batch, both from 0."""
 
-    stage: int
-    micro: int
+    stage: int  #: from 0
+    micro: int  #: micro-batch, from 0
 
     def __str__(self) -> str:
         name = type(self).__name__
@@ -42,7 +42,7 @@ class BackwardWeight(Instruction):
 class StageTransfer(Instruction):
     """A message of one stage, to or from another device."""
 
-    device: int
+    device: int  #: at the other end
 
     def __str__(self) -> str:
         way = "to" if isinstance(self, (SendActivation, SendGradient)) else "from"
