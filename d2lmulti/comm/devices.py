@@ -1,7 +1,7 @@
 """Devices: the machine's real GPUs, or simulated ones when it has too few.
 
-A simulated device keeps a real one's manners: its tensors have storage of their own,
-and every copy between two devices goes through the engine and is counted.
+A simulated device behaves as a real one: its tensors have storage of their own, and
+every copy between two devices goes through the engine and is counted.
 Chapter: *setup*.
 """
 
