@@ -5,6 +5,11 @@ error a Python user would expect to catch (`ValueError`, `ImportError`, ...).
 """
 
 
+def several(n: int, noun: str) -> str:
+    """Count things in words: `1 device`, `2 devices`."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
 class D2LMultiError(Exception):
     """Base of every error raised by d2lmulti."""
 

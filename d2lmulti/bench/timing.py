@@ -15,6 +15,7 @@ import numpy as np
 
 from ..backends import get_backend
 from ..comm.devices import devices
+from ..errors import several
 from ..models.lenet import LENET
 from ..parallel.data import get_params, train_batch
 
@@ -75,4 +76,4 @@ def bench_devices(
 
         return step
 
-    return take_turns({f"{k} devices": step_on(k) for k in (1, 2, 4)}, repeats)
+    return take_turns({several(k, "device"): step_on(k) for k in (1, 2, 4)}, repeats)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..checks import check_choice, check_count
+from ..checks import check_choice, check_count, check_flag, check_number
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class Transformer:
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "ffn", "vocabulary", "sequence"):
             check_count(name, getattr(self, name), most=2**40)
+        for name in ("gated", "tied"):
+            check_flag(name, getattr(self, name))
         check_count("kv_heads", self.kv_heads, least=0, most=self.heads)
 
     @property
@@ -59,6 +61,7 @@ class Transformer:
 
     def flops(self, tokens: float) -> float:
         """Operations of a step on so many tokens: 6 a weight, and the attention's."""
+        check_number("tokens", tokens, least=0)
         weights = self.layers * self.layer_parameters + self.embedding_parameters
         attention = 2 * self.layers * self.sequence * self.hidden
         return 6 * tokens * (weights + attention)
@@ -100,24 +103,22 @@ TRANSFORMERS = {
         Transformer("llama3-405b", 126, 16384, 128, 53248, 128256, 8192, kv_heads=8),
     )
 }
-# Operations and parameters: torchvision's model pages (multiply-adds x 2); activations:
-# Canziani, Paszke, Culurciello (2016) and Radosavovic et al. (2020), outputs of all
-# layers, batch normalisation and ReLU counted (three a convolution).
+# Operations (multiply-adds x 2), parameters and outputs of convolutions: the results
+# tables of timm, github.com/huggingface/pytorch-image-models; AlexNet: counted from
+# torchvision's layers. Outputs x 3 where batch normalisation and ReLU follow, else x 2.
 CONVNETS = {
     c.name: c
     for c in (
-        ConvNet("alexnet", 1.43e9, 61.1e6, 2.0e6, 8),
-        ConvNet("vgg-16", 31.0e9, 138.4e6, 27.0e6, 16),
-        ConvNet("googlenet", 3.0e9, 6.6e6, 10.0e6, 57),
-        ConvNet("inception-bn", 4.0e9, 11.3e6, 16.0e6, 69),
-        ConvNet("inception-v3", 11.4e9, 23.8e6, 29.0e6, 94),
-        ConvNet("inception-v4", 24.6e9, 42.7e6, 45.0e6, 149),
-        ConvNet("inception-resnet-v2", 26.4e9, 55.8e6, 55.0e6, 244),
-        ConvNet("resnet-18", 3.6e9, 11.7e6, 6.0e6, 21),
-        ConvNet("resnet-34", 7.3e9, 21.8e6, 11.0e6, 37),
-        ConvNet("resnet-50", 8.2e9, 25.6e6, 33.0e6, 54),
-        ConvNet("resnet-101", 15.6e9, 44.5e6, 49.0e6, 105),
-        ConvNet("resnet-152", 23.0e9, 60.2e6, 68.0e6, 156),
+        ConvNet("alexnet", 1.43e9, 61.1e6, 2 * 0.49e6, 8),
+        ConvNet("vgg-16", 30.9e9, 138.4e6, 2 * 13.56e6, 16),
+        ConvNet("inception-v3", 11.46e9, 23.8e6, 3 * 8.97e6, 94),
+        ConvNet("inception-v4", 24.6e9, 42.7e6, 3 * 15.08e6, 149),
+        ConvNet("inception-resnet-v2", 26.4e9, 55.8e6, 3 * 25.06e6, 244),
+        ConvNet("resnet-18", 3.64e9, 11.7e6, 3 * 2.48e6, 21),
+        ConvNet("resnet-34", 7.34e9, 21.8e6, 3 * 3.74e6, 37),
+        ConvNet("resnet-50", 8.22e9, 25.6e6, 3 * 11.11e6, 54),
+        ConvNet("resnet-101", 15.66e9, 44.5e6, 3 * 16.23e6, 105),
+        ConvNet("resnet-152", 23.12e9, 60.2e6, 3 * 22.56e6, 156),
     )
 }
 

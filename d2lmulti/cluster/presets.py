@@ -16,8 +16,8 @@ from ..errors import InvalidInput
 from .hardware import Cluster, Device, Link
 
 GB, GiB, TF, US = 1e9, 2**30, 1e12, 1e-6
-# The best product over the sheet's peak where nobody has published one: the lowest of
-# those below, of the A100, H100 and B200 (mamf). A share for single precision too.
+# The best product over the sheet's peak where nobody has published one: the middle of
+# the three below that are (mamf: A100, H100, B200), rounded.
 USUAL = 0.80
 
 DEVICES = {
@@ -89,8 +89,8 @@ CLUSTERS = {
         _cluster("dgx-a100", "A100", _A100, 200, 8, 8),  # sheet: 8 x 200 Gbit/s
         _cluster("dgx-h100", "H100", _H100, 400, 8, 8),  # sheet: 8 x 400 Gbit/s
         _cluster("p5.48xlarge", "H100", _H100, 400, 8, 8, EFA),  # EC2: 3,200 Gbit/s
-        # sheet: 72 GPUs on one NVLink, 900 GB/s each way, of which SM90's share.
-        _cluster("gb200-nvl72", "GB200", Link(3.4 * US, 18 * 41.2 * GB), 400, 72, 72),
+        # sheet: 72 GPUs on one NVLink of eighteen links; nccl: 40.1 GB/s on SM100.
+        _cluster("gb200-nvl72", "GB200", Link(3.4 * US, 18 * 40.1 * GB), 400, 72, 72),
         _cluster("2x3090-pcie", "3090", _PCIE4, 10, 2, 1, SOCKETS),
         _cluster("2x4090-pcie", "4090", _PCIE4, 10, 2, 1, SOCKETS),
         # sheet: two links of 25 GB/s each way.

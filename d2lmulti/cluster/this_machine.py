@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable
 
 import numpy as np
 
+from ..errors import InvalidInput
 from .hardware import Cluster, Device, Link
 
 _TRIES = 7
@@ -27,6 +29,11 @@ def measure() -> Cluster:
     source = np.ones(2**22, np.float32)
     target = np.empty_like(source)
     copy = _best(lambda: np.copyto(target, source))
+    if not hasattr(os, "sysconf"):
+        raise InvalidInput(
+            f"expected a system that tells its memory, got {sys.platform}; name "
+            "another cluster, as in get_cluster('2x4090-pcie')"
+        )
     memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     device = Device(
         "core", 2.0 * n**3 / product, 2 * source.nbytes / copy, memory / cores, 1,

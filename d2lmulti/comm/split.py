@@ -11,7 +11,7 @@ from ..backends.protocol import AnyDevice, Backend, Tensor
 from ..backends.sizes import nbytes
 from ..checks import check_list
 from ..cluster.ledger import open_ledgers
-from ..errors import InvalidInput
+from ..errors import InvalidInput, several
 from ..plans.chunks import even_bounds
 from .group import Group, group_for
 
@@ -31,8 +31,9 @@ def split_batch(
     _check_examples(X, y)
     if len(X) < group.size:
         raise InvalidInput(
-            f"cannot split {len(X)} examples over {group.size} devices; use at least "
-            f"{group.size} examples or fewer devices"
+            f"cannot split {several(len(X), 'example')} over "
+            f"{several(group.size, 'device')}; use at least "
+            f"{several(group.size, 'example')} or fewer devices"
         )
     bounds = [even_bounds(len(X), group.size)[rank] for rank in group.local_ranks]
     return _scatter(X, bounds, devices), _scatter(y, bounds, devices)

@@ -28,7 +28,7 @@ from ..cluster.push_pull import (
 from ..comm.devices import devices as first_devices
 from ..data.batches import batch_count, batches
 from ..data.datasets import Dataset, load
-from ..errors import InvalidInput
+from ..errors import InvalidInput, several
 from ..models import get_model
 from ..models.model import Model, losses_of
 from ..optimizers import SGD
@@ -126,7 +126,8 @@ def train_on_servers(
     devices = check_devices(B, devices)
     if len(devices) != workers:
         raise InvalidInput(
-            f"expected a device for each of {workers} workers, got {len(devices)}"
+            f"expected a device for each of {several(workers, 'worker')}, got "
+            f"{len(devices)}"
         )
     data = check_data(load(dataset, dtype) if isinstance(dataset, str) else dataset)
     initial = [p.astype(dtype) for p in model.initial(np.random.default_rng(seed))]
@@ -137,7 +138,8 @@ def train_on_servers(
     times = worker_seconds(workers, total) if seconds is None else check_times(seconds)
     if len(times) != workers:
         raise InvalidInput(
-            f"expected the times of {workers} workers, got those of {len(times)}"
+            f"expected the times of {several(workers, 'worker')}, got those of "
+            f"{len(times)}"
         )
     server = ParameterServer(
         [B.array(p) for p in initial],

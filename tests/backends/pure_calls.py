@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -160,6 +161,7 @@ def pure_calls(w: World) -> Calls:
             at("d2lmulti.launch.by_value").ByValue, {"function": print},
         ),
     }  # fmt: skip
+    found |= machine_calls()
     tables: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         ("ALLREDUCE", ALLREDUCE, {"ranks": 4, "length": 9}),
         ("SCHEDULES", SCHEDULES, {"devices": 2, "micro_batches": 2}),
@@ -174,3 +176,54 @@ def _given(
     function: Callable[..., Any], named: dict[str, Any]
 ) -> Callable[[], CollectiveRequest]:
     return lambda: (function, dict(named))
+
+
+def machine_calls() -> Calls:
+    """The same for machines that are not there."""
+    at = importlib.import_module
+    hardware = at("d2lmulti.cluster.hardware")
+    networks = at("d2lmulti.cluster.networks")
+    layout = at("d2lmulti.cluster.layout").Layout
+    dgx = at("d2lmulti.cluster.presets").get_cluster("dgx-h100")
+    model = networks.get_network("1B")
+    rounds = list(ring(2, 8))
+    shape = {
+        "name": "a", "layers": 2, "hidden": 64, "heads": 4, "ffn": 128,
+        "vocabulary": 100, "sequence": 32,
+    }  # fmt: skip
+    table = Path(__file__).parents[2] / "chapters/measured/gpipe_tables_2_3.csv"
+    calls: dict[str, tuple[Any, dict[str, Any]]] = {
+        "clock.play": ("play", {"rounds": rounds, "cluster": dgx}),
+        "cost.bus_bandwidth": (
+            "bus_bandwidth",
+            {"collective": "allreduce", "n": 8, "nbytes": 8, "seconds": 1.0},
+        ),
+        "cost.formula_seconds": (
+            "formula_seconds",
+            {"algorithm": "ring", "n": 8, "nbytes": 8, "cluster": dgx},
+        ),
+        "hardware.Link": ("Link", {"latency": 1e-6, "bandwidth": 1e9}),
+        "hardware.uniform": ("uniform", {"latency": 1e-6, "bandwidth": 1e9}),
+        "layout.Layout": ("Layout", {}),
+        "networks.Transformer": ("Transformer", shape),
+        "networks.get_network": ("get_network", {"name": "1B"}),
+        "planner.plan_layouts": (
+            "plan_layouts", {"model": model, "cluster": dgx, "gpus": 2},
+        ),
+        "presets.get_cluster": ("get_cluster", {"name": "dgx-h100"}),
+        "step_time.step_time": (
+            "step_time", {"model": model, "layout": layout(), "cluster": dgx},
+        ),
+        "validation.validate.validate": ("validate", {"path": table}),
+    }  # fmt: skip
+    found = {
+        f"cluster.{name}": _given(
+            getattr(at(f"d2lmulti.cluster.{name.rpartition('.')[0]}"), function), given
+        )
+        for name, (function, given) in calls.items()
+    }
+    link = hardware.Link(1e-6, 1e9)
+    small = networks.Transformer(**shape)
+    found["cluster.hardware.Link.seconds"] = _given(link.seconds, {"nbytes": 8})
+    found["cluster.networks.Transformer.flops"] = _given(small.flops, {"tokens": 8})
+    return found

@@ -161,7 +161,7 @@ CAUSES: dict[str, tuple[Callable[[Backend], object], str, str, str]] = {
     ),
     "an empty batch": (
         lambda B: split_batch(ones(B, 0, 2), labels(B, 0), ["cpu"]),
-        "cannot split 0 examples", "over 1 devices", "at least 1 examples",
+        "cannot split 0 examples", "over 1 device;", "at least 1 example ",
     ),
     "a step with fewer replicas than devices": (
         lambda B: step(B, k=3),

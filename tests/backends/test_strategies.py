@@ -93,7 +93,7 @@ REFUSED = {
         "22 of 150 examples, fewer than 23 micro-batches",
     ),
     "stages that do not share out": (
-        {"strategy": "model", "num_gpus": 2, "stages": 1}, "1 stages for 2 devices",
+        {"strategy": "model", "num_gpus": 2, "stages": 1}, "1 stage for 2 devices",
     ),
     "a V with one stage a device": (
         {"strategy": "model", "num_gpus": 2, "stages": 2, "schedule": "zb_v"},

@@ -50,6 +50,7 @@ ONE = [
 
 TWO = [
     text("# Moving gradients\n\nAfter {numref}`fig-bytes`."),
+    text("```{schedule-slider}\n:name: a-slider\n\nChoose a schedule.\n```"),
     code("%load_ext d2lmulti.notebook"),
     # Tags alone make tabs too.
     *(code("x = 1", printed(f"{k} again\n"), tags=(f"tab-{k}",)) for k in TABS),

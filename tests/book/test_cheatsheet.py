@@ -1,7 +1,8 @@
-"""Every name on the cheat sheet exists in the tool that it is ascribed to."""
+"""Every row of the cheat sheet is carried out, on two devices or by two processes."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -9,76 +10,92 @@ import sys
 from pathlib import Path
 
 import pytest
+from book import cheat_processes
 
+from d2lmulti.launch import launch
 from d2lmulti.notebook import is_installed
 
 SHEET = Path(__file__).resolve().parents[2] / "chapters" / "cheatsheet.md"
-TOOLS = "MXNet PyTorch Paddle TensorFlow Keras TF-Slim Horovod Caffe".split()
-# Alias -> module; those of one line are looked up in one process, in this order.
-MODULES = (
-    {"mx": "mxnet"},
-    {"torch": "torch", "hvd": "horovod.torch"},
-    {"paddle": "paddle"},
-    {"tf": "tensorflow", "keras": "keras"},
+SHELL = ("torchrun ", "python ", "horovodrun ")
+
+
+def tools() -> dict[str, dict[str, str]]:
+    """Return {tool: {step: how}} as the page has them."""
+    found = {}
+    for block in SHEET.read_text("utf-8").split(":::{tab-item} ")[1:]:
+        rows = re.findall(r"^\| \*\*(.+?)\*\* \| (.+) \|$", block, re.MULTILINE)
+        found[block.partition("\n")[0]] = dict(rows)
+    return found
+
+
+def code_of(tool: str) -> dict[str, list[str]]:
+    """Return {step: pieces of Python} of a tool; a word alone is no code."""
+    return {
+        step: [
+            code
+            for code in re.findall(r"`([^`]+)`", re.sub(r"\{\w+\}`\w+`", "", how))
+            if ("(" in code or "=" in code) and not code.startswith(SHELL)
+        ]
+        for step, how in tools()[tool].items()
+    }
+
+
+def need(module: str) -> None:
+    """Skip without a module, unless the set-up promises it."""
+    if is_installed(module):
+        return
+    if module in os.environ.get("D2LMULTI_REQUIRE", "").split(","):
+        pytest.fail(f"D2LMULTI_REQUIRE names {module}, which is not installed")
+    pytest.skip(f"needs {module}")
+
+
+def test_every_tool_tells_every_step() -> None:
+    found = tools()
+    assert len(found) == 8
+    for rows in found.values():
+        assert list(rows) == list(found["PyTorch"])
+    assert len(found["PyTorch"]) == 10
+
+
+@pytest.mark.parametrize(
+    ("tool", "module", "engine"),
+    [
+        ("PyTorch", "torch", None),
+        ("Paddle", "paddle", None),
+        ("Horovod", "horovod", "horovod"),
+    ],
 )
-RESOLVE = """
-import importlib, sys, warnings
-warnings.simplefilter("ignore")
-for asked in sys.argv[1:]:
-    module, name = asked.split(":")
-    thing = importlib.import_module(module)
-    for part in name.split("."):
-        thing = getattr(thing, part, None)
-    if thing is None:
-        print(asked)
-"""
+def test_rows_run_in_two_processes(tool, module, engine, tmp_path: Path) -> None:
+    need(module)
+    rows = getattr(cheat_processes, f"{module}_rows")
+    backend = "torch" if module == "horovod" else module
+    need(backend)
+    given = (code_of(tool), str(tmp_path))
+    run = launch(rows, 2, *given, engine=engine, backend=backend, timeout=200)
+    assert run.values == [[], []]  # no row was left out
 
 
-def rows() -> list[list[str]]:
-    lines = [l for l in SHEET.read_text("utf-8").splitlines() if l[:2] == "| "]
-    return [[cell.strip() for cell in l.strip("|").split("|")] for l in lines[1:]]
-
-
-def names(alias: str) -> list[str]:
-    """Return the dotted names that follow this alias, such as cuda.device_count."""
-    code = " ".join(re.findall(r"`([^`]+)`", " ".join(how for _, _, how in rows())))
-    code = re.sub(r'"[^"]*"', '""', code).replace("python -m paddle", "")
-    return sorted(set(re.findall(rf"(?<![\w.]){alias}\.(\w+(?:\.\w+)*)", code)))
-
-
-def test_every_step_is_told_for_every_tool() -> None:
-    steps: list[list[str]] = []
-    for step, tool, how in rows():
-        if step:
-            steps.append([])
-        steps[-1] += tool.split(", ")
-        assert how
-    assert len(steps) >= 10
-    for tools in steps:
-        assert sorted(tools) == sorted(TOOLS)
-
-
-@pytest.mark.parametrize("group", MODULES, ids=" ".join)
-def test_names_exist(group: dict[str, str]) -> None:
-    asked, missing = [], []
-    for alias, module in group.items():
-        top = module.partition(".")[0]
-        if is_installed(top):
-            wanted = names(alias)
-            assert len(wanted) >= 2
-            asked += [f"{module}:{name}" for name in wanted]
-        elif top in os.environ.get("D2LMULTI_REQUIRE", "").split(","):
-            pytest.fail(f"D2LMULTI_REQUIRE names {top}, which is not installed")
-        else:
-            missing.append(top)
-    if not asked:
-        pytest.skip(f"needs {' and '.join(missing)}")
+@pytest.mark.parametrize(
+    ("tool", "module"),
+    [("MXNet", "mxnet"), ("TensorFlow", "tensorflow"), ("Keras", "tensorflow")],
+)
+def test_rows_run_on_two_devices(tool: str, module: str, tmp_path: Path) -> None:
+    need(module)
+    command = (
+        "import json, sys; from book import cheat_devices\n"
+        f"left = cheat_devices.{tool.lower()}_rows(*json.loads(sys.argv[1]))\n"
+        "assert left == [], left"
+    )
     done = subprocess.run(
-        [sys.executable, "-c", RESOLVE, *asked],
-        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+        [sys.executable, "-c", command, json.dumps([code_of(tool), str(tmp_path)])],
+        env=os.environ
+        | {
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "CUDA_VISIBLE_DEVICES": "",
+        },
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-800:]
-    assert done.stdout.split() == []
+    assert done.returncode == 0, done.stderr[-1500:]

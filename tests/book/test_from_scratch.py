@@ -44,6 +44,7 @@ for params in ([B.array(p, ours[0]) for p in start], trained):
         print("loss", float(B.numpy(summed_loss(lenet(X, params), y))))
 """,
     "layer_parallel": "",
+    "model_parallel": "",
     "parameter_server": """
 server = Server(0, 0.1, collect=4)
 print("loss", loss_and_gradient(server.params, *probe)[0])
@@ -51,6 +52,7 @@ for push in serve(server, parts(), times(), 0):
     pass
 print("loss", loss_and_gradient(server.params, *probe)[0])
 """,
+    "sharding": "",
 }
 
 HIDE = """

@@ -106,15 +106,15 @@ FORGED = {
     "time backwards": (put("seconds", -1.0), "its seconds cannot be -1.0"),
     "no end of time": (put("seconds", float("inf")), "its seconds cannot be inf"),
     "half a byte": (put("bytes_moved", 0.5), "its bytes_moved cannot be 0.5"),
-    "no history": (parts(lambda p: p.pop(1)), "the history of its 1 epochs is not in"),
+    "no history": (parts(lambda p: p.pop(1)), "the history of its 1 epoch is not in"),
     "a longer history": (
-        lambda g: recounted(g, [[0.5, 0.5, 1.0, 8.0]] * 2), "history of its 1 epochs",
+        lambda g: recounted(g, [[0.5, 0.5, 1.0, 8.0]] * 2), "history of its 1 epoch",
     ),
     "a history of small numbers": (
-        lambda g: recounted(g, np.ones((1, 4), np.uint8)), "history of its 1 epochs",
+        lambda g: recounted(g, np.ones((1, 4), np.uint8)), "history of its 1 epoch",
     ),
     "a history of half the digits": (
-        lambda g: recounted(g, np.ones((1, 4), "<f4")), "history of its 1 epochs",
+        lambda g: recounted(g, np.ones((1, 4), "<f4")), "history of its 1 epoch",
     ),
     "an accuracy of 2": (
         lambda g: recounted(g, [[0.5, 2.0, 1.0, 8.0]]), "its epoch 0 cannot be",

@@ -104,6 +104,18 @@ def test_a_wrong_row_is_named_and_the_others_count(tmp_path, column, value, word
     assert told.startswith("row 3: ") and words in told and "\n" not in told
 
 
+def test_two_networks_have_a_base_each(tmp_path):
+    file = tmp_path / "a.csv"
+    rows = ["A baseline,0,,10", "A,2,4,15", "B,2,1,3", "B,4,8,9"]
+    lines = ["model,partitions,micro_batches,samples_per_s", *rows]
+    file.write_text("\n".join(lines))
+    report = validate(file)
+    assert [row.measured for row in report.rows] == [1.5, 3.0]
+    # 2 x 4/5 of a device, 3 of 4 micro-batches computed again; the others from 3 slots.
+    assert report.rows[0].predicted == pytest.approx(1.6 / 1.25)
+    assert report.rows[1].predicted == pytest.approx(32 / 11 / (1 + 7 / 24) * 4 / 3)
+
+
 def test_another_gpu_is_named(tmp_path):
     text = (MEASURED / "collectives_measured.csv").read_text()
     file = tmp_path / "a.csv"

@@ -84,31 +84,37 @@ def gpipe(rows: list[Row], report: Report) -> None:
 
 
 def torchgpipe(rows: list[Row], report: Report) -> None:
-    """Samples a second over the baseline's; the last micro-batch is not recomputed."""
-    speeds: list[tuple[Row, int, int, float]] = []
+    """Samples a second over the baseline's; the last of many is not recomputed."""
+    models: dict[str, list[tuple[Row, int, int, float]]] = {}
 
     def read(row: Row) -> None:
         stages = row.count("partitions", least=0)
-        if stages == 0:
-            micro = 0
-        elif row.text("micro_batches"):
+        name = row.text("model").removesuffix("baseline").strip()
+        micro = 1
+        if row.text("micro_batches"):
             micro = row.count("micro_batches")
-        else:
+        elif stages:
             micro = TORCHGPIPE.get(stages, 8 * stages)
-        speeds.append((row, stages, micro, row.number_of("samples_per_s")))
+        entry = (row, stages, micro, row.number_of("samples_per_s"))
+        models.setdefault(name, []).append(entry)
 
     _each(rows, report, read)
-    if not speeds:
-        return
-    base = min(speeds, key=lambda entry: entry[1])
-    unit = 1.0 if base[1] == 0 else pipeline_rate(base[1], base[2], kept=1)
-    for row, stages, micro, seen in speeds:
-        if row is not base[0]:
-            rate = pipeline_rate(stages, micro, kept=1) / unit
-            words = f"{row.text('model')}: {stages} partitions, {micro} micro-batches"
-            report.rows.append(
-                Compared(row.number, words, "x", seen / base[3], rate, rate=True)
-            )
+    for name, speeds in models.items():
+        base = min(speeds, key=lambda entry: entry[1:3])
+        unit = _torchgpipe_rate(*base[1:3])
+        for row, stages, micro, seen in speeds:
+            if row is not base[0]:
+                rate = _torchgpipe_rate(stages, micro) / unit
+                words = f"{name}: {stages} partitions, {micro} micro-batches"
+                pair = seen / base[3], rate
+                report.rows.append(Compared(row.number, words, "x", *pair, rate=True))
+
+
+def _torchgpipe_rate(stages: int, micro_batches: int) -> float:
+    """Over plain training on one GPU, which 0 stages are."""
+    if stages == 0:
+        return 1.0
+    return pipeline_rate(stages, micro_batches, kept=int(micro_batches > 1))
 
 
 def collectives(rows: list[Row], report: Report) -> None:

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from ...checks import check_choice, check_count, check_list, check_number
-from ...errors import InvalidInput
+from ...errors import InvalidInput, several
 from ...models import get_model
 from ...models.model import Layer, Model
 from ...plans.chunks import even_bounds
@@ -53,8 +53,8 @@ def cut_stages(
         _check_costs(costs, count)
     if stages > count:
         raise InvalidInput(
-            f"cannot cut the {count} layers of {model.name!r} into {stages} stages; "
-            f"use at most {count} stages or a deeper model"
+            f"cannot cut the {several(count, 'layer')} of {model.name!r} into "
+            f"{stages} stages; use at most {several(count, 'stage')} or a deeper model"
         )
     if by == "layers":
         bounds = even_bounds(count, stages)

@@ -13,7 +13,7 @@ from ...checks import check_kind, check_list
 from ...cluster.ledger import open_ledgers
 from ...comm.collectives import broadcast
 from ...comm.group import Group, current_group, group_for
-from ...errors import InvalidInput
+from ...errors import InvalidInput, several
 from .cutting import Stage
 
 
@@ -141,6 +141,6 @@ def check_shares(stages: int, group: Group) -> None:
     if not stages or stages % group.size:
         raise InvalidInput(
             f"expected as many stages as devices, or a multiple of it, got "
-            f"{stages} stages for {group.size} devices; cut with "
+            f"{several(stages, 'stage')} for {several(group.size, 'device')}; cut with "
             "cut_stages(model, len(devices))"
         )

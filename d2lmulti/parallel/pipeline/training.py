@@ -19,7 +19,7 @@ from ...checks import (
 from ...cluster.pipeline_record import PipelineRecord
 from ...comm.group import Group, group_for
 from ...comm.split import check_batch
-from ...errors import InvalidInput
+from ...errors import InvalidInput, several
 from ...optimizers import Optimizer, check_optimizer, check_states
 from ...plans.chunks import even_bounds
 from ...plans.pipeline.instructions import Lists
@@ -135,7 +135,7 @@ def _micro_bounds(X: Tensor, y: Tensor, micro_batches: int) -> list[tuple[int, i
     check_count("micro_batches", micro_batches)
     if len(X) < micro_batches:
         raise InvalidInput(
-            f"cannot split {len(X)} examples into {micro_batches} micro-batches; use "
-            f"at least {micro_batches} examples or fewer micro-batches"
+            f"cannot split {several(len(X), 'example')} into {micro_batches} "
+            f"micro-batches; use at least {micro_batches} examples or fewer of them"
         )
     return even_bounds(len(X), micro_batches)

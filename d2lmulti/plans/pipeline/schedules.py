@@ -78,10 +78,11 @@ def _gpipe(p: int, m: int) -> Order:
 
 
 def _one_f_one_b(p: int, m: int) -> Order:
-    """One forward, one backward, as soon as the pipeline is full (Narayanan, 2019).
+    """One forward, one backward, as soon as the pipeline is full (Fan et al., 2021).
 
-    Device d first runs p-d-1 forwards ahead; so it holds at most min(m, p-d)
-    activations, however many micro-batches there are.
+    The order is PipeDream's, with a flush at the end of the batch. Device d first runs
+    p-d-1 forwards ahead; so it holds at most min(m, p-d) activations, however many
+    micro-batches there are.
     """
     lists: Order = []
     for d in range(p):

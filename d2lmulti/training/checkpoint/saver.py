@@ -10,7 +10,7 @@ from pathlib import Path
 from ...checks import check_count, check_flag, check_path
 from ...cluster.ledger import uncounted
 from ...comm.group import Group
-from ...errors import InvalidInput
+from ...errors import InvalidInput, several
 from ...files.atomic import check_output
 from ...files.locks import held_alone
 from ..metrics import check_state, leader_does
@@ -63,7 +63,10 @@ class Saver:
         path = self.path
         with uncounted():
             at.params, at.state, at.buffers = split.snapshot()
-        when = f"{at.epoch} epochs and {at.step} steps from the start"
+        when = (
+            f"{several(at.epoch, 'epoch')} and {several(at.step, 'step')} "
+            "from the start"
+        )
         check_state([*at.params, *at.state], when)  # never save what is lost
         leader_does(split.group, lambda: save_checkpoint(path, at))
 

@@ -1,0 +1,163 @@
+"""The cheat sheet's rows for tools with one process for two devices.
+
+As in `cheat_processes`: each function carries out the rows and asserts their effect.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from book.cheat_sheet import Sheet
+
+
+def mxnet_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
+    import mxnet as mx
+
+    mx.npx.set_np()
+    net = mx.gluon.nn.Dense(1, in_units=4, use_bias=False)
+    do = Sheet(rows, mx=mx, net=net, x=mx.np.ones(2), X=mx.np.ones((5, 4)), n=5)
+    do("Count the GPUs")
+    do("Put a tensor on GPU 1")
+    assert do["x"].ctx == mx.cpu(1)
+    do("Start")
+    do("Copy the model")
+    one, two = (net.weight.data(context).asnumpy() for context in do["contexts"])
+    assert (one == two).all()
+    do("Share the batch")
+    assert sorted(len(part) for part in do["parts"]) == [2, 3]
+    first, second = do["contexts"]
+    do["data"] = [mx.np.ones(2, ctx=first), 2 * mx.np.ones(2, ctx=second)]
+    do("All-reduce by hand")
+    assert [float(x[0]) for x in do["data"]] == [3.0, 3.0]
+    do("Normalise over all devices")
+    assert isinstance(do["norm"], mx.gluon.Block)
+    with mx.autograd.record():
+        losses = [net(part).sum() for part in do["parts"]]
+    mx.autograd.backward(losses)
+    do("Add up the gradients")
+    for context in do["contexts"]:  # five examples of 1, over 5, at SGD's rate 0.01
+        assert abs(one - net.weight.data(context).asnumpy() - 0.01).max() < 1e-6
+    grow, clear = do.rows.pop("Accumulate first")
+    exec(grow, do.names)
+    for _ in range(2):
+        with mx.autograd.record():
+            losses = [net(part).sum() for part in do["parts"]]
+        mx.autograd.backward(losses)
+    assert sum(float(g[0, 0]) for g in net.weight.list_grad()) == 2 * 5
+    exec(clear, do.names)
+    assert sum(float(g[0, 0]) for g in net.weight.list_grad()) == 0
+    os.chdir(folder)
+    do("Save once")
+    assert os.listdir() == ["net.params"]
+    return sorted(do.rows)
+
+
+def two_logical_devices() -> Any:
+    """Import TensorFlow with its CPU as two devices."""
+    import tensorflow as tf
+
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0],
+        [tf.config.LogicalDeviceConfiguration() for _ in range(2)],
+    )
+    return tf
+
+
+def linear_model(keras: Any) -> Any:
+    """Make four inputs and one output, all weights 1."""
+    layers = [keras.layers.Input((4,)), keras.layers.Dense(1, use_bias=False)]
+    model = keras.Sequential(layers)
+    model.layers[-1].kernel.assign([[1.0]] * 4)
+    return model
+
+
+def weights_of(model: Any) -> list[float]:
+    """Return the first weight of both replicas."""
+    (weight,) = model.trainable_variables
+    return [float(copy[0, 0]) for copy in weight.value.values]
+
+
+def tensorflow_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
+    tf = two_logical_devices()
+    import keras
+    import numpy as np
+
+    do = Sheet(rows, tf=tf, keras=keras, x=tf.constant(1.0))
+    do["make_model"] = lambda: linear_model(keras)
+    do("Count the GPUs")
+    do("Put a tensor on GPU 1")
+    assert do["x"].device.endswith("CPU:1")
+    do("Start")
+    do("Copy the model")
+    assert weights_of(do["model"]) == [1.0, 1.0]
+    do["data"] = tf.data.Dataset.from_tensor_slices(np.ones((32, 4), "float32"))
+    do("Share the batch")
+    ((batch),) = do["batches"]
+    assert [len(part) for part in batch.values] == [16, 16]
+    do("Normalise over all devices")
+    with do["strategy"].scope():
+        do["optimizer"] = keras.optimizers.SGD(1.0)
+        do["optimizer"].build(do["model"].trainable_variables)
+    apply, average = do.rows.pop("Add up the gradients")
+    by_hand = do.rows.pop("All-reduce by hand")
+
+    def on_each(X: Any) -> Any:
+        names = {**do.names, "variables": do["model"].trainable_variables}  # its own
+        with tf.GradientTape() as tape:
+            names["losses"] = do["model"](X)[:, 0]
+            loss = eval(average, names)
+        names["gradients"] = tape.gradient(loss, names["variables"])
+        exec(apply, names)
+        names["x"] = tf.constant(2.0)
+        for code in by_hand:
+            exec(code, names)
+        return names["total"]
+
+    totals = do["strategy"].run(on_each, args=(batch,))
+    both = do["strategy"].experimental_local_results(totals)
+    assert [float(x) for x in both] == [4.0, 4.0]
+    assert weights_of(do["model"]) == [0.0, 0.0]  # the mean over all 32 is 1
+    do["sums"], do["gradients"] = [1.0], [2.0]
+    do("Accumulate first")
+    assert do["sums"] == [3.0]
+    os.chdir(folder)
+    do("Save once")
+    assert os.listdir() == ["net.weights.h5"]
+    return sorted(do.rows)
+
+
+def keras_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
+    tf = two_logical_devices()
+    import keras
+    import numpy as np
+
+    def compiled(**settings: Any) -> Any:
+        model = linear_model(keras)
+        model.compile(keras.optimizers.SGD(1.0, **settings), "mean_absolute_error")
+        return model
+
+    do = Sheet(rows, tf=tf, keras=keras, x=tf.constant(1.0))
+    do["make_compiled_model"] = compiled
+    do("Count the GPUs")
+    do("Put a tensor on GPU 1")
+    do("Start")
+    do("Copy the model")
+    X, y = np.ones((32, 4), "float32"), np.zeros((32, 1), "float32")
+    do["data"] = tf.data.Dataset.from_tensor_slices((X, y))
+    do("Share the batch")
+    assert weights_of(do["model"]) == [0.0, 0.0]
+    do("Normalise over all devices")
+    do("Accumulate first")  # names the option that fails
+    option = {"gradient_accumulation_steps": do["gradient_accumulation_steps"]}
+    with do["strategy"].scope():
+        model = compiled(**option)
+    with pytest.raises((RuntimeError, ValueError)):  # if not: mend the row
+        model.fit(do["data"].batch(16), verbose=0)
+    for step in ("Add up the gradients", "All-reduce by hand"):
+        assert do.rows.pop(step) == []  # fit does it; none
+    os.chdir(folder)
+    do("Save once")
+    assert os.listdir() == ["net.weights.h5"]
+    return sorted(do.rows)
