@@ -12,14 +12,8 @@ from .backends import backend_of, get_backend
 from .cluster.ledger import Ledger, ledger
 from .cluster.push_pull import Network, worker_seconds
 from .cluster.timeline import Timeline, timeline
-from .comm.collectives import (
-    allgather,
-    allreduce,
-    alltoall,
-    broadcast,
-    reduce,
-    reduce_scatter,
-)
+from .comm.allreduce import allreduce
+from .comm.collectives import allgather, alltoall, broadcast, reduce, reduce_scatter
 from .comm.devices import Device, devices, try_all_gpus, try_gpu
 from .comm.split import split_batch
 from .data.datasets import Dataset, load

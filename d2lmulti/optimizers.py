@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .backends import backend_of
-from .backends.lists import check_lists
-from .backends.protocol import Tensor
-from .backends.sizes import element_count
+from .backends.checks import check_lists
+from .backends.protocol import Tensor, element_count
 from .checks import (
     check_choice,
     check_count,

@@ -2,9 +2,9 @@
 
     python tools/line_budget.py [FILE ...]
 
-Looks at all modules and chapters, unless files are named. A module has 300 lines and 8
-lines of docstring at most; the rules of chapters are in notebook_rules.py. Prints a
-line for each file over its budget and ends with 1.
+Looks at all modules and chapters, and at the core as a whole, unless files are named. A
+module has 300 lines and 8 lines of docstring at most; the rules of chapters are in
+notebook_rules.py. Prints a line for each file over its budget and ends with 1.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pathlib
 import sys
 
 import nbformat
+from core import core_lines, core_rules
 from notebook_rules import output_rules, source_rules
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -62,6 +63,11 @@ def main(arguments: list[str]) -> int:
     """Check the named files, or all; return 1 when one is over its budget."""
     paths = [pathlib.Path(name) for name in arguments] or files_of_the_project()
     found = [f"{path}: {text}" for path in paths for text in over_budget(path)]
+    if not arguments:
+        counts = core_lines()
+        found += core_rules(counts)
+        for name, lines in {**counts, "the core": sum(counts.values())}.items():
+            print(f"{lines:5} {name}")
     print("\n".join(found) or f"{len(paths)} files within budget")
     return bool(found)
 

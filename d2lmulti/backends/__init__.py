@@ -10,29 +10,29 @@ import importlib
 import os
 import sys
 from types import ModuleType
-from typing import Any
 
 from ..checks import check_choice, check_kind
 from ..errors import BackendNotInstalled, InvalidInput
 from ..interrupt import heeded
 from .hidden import uncollected
-from .protocol import Backend
+from .protocol import BACKENDS, Backend, backend_of, owner_of
 
-# name -> (its module, start of its tensors' module names, what to install)
-_BACKENDS = {
-    "torch": (f"{__name__}.pytorch", "torch", "torch"),
-    "mxnet": (f"{__name__}.mxnet", "mxnet", "'mxnet==1.9.1' 'numpy<1.24'"),
-    "paddle": (f"{__name__}.paddle", "paddle", "paddlepaddle"),
-    "numpy": (f"{__name__}.numpy", f"{__name__}.tape", "numpy"),
-}
 # A framework that crashes the process when it is loaded after another.
 _NEVER_AFTER = {"mxnet": "tensorflow"}
 _ALIASES = {"pytorch": "torch", "paddlepaddle": "paddle"}
+__all__ = [
+    "backend_name",
+    "backend_names",
+    "backend_of",
+    "framework_names",
+    "get_backend",
+    "register_backend",
+]
 
 
 def backend_names() -> tuple[str, ...]:
     """Names of all backends: the frameworks, then `numpy`, which is always there."""
-    return tuple(_BACKENDS)
+    return tuple(BACKENDS)
 
 
 def framework_names() -> tuple[str, ...]:
@@ -49,7 +49,7 @@ def backend_name(name: str | None = None) -> str:
     if isinstance(asked, str):
         asked = _ALIASES.get(asked, asked)
     cure = "set D2LMULTI_BACKEND or pass one of these names"
-    return check_choice("backend", asked, _BACKENDS, cure)
+    return check_choice("backend", asked, BACKENDS, cure)
 
 
 def get_backend(name: str | None = None) -> Backend:
@@ -69,7 +69,7 @@ def get_backend(name: str | None = None) -> Backend:
             f"is loaded after; restart Python and call get_backend({key!r}) before "
             f"`import {earlier}`"
         )
-    module, _, package = _BACKENDS[key]
+    module, _, package = BACKENDS[key]
     try:
         with uncollected(), heeded():
             return importlib.import_module(module)
@@ -91,7 +91,7 @@ def register_backend(name: str, module: ModuleType) -> None:
     """
     check_kind("name", name, str, "a text")
     check_kind("module", module, ModuleType, "a module")
-    if name in _BACKENDS and _BACKENDS[name][0] != module.__name__:
+    if name in BACKENDS and BACKENDS[name][0] != module.__name__:
         raise InvalidInput(
             f"expected a name that no backend has, got {name!r}; choose another"
         )
@@ -101,22 +101,5 @@ def register_backend(name: str, module: ModuleType) -> None:
             f"expected a module with a class Tensor, got {module.__name__} without; "
             "backend_of(x) knows the owner of x by its class"
         )
-    _BACKENDS[name] = (module.__name__, tensor.__module__, module.__name__)
-
-
-def backend_of(x: Any) -> Backend:
-    """Return the backend that owns the tensor `x`, judged by its type alone.
-
-    Raises `InvalidInput` when `x` is no tensor of any backend.
-    """
-    for cls in type(x).__mro__:
-        owner = cls.__module__
-        for module, prefix, _ in _BACKENDS.values():
-            if owner == prefix or owner.startswith(prefix + "."):
-                backend = sys.modules.get(module) or importlib.import_module(module)
-                if isinstance(x, backend.Tensor):  # not a layer, a device or a dtype
-                    return backend
-    raise InvalidInput(
-        f"expected a tensor of {', '.join(_BACKENDS)}, got {type(x).__module__}."
-        f"{type(x).__name__}; make one with get_backend(name).array(values, device)"
-    )
+    BACKENDS[name] = (module.__name__, tensor.__module__, module.__name__)
+    owner_of.cache_clear()

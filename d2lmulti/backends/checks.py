@@ -8,15 +8,56 @@ is not theirs. A check costs a microsecond; with MXNet, four.
 from __future__ import annotations
 
 import math
+import re
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..errors import InvalidInput
+from ..checks import check_list
+from ..errors import DeviceUnavailable, InvalidInput
 from .dtypes import NUMPY_DTYPES, dtype_name
-from .protocol import Tensor
+from .protocol import Backend, Tensor, backend_of
+
+_DEVICE = re.compile(r"(?:cpu(?::0)?|(gpu|cuda|sim):([0-9]+))")
+
+
+def parse_device(device: object) -> tuple[str, int]:
+    """Split a device (anything whose `str` is a device name) into kind and index.
+
+    `cuda:1` is read as `gpu:1`. Raises `InvalidInput` for anything else.
+    """
+    kind, index = getattr(device, "kind", None), getattr(device, "index", None)
+    if kind in ("gpu", "sim") and type(index) is int and index >= 0:
+        return kind, index  # one of ours, which need not be read as text
+    match = _DEVICE.fullmatch(str(device))
+    if match is None or isinstance(device, (int, float)):
+        raise InvalidInput(
+            f"expected a device such as 'cpu', 'gpu:0' or 'sim:1', got {device!r}; "
+            "list this machine's devices with `python -m d2lmulti doctor`"
+        )
+    kind, index = match.groups()
+    if kind is None:
+        return "cpu", 0
+    return ("sim" if kind == "sim" else "gpu"), int(index)
+
+
+def resolve_device(device: object, gpu_count: int, framework: str) -> tuple[str, int]:
+    """Decide the physical place of a device: ("cpu", 0) or ("gpu", i).
+
+    Simulated devices are dealt out over the GPUs in turn, or all lie on the CPU.
+    Raises `DeviceUnavailable` for a GPU that the framework does not see.
+    """
+    kind, index = parse_device(device)
+    if kind == "sim":
+        return ("gpu", index % gpu_count) if gpu_count else ("cpu", 0)
+    if kind == "gpu" and index >= gpu_count:
+        raise DeviceUnavailable(
+            f"expected a GPU that {framework} can use, got gpu:{index} where it sees "
+            f"{gpu_count}; use devices(n), which simulates the missing ones, or 'cpu'"
+        )
+    return kind, index
 
 
 def numeric(value: np.ndarray | Sequence[Any], held: Collection[str]) -> np.ndarray:
@@ -172,3 +213,52 @@ def window(X: Tensor, size: int) -> None:
             f"expected a window of 1 to {min(height, width)} on images of {height} x "
             f"{width}, got {size}; pool less or use larger images"
         )
+
+
+# -- lists of tensors, one for each device: parameters, states, gradients --------------
+
+
+def check_tensors(name: str, tensors: Any, least: int = 1, cure: str = "") -> Backend:
+    """Refuse all but a list of at least so many tensors; return their backend."""
+    check_list(name, tensors, "tensors", least, cure)
+    return one_backend(name, tensors)
+
+
+def check_lists(
+    name: str, lists: Any, owners: int, per: str = "device", least: int = 1,
+    cure: str = "",
+) -> Sequence[Sequence[Tensor]]:  # fmt: skip
+    """Refuse all but one list of tensors for each owner, each tensor in one place.
+
+    A list given to two replicas would be updated twice; on PyTorch, without a word.
+    """
+    then = f"; {cure}" if cure else ""
+    check_list(name, lists, f"lists of tensors, one a {per}", cure=cure)
+    if len(lists) != owners:
+        raise InvalidInput(
+            f"expected one list of tensors per {per} as {name}, got {len(lists)} for "
+            f"{owners} {per}s{then}"
+        )
+    for i, mine in enumerate(lists):
+        check_list(f"{name}[{i}]", mine, "tensors", least, cure)
+    every = [x for mine in lists for x in mine]
+    if every:
+        one_backend(name, every)
+    if len({id(x) for x in every}) < len(every):
+        raise InvalidInput(
+            f"expected tensors of its own for every {per} as {name}, got one tensor "
+            f"twice{then}"
+        )
+    return lists
+
+
+def one_backend(name: str, tensors: Iterable[Any]) -> Backend:
+    """Return the backend of all these tensors; refuse tensors of several."""
+    found = [backend_of(x) for x in {type(x): x for x in tensors}.values()]
+    if any(B is not found[0] for B in found):
+        raise InvalidInput(
+            f"expected tensors of one framework as {name}, got some of "
+            f"{' and '.join(sorted(B.name for B in found))}; convert with "
+            "B.array(other.numpy(x))"
+        )
+    return found[0]

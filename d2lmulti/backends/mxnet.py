@@ -11,7 +11,6 @@ from contextlib import contextmanager
 import numpy as np
 
 from . import checks
-from .device_names import resolve_device
 from .dtypes import DTYPES, dtype_name
 from .hidden import hidden
 from .memory import view_at
@@ -44,7 +43,7 @@ def native(device: AnyDevice) -> mx.Context:
     if isinstance(device, mx.Context):
         kind, index = device.device_type, device.device_id
         device = f"gpu:{index}" if kind == "gpu" else "cpu"
-    kind, index = resolve_device(device, gpu_count(), name)
+    kind, index = checks.resolve_device(device, gpu_count(), name)
     return mx.gpu(index) if kind == "gpu" else mx.cpu()
 
 

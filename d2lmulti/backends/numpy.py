@@ -15,7 +15,6 @@ from functools import partial
 import numpy as np
 
 from . import checks, tape, windows
-from .device_names import resolve_device
 from .dtypes import NUMPY_DTYPES, dtype_name
 from .protocol import AnyDevice, Context
 from .reporting import Reporter
@@ -34,7 +33,7 @@ def gpu_count() -> int:
 
 def native(device: AnyDevice) -> str:
     # NumPy knows one place only, and simulated devices share it.
-    return resolve_device(device, gpu_count(), name)[0]
+    return checks.resolve_device(device, gpu_count(), name)[0]
 
 
 def device_of(x: Tensor) -> str:

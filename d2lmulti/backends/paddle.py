@@ -18,7 +18,6 @@ import paddle.nn.functional as F
 from paddle import Tensor
 
 from . import checks
-from .device_names import resolve_device
 from .dtypes import DTYPES, dtype_name
 from .memory import view_at
 from .protocol import AnyDevice, Context
@@ -41,7 +40,7 @@ def gpu_count() -> int:
 def native(device: AnyDevice) -> paddle.base.core.Place:
     if isinstance(device, (paddle.CPUPlace, paddle.CUDAPlace, paddle.base.core.Place)):
         device = str(device).removeprefix("Place(").removesuffix(")")
-    kind, index = resolve_device(device, gpu_count(), name)
+    kind, index = checks.resolve_device(device, gpu_count(), name)
     return paddle.CUDAPlace(index) if kind == "gpu" else paddle.CPUPlace()
 
 

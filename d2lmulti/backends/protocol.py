@@ -1,23 +1,32 @@
-"""The backend contract: what a framework must be able to do, one verb a line.
+"""The backend contract: what a framework must be able to do, and whose a tensor is.
 
 A backend is a *module of plain functions*. `pytorch.py`, `mxnet.py`, `paddle.py` and
 `numpy.py` hold the functions below in this order, so that any two can be laid side by
 side. There is no verb where the frameworks already agree: `+ - * / ** @`, `x[a:b]`
-along the first dimension, `x.reshape(shape)`, `x.shape`, `x.sum()`.
-Setup and data parallelism: see the chapters *setup* and *data_parallel*.
+along the first dimension, `x.reshape(shape)`, `x.shape`, `x.sum()`. Chapter: *setup*.
 """
 
 from __future__ import annotations
 
+import importlib
+import math
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 
+from ..errors import InvalidInput
+
 Tensor = Any  # a tensor of the backend's own kind
 AnyDevice = Any  # a Device, its name ("gpu:0", "sim:1", "cpu") or the framework's own
 Context = AbstractContextManager[Any]
+Tensors = Sequence[Tensor]
+Values = np.ndarray | Sequence[Any]
+Shape = Sequence[int]
+Axes = int | tuple[int, ...]
 
 
 class Backend(Protocol):
@@ -33,9 +42,8 @@ class Backend(Protocol):
     def native(self, device: AnyDevice) -> Any:
         """Turn a device or its name into the framework's own device object.
 
-        `sim:i` lives on GPU `i mod gpu_count()`, or on the CPU without GPUs.
-        Raises `DeviceUnavailable` for a GPU that is not there, `InvalidInput` for a
-        name that is no device.
+        `sim:i` lives on GPU `i mod gpu_count()`, or on the CPU without GPUs. Raises
+        `DeviceUnavailable` for a GPU that is not there, `InvalidInput` for no device.
         """
 
     def device_of(self, x: Tensor) -> str:
@@ -46,24 +54,16 @@ class Backend(Protocol):
 
     # -- storage ----------------------------------------------------------------
 
-    def array(
-        self, value: np.ndarray | Sequence[Any], device: AnyDevice = "cpu"
-    ) -> Tensor:
+    def array(self, value: Values, device: AnyDevice = "cpu") -> Tensor:
         """Make a tensor from NumPy values: same dtype, same shape, own storage.
 
-        Raises `InvalidInput` for ragged lists, for strings and objects, and for a dtype
-        that the framework does not have (MXNet: int16, complex64).
+        Raises `InvalidInput` for ragged lists, strings, objects and dtypes it has not.
         """
 
     def numpy(self, x: Tensor) -> np.ndarray:
-        """Copy a tensor to a NumPy array that shares nothing with it.
+        """Copy to a NumPy array that shares nothing; bfloat16 becomes float32."""
 
-        bfloat16, which NumPy does not have, becomes float32: the same values.
-        """
-
-    def zeros(
-        self, shape: Sequence[int], dtype: str, device: AnyDevice = "cpu"
-    ) -> Tensor:
+    def zeros(self, shape: Shape, dtype: str, device: AnyDevice = "cpu") -> Tensor:
         """Make a tensor of zeros; `dtype` is a NumPy name such as `float32`."""
 
     def dtype_of(self, x: Tensor) -> str:
@@ -97,17 +97,13 @@ class Backend(Protocol):
         """
 
     def maximum_(self, x: Tensor, first: int, last: int, y: Tensor) -> None:
-        """Write the larger of both values into the flattened `x`; NaN beats numbers.
-
-        In all else as `write_`: the operation of an all-reduce that takes maxima.
-        """
+        """As `write_`, but write the larger of both values; NaN beats numbers."""
 
     def memory(self, x: Tensor) -> np.ndarray | None:
         """View the memory of `x`, flat, or give None if NumPy cannot reach it.
 
-        That is the case on a GPU and for a strided view. Waits until all pending work
-        is done; use the view before the next operation, and while `x` is there. In a
-        view of bfloat16, elements are two bytes that only `backends.memory` can add up.
+        It cannot on a GPU and in a strided view. Waits until pending work is done; use
+        the view before the next operation. bfloat16 is two bytes (see `memory.py`).
         """
 
     # -- autograd, in D2L's words -------------------------------------------------
@@ -124,38 +120,29 @@ class Backend(Protocol):
     def collects_grad(self, x: Tensor) -> bool:
         """Tell whether backward passes give `x` a gradient: not if it is frozen."""
 
-    def accumulating(self, xs: Sequence[Tensor]) -> list[Tensor]:
-        """Get leaves with the storage and gradients of xs; every backward pass adds.
-
-        For a forward pass whose way back takes several backward passes, on leaves that
-        may have been attached with `add=False`.
-        """
+    def accumulating(self, xs: Tensors) -> list[Tensor]:
+        """Get leaves with the storage and gradients of xs, to which every pass adds."""
 
     def record(self) -> Context:
-        """Record the operations inside: only those can be differentiated.
-
-        PyTorch and Paddle record outside as well; nothing may depend on it.
-        """
+        """Record the operations inside (on some frameworks outside too)."""
 
     def pause(self) -> Context:
         """Record nothing inside (evaluation, updates)."""
 
-    def backward(
-        self, ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None
-    ) -> None:
+    def backward(self, ys: Tensors, dys: Tensors | None = None) -> None:
         """Add d(sum of ys)/dx to the gradient of every leaf x that `ys` depend on.
 
-        `dys`: one gradient for each of `ys`, of its shape; None means ones. It feeds
-        the gradient that arrived from another device. This uses the graph up: tensors
-        that share one go backward in one call. Raises `InvalidInput` for a y that no
-        recorded operation made, and for `dys` of other shapes, dtypes or number.
+        `dys`: one gradient for each of `ys`, such as arrived from another device; None
+        means ones. This uses the graph up: tensors that share one go backward in one
+        call. Raises `InvalidInput` for a y that no recorded operation made, and for
+        `dys` of other shapes, dtypes or number.
         """
 
     def grad_of(
         self,
-        ys: Sequence[Tensor],
-        xs: Sequence[Tensor],
-        dys: Sequence[Tensor] | None = None,
+        ys: Tensors,
+        xs: Tensors,
+        dys: Tensors | None = None,
         keep_graph: bool = False,
     ) -> list[Tensor]:
         """Get d(sum of ys)/dx for these leaves xs alone, as new tensors.
@@ -166,38 +153,28 @@ class Backend(Protocol):
         that no y depends on.
         """
 
-    def on_grad_ready(
-        self, params: Sequence[Tensor], ready: Callable[[int], None]
-    ) -> Context:
+    def on_grad_ready(self, params: Tensors, ready: Callable[[int], None]) -> Context:
         """Inside, call `ready(i)` when a backward pass has finished grad(params[i]).
 
-        Where the framework has hooks, the call comes while the pass still works on
-        other gradients. What no pass reached is reported at the end of the block. Where
-        several passes of a block reach a parameter, each of them may report it.
+        With hooks, that is while the pass works on others. What no pass reached is
+        reported at the end of the block; what several reach, perhaps by each.
         """
 
     def grad(self, x: Tensor) -> Tensor:
-        """Get the live gradient of `x`: `write_` into it changes what `x` has.
-
-        Raises `InvalidInput` without `attach_grad(x)`.
-        """
+        """Get the live gradient of `x`, for `write_`; `InvalidInput` if it has none."""
 
     def clear_grad_(self, x: Tensor) -> None:
-        """Set the gradient of `x` to zero; gradients add up until this is called."""
+        """Set the gradient of `x` to zero; until then gradients add up."""
 
     def detach(self, x: Tensor) -> Tensor:
         """Get the values of `x` outside the graph; may share storage with `x`."""
 
     # -- operations of the models ---------------------------------------------------
 
-    def sum(
-        self, x: Tensor, axis: int | tuple[int, ...], keepdims: bool = False
-    ) -> Tensor:
+    def sum(self, x: Tensor, axis: Axes, keepdims: bool = False) -> Tensor:
         """Sum over one or several dimensions."""
 
-    def max(
-        self, x: Tensor, axis: int | tuple[int, ...], keepdims: bool = False
-    ) -> Tensor:
+    def max(self, x: Tensor, axis: Axes, keepdims: bool = False) -> Tensor:
         """Largest value over one or several dimensions; no gradient comes through."""
 
     def exp(self, x: Tensor) -> Tensor:
@@ -207,15 +184,12 @@ class Backend(Protocol):
         """Natural logarithm, elementwise."""
 
     def sqrt(self, x: Tensor) -> Tensor:
-        """Square root, elementwise and correctly rounded; no gradient comes through.
+        """Square root, correctly rounded, for optimizers: no gradient comes through."""
 
-        It serves optimizers. `x ** 0.5` has a gradient, and may be a bit or two off.
-        """
-
-    def transpose(self, x: Tensor, axes: Sequence[int]) -> Tensor:
+    def transpose(self, x: Tensor, axes: Shape) -> Tensor:
         """Permute the dimensions: dimension i of the result is `axes[i]` of `x`."""
 
-    def concat(self, xs: Sequence[Tensor], axis: int = 0) -> Tensor:
+    def concat(self, xs: Tensors, axis: int = 0) -> Tensor:
         """Join tensors along one dimension."""
 
     def argmax(self, x: Tensor, axis: int = -1) -> Tensor:
@@ -240,35 +214,74 @@ class Backend(Protocol):
         """
 
     def avg_pool2d(self, X: Tensor, size: int) -> Tensor:
-        """Average disjoint size x size windows; what does not fill one is dropped.
-
-        Raises `InvalidInput` for a window larger than the image.
-        """
+        """Average disjoint windows of size x size, at most the image; drop the rest."""
 
     def max_pool2d(self, X: Tensor, size: int) -> Tensor:
-        """Take the maximum of disjoint size x size windows; the rest is dropped.
-
-        Raises `InvalidInput` as `avg_pool2d`. On a tie any of the largest may get the
-        gradient.
-        """
+        """As `avg_pool2d`, with the maximum; on a tie any may get the gradient."""
 
     def embedding(self, ids: Tensor, W: Tensor) -> Tensor:
         """Look up rows: ids (...) of int64 and W (vocabulary, d) give (..., d).
 
-        The caller keeps ids in 0..vocabulary-1: some frameworks raise for others, some
-        take another row or read beyond the table.
+        The caller keeps ids in 0..vocabulary-1: some read beyond the table.
         """
 
     def layer_norm(
         self, x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5
     ) -> Tensor:
-        """Normalise the last dimension (biased variance), then scale and shift.
-
-        `eps` is at most 1e-3 (Paddle), and a float32 in MXNet and Paddle.
-        """
+        """Normalise the last dimension (biased variance, eps <= 1e-3), then scale."""
 
     def cross_entropy(self, logits: Tensor, y: Tensor) -> Tensor:
         """Loss of every example: logits (n, classes), y (n,) of int64 give (n,).
 
         The caller keeps y in 0..classes-1, as with `embedding`.
         """
+
+
+# name -> (its module, start of its tensors' module names, what to install)
+BACKENDS = {
+    "torch": (f"{__package__}.pytorch", "torch", "torch"),
+    "mxnet": (f"{__package__}.mxnet", "mxnet", "'mxnet==1.9.1' 'numpy<1.24'"),
+    "paddle": (f"{__package__}.paddle", "paddle", "paddlepaddle"),
+    "numpy": (f"{__package__}.numpy", f"{__package__}.tape", "numpy"),
+}
+
+
+def backend_of(x: Any) -> Backend:
+    """Return the backend that owns the tensor `x`, judged by its type alone.
+
+    Raises `InvalidInput` when `x` is no tensor of any backend.
+    """
+    return owner_of(type(x))  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=64)
+def owner_of(kind: type) -> Backend:
+    """Return the backend that owns tensors of a type; nothing new is imported."""
+    for base in kind.__mro__:
+        for module, prefix, _ in BACKENDS.values():
+            if f"{base.__module__}.".startswith(f"{prefix}."):
+                backend = sys.modules.get(module) or importlib.import_module(module)
+                if issubclass(kind, backend.Tensor):  # no layer, device or dtype
+                    return backend
+    raise InvalidInput(
+        f"expected a tensor of {', '.join(BACKENDS)}, got {kind.__module__}."
+        f"{kind.__name__}; make one with get_backend(name).array(values, device)"
+    )
+
+
+def element_count(x: Tensor) -> int:
+    """Number of elements of `x` (a scalar has one)."""
+    if not hasattr(x, "shape"):
+        backend_of(x)  # which says what a tensor is
+    return math.prod(map(int, x.shape))
+
+
+def itemsize(x: Tensor) -> int:
+    """Bytes of one element of `x`."""
+    bits = backend_of(x).dtype_of(x).lstrip("abcdefghijklmnopqrstuvwxyz")
+    return int(bits or 8) // 8  # "bool" has no digits: one byte
+
+
+def nbytes(x: Tensor) -> int:
+    """Bytes that the elements of `x` take."""
+    return element_count(x) * itemsize(x)

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import checks
-from .device_names import resolve_device
 from .dtypes import BFLOAT16, DTYPES, dtype_name
 from .protocol import AnyDevice, Context
 from .reporting import Reporter
@@ -33,7 +32,7 @@ def native(device: AnyDevice) -> torch.device:
     if isinstance(device, torch.device):
         kind = device.type  # "mps" and the like are refused by name
         device = f"gpu:{device.index or 0}" if kind == "cuda" else kind
-    kind, index = resolve_device(device, gpu_count(), name)
+    kind, index = checks.resolve_device(device, gpu_count(), name)
     return torch.device("cuda", index) if kind == "gpu" else torch.device("cpu")
 
 
@@ -103,7 +102,7 @@ def maximum_(x: Tensor, first: int, last: int, y: Tensor) -> None:
 def memory(x: Tensor) -> np.ndarray | None:
     if not x.is_cpu or not x.is_contiguous() or x.is_conj() or x.is_neg():
         return None
-    flat = x.detach().view(-1)
+    flat = x.detach() if x.dim() == 1 else x.detach().view(-1)
     if x.dtype == torch.bfloat16:
         return flat.view(torch.int16).numpy().view(BFLOAT16)
     return flat.numpy()

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..backends import get_backend
 from ..backends.protocol import Backend, Tensor
-from ..comm.collectives import allreduce
+from ..comm.allreduce import allreduce
 from ..comm.devices import Device
 from ..comm.group import Group, local_group
 from ..comm.process_group import ENGINES, started
@@ -29,7 +29,7 @@ from ..launch import launch
 from ..models.lenet import LENET
 from ..models.mlp import initial_mlp, mlp
 from ..models.model import Model
-from ..parallel.buckets import DEFAULT_BYTES
+from ..parallel.buckets import reduce_in_buckets
 from ..parallel.data import get_params, train_batch
 from ..progress import progress
 from .timing import Timing
@@ -49,8 +49,9 @@ Candidate = tuple[Callable[[], object], bool]  # what to run, and whether on ran
 def bench_engines(backend: str | None = None, repeats: int = 7) -> dict[str, Timing]:
     """Time training steps and all-reduces across two processes of this machine.
 
-    Ratios of training are to one worker on one core, those of all-reduce to the first
-    candidate of the same size. Raises `BackendNotInstalled`, `ProcessFailed`.
+    Ratios of training are to one worker on one core, and, where it says so, to the
+    framework's own (DDP); those of all-reduce to the first candidate of the same size.
+    Raises `BackendNotInstalled`, `ProcessFailed`.
     """
     name = get_backend(backend).name
     engines = [e for e in _ENGINES_OF[name] if e != "horovod" or find_spec("horovod")]
@@ -78,7 +79,8 @@ def measure(repeats: int) -> dict[str, tuple[float, float]]:
         groups["shared_memory"] = both
     found: dict[str, tuple[float, float]] = {}
     for model, batch, steps in ((LENET, 256, 3), (DEEP, 2048, 1)):
-        found |= _take_turns(_training(B, groups, model, batch, steps), group, repeats)
+        training = _training(B, groups, model, batch, steps)
+        found |= _take_turns(training, group, repeats, f"{model.name}, two, its own")
     for kilobytes in KILOBYTES:
         found |= _take_turns(_summing(B, groups, kilobytes), group, repeats)
     return found
@@ -113,7 +115,7 @@ def _training(
         f"{model.name}, two that do not talk": (apart, False),  # the machine's limit
     }
     for name, group in groups.items():
-        how = {"algorithm": "native", "bucket_bytes": DEFAULT_BYTES}
+        how = {"algorithm": "native", "reducer": reduce_in_buckets}
         run = ours(group, *part, **how)
         candidates[f"{model.name}, two, {name}"] = run, False
     module = import_module(f"d2lmulti.comm.engines.{ENGINES[next(iter(groups))]}")
@@ -158,9 +160,12 @@ def _summing(
 
 
 def _take_turns(
-    candidates: dict[str, Candidate], group: Group, repeats: int
+    candidates: dict[str, Candidate], group: Group, repeats: int, peer: str = ""
 ) -> dict[str, tuple[float, float]]:
-    """Time the candidates in turn; both ranks begin each at the same time."""
+    """Time the candidates in turn; both ranks begin each at the same time.
+
+    The ratios are to the first; a second row tells those beside a peer, if it is there.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     B = get_backend()
     meet = B.array(np.zeros(1, "float32"))
@@ -173,10 +178,16 @@ def _take_turns(
             if turn:  # the first is a warm-up
                 seconds[name].append(time.perf_counter() - began)
     base = next(iter(seconds.values()))
-    return {
-        name: (median(t), median(a / b for a, b in zip(t, base, strict=True)))
-        for name, t in seconds.items()
-    }
+    found = {name: _beside(times, base) for name, times in seconds.items()}
+    if peer in seconds:
+        beside = [name for name in seconds if ", two, " in name and name != peer]
+        for name in beside:
+            found[f"{name}, to its own"] = _beside(seconds[name], seconds[peer])
+    return found
+
+
+def _beside(times: list[float], base: list[float]) -> tuple[float, float]:
+    return median(times), median(a / b for a, b in zip(times, base, strict=True))
 
 
 def _pin(rank: int) -> None:

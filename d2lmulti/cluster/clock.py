@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..checks import MOST_RANKS, check_count, check_kind
-from ..plans.rounds import Round, check_rounds
+from ..plans.checks import check_rounds
+from ..plans.rounds import Round
 from .hardware import Cluster
 from .timeline import Timeline
 

@@ -14,15 +14,14 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..checks import check_count, check_kind
-from ..plans.rounds import Round, check_rounds
+from ..events import Observer, watching
+from ..plans.checks import check_rounds
+from ..plans.rounds import Round
 from .links import LinkTable
-
-_open: ContextVar[tuple[Ledger, ...]] = ContextVar("open_ledgers", default=())
 
 
 class Mark(NamedTuple):
@@ -41,7 +40,7 @@ class RoundTotal(NamedTuple):
 
 
 @dataclass
-class Ledger:
+class Ledger(Observer):
     """Messages and bytes between devices, and bytes loaded from the host."""
 
     rounds: int = 0  #: of messages
@@ -80,6 +79,18 @@ class Ledger:
     def mark(self, label: str) -> None:
         """Note that something happened now, between two rounds."""
         self.marks.append(Mark(label, self.rounds, self.bytes))
+
+    def on_round(self, this_round: Round, itemsize: int) -> None:
+        """Enter a round that was exchanged."""
+        self.count_round(this_round, itemsize)
+
+    def on_load(self, nbytes: int) -> None:
+        """Enter bytes that went from the host to a device."""
+        self.loaded += nbytes
+
+    def on_mark(self, label: str) -> None:
+        """Enter that something happened now."""
+        self.mark(label)
 
     @property
     def by_label(self) -> Counter[str]:
@@ -132,23 +143,5 @@ class Ledger:
 def ledger() -> Iterator[Ledger]:
     """Count everything that moves inside the `with` block; ledgers may nest."""
     mine = Ledger()
-    token = _open.set((*_open.get(), mine))
-    try:
+    with watching(mine):
         yield mine
-    finally:
-        _open.reset(token)
-
-
-@contextmanager
-def uncounted() -> Iterator[None]:
-    """Count nothing inside: for words between processes that are no data."""
-    token = _open.set(())
-    try:
-        yield
-    finally:
-        _open.reset(token)
-
-
-def open_ledgers() -> tuple[Ledger, ...]:
-    """Return the ledgers that count at this moment (called where bytes move)."""
-    return _open.get()

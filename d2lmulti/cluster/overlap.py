@@ -14,7 +14,8 @@ import numpy as np
 
 from ..checks import check_count, check_list, check_number, check_positive
 from ..errors import InvalidInput
-from ..plans.rounds import Round, check_rounds
+from ..plans.checks import check_rounds
+from ..plans.rounds import Round
 
 
 def plan_seconds(

@@ -10,7 +10,8 @@ from typing import Any
 from ..checks import MOST_RANKS, check_choice, check_count, check_kind, shown
 from ..errors import InvalidInput
 from ..plans.allreduce import ALLREDUCE
-from ..plans.collectives import allgather, alltoall, broadcast, reduce, reduce_scatter
+from ..plans.alltoall import alltoall
+from ..plans.collectives import allgather, broadcast, reduce, reduce_scatter
 from ..plans.rounds import MOST_ELEMENTS, Plan
 from .clock import play
 from .cost import bus_bandwidth, formula_seconds

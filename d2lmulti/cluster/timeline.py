@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from contextvars import ContextVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ..checks import check_kind, check_number
 from ..errors import InvalidInput
-
-_open: ContextVar[tuple[Timeline, ...]] = ContextVar("open_timelines", default=())
-_NOTHING = nullcontext()
+from ..events import Observer, watching
 
 
 class Span(NamedTuple):
@@ -31,7 +28,7 @@ class Span(NamedTuple):
     end: float
 
 
-class Timeline:
+class Timeline(Observer):
     """Named spans on tracks, in the order in which they were recorded.
 
     `clock` is what measured spans read, in seconds. Modelled spans come with times of
@@ -71,6 +68,27 @@ class Timeline:
             yield
         finally:
             self.add(track, name, begin, self.now())
+
+    @contextmanager
+    def on_work(
+        self, tracks: Sequence[object], name: str, wait: Callable[[], object] | None
+    ) -> Iterator[None]:
+        """Measure a block in which devices work, each a track.
+
+        `wait` (a backend's `synchronize`) comes before the clock is read, so that work
+        which runs asynchronously is measured where it happens.
+        """
+        if wait:
+            wait()  # what ran before is no part of this
+        begin = self.now()
+        try:
+            yield
+            if wait:
+                wait()
+        finally:
+            end = self.now()
+            for track in tracks:
+                self.add(track, name, begin, end)
 
     @property
     def tracks(self) -> list[str]:
@@ -149,52 +167,5 @@ def _fits(lane: list[Span], span: Span) -> bool:
 def timeline(clock: Callable[[], float] = time.perf_counter) -> Iterator[Timeline]:
     """Record what the library does inside the `with` block; timelines may nest."""
     mine = Timeline(clock)
-    token = _open.set((*_open.get(), mine))
-    try:
+    with watching(mine):
         yield mine
-    finally:
-        _open.reset(token)
-
-
-def span(
-    track: object, name: str, wait: Callable[[], object] | None = None
-) -> AbstractContextManager[None]:
-    """Measure a block for the timelines that are open; without one it costs nothing.
-
-    `wait` (a backend's `synchronize`) is called before the clock is read, so that work
-    which runs asynchronously is measured where it happens, and only if anyone measures.
-    """
-    if not _open.get():
-        return _NOTHING
-    return _measured(_open.get(), track, name, wait)
-
-
-def spans(
-    tracks: Iterable[object], name: str, wait: Callable[[], object] | None = None
-) -> AbstractContextManager[Any]:
-    """Measure a block in which several devices work at once: one span on each track."""
-    if not _open.get():
-        return _NOTHING
-    together = ExitStack()
-    for track in reversed(list(tracks)):  # the last to begin is the first entered
-        together.enter_context(span(track, name, wait))
-    return together
-
-
-@contextmanager
-def _measured(
-    timelines: tuple[Timeline, ...],
-    track: object,
-    name: str,
-    wait: Callable[[], object] | None,
-) -> Iterator[None]:
-    if wait:
-        wait()  # what ran before is not part of this span
-    begins = [t.now() for t in timelines]
-    try:
-        yield
-        if wait:
-            wait()
-    finally:
-        for t, begin in zip(timelines, begins, strict=True):
-            t.add(track, name, begin, t.now())

@@ -10,12 +10,11 @@ import numpy as np
 
 from ..backends import backend_of
 from ..backends.dtypes import DTYPES
-from ..backends.protocol import AnyDevice, Backend, Tensor
-from ..backends.sizes import element_count, itemsize
-from ..cluster.ledger import open_ledgers
+from ..backends.protocol import AnyDevice, Backend, Tensor, element_count
 from ..errors import InvalidInput
+from ..events import unwatched
 from ..plans.rounds import make_round
-from .collectives import run_plan
+from .allreduce import exchange
 from .group import Group
 
 _DIMS = 8  # the most that a form can tell
@@ -40,7 +39,7 @@ def copy_between(
     data[target] = arrived
     size = element_count(x)
     with B.pause():
-        run_plan(data, [make_round(source, target, 0, size, add=False)], group)
+        exchange(data, [make_round(source, target, 0, size, add=False)], group)
     return arrived
 
 
@@ -60,7 +59,8 @@ def send(x: Tensor, source: int, target: int, group: Group) -> None:
     form[_DIMS] = DTYPES.index(B.dtype_of(x))
     with B.pause():
         x = B.copy_to(x, B.device_of(x))  # row by row, outside any graph
-        _pass(B.array(form, B.device_of(x)), source, target, group, counted=False)
+        with unwatched():
+            _pass(B.array(form, B.device_of(x)), source, target, group)
         _pass(x, source, target, group)
 
 
@@ -70,7 +70,8 @@ def receive(
     """Take what `source` sends to the local rank `target`, as a new tensor; counted."""
     with B.pause():
         form = B.array(np.zeros(_DIMS + 1, np.int64), device)
-        _pass(form, source, target, group, counted=False)
+        with unwatched():
+            _pass(form, source, target, group)
         *shape, dtype = B.numpy(form).tolist()
         shape = [extent for extent in shape if extent >= 0]
         x = B.zeros(shape, DTYPES[dtype], device)
@@ -78,11 +79,7 @@ def receive(
     return x
 
 
-def _pass(
-    x: Tensor, source: int, target: int, group: Group, counted: bool = True
-) -> None:
+def _pass(x: Tensor, source: int, target: int, group: Group) -> None:
     this_round = make_round(source, target, 0, element_count(x), add=False)
     if len(this_round):
-        group.engine.exchange([x], this_round)
-        for ledger in open_ledgers() if counted else ():
-            ledger.count_round(this_round, itemsize(x))
+        exchange([x], [this_round], group)

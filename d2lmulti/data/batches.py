@@ -14,7 +14,7 @@ import numpy as np
 from ..checks import check_array, check_count, check_flag, check_kind
 from ..comm.group import Group
 from ..errors import InvalidInput
-from ..plans.chunks import even_bounds
+from ..plans.rounds import even_bounds
 
 
 def batch_count(n: int, batch_size: int) -> int:

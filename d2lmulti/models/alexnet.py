@@ -14,8 +14,7 @@ from functools import partial
 import numpy as np
 
 from ..backends.protocol import Backend, Tensor
-from .dense import dense, dense_relu
-from .initial import he_normal
+from .lenet import dense, dense_relu, he_normal
 from .model import Layer, Model, run_layers
 
 _CONVOLUTIONS = [(12, 1, 5, 5), (24, 12, 5, 5), (36, 24, 3, 3), (36, 36, 3, 3)]

@@ -16,28 +16,35 @@ from ..backends.protocol import Backend, Tensor
 from ..plans.requests import Sum
 from .lenet import initial_lenet
 from .model import Model
+from .together import together
 
 _MOMENTUM = 0.9  # of the moving averages that evaluation uses
 _EPS = 1e-5
+_BUFFERS = 4  # the moving ones, last
 
 
-def batch_norm(
-    B: Backend, H: Tensor, weights: Sequence[Tensor], synchronised: bool
-) -> Generator[Sum, Any, Tensor]:
-    """Normalise every channel of H (n, c, h, w) over n, h and w, then scale and shift.
+def sums_of(B: Backend, H: Tensor) -> Tensor:
+    """Add up every channel of H (n, c, h, w): sums, sums of squares, and the count.
 
-    weights: gamma, beta, moving mean, moving variance, each (1, c, 1, 1); the moving
-    ones are updated in place. One all-reduce carries sums, squares and the count.
+    As one tensor (1, 2c + 1, 1, 1): the devices' tensors add up to the whole batch's.
     """
-    gamma, beta, moving_mean, moving_var = weights
     count = B.array(
         np.full((1, 1, 1, 1), H.shape[0] * H.shape[2] * H.shape[3], B.dtype_of(H)),
         B.device_of(H),
     )
     sums = [B.sum(H, (0, 2, 3), True), B.sum(H * H, (0, 2, 3), True), count]
-    totals = B.concat(sums, axis=1)  # (1, 2c + 1, 1, 1)
-    if synchronised:
-        totals, H = yield Sum(totals, keep=(H,))
+    return B.concat(sums, axis=1)
+
+
+def normalise(
+    B: Backend, H: Tensor, totals: Tensor, weights: Sequence[Tensor]
+) -> Tensor:
+    """Normalise every channel of H over n, h and w by `totals`, then scale and shift.
+
+    weights: gamma, beta, moving mean, moving variance, each (1, c, 1, 1); the moving
+    ones are updated in place.
+    """
+    gamma, beta, moving_mean, moving_var = weights
     channels = H.shape[1]
     totals = totals.reshape((2 * channels + 1,))
     n = totals[2 * channels : 2 * channels + 1]
@@ -51,30 +58,32 @@ def batch_norm(
     return (H - mean) / (var + _EPS) ** 0.5 * gamma + beta
 
 
-def _forward(
-    B: Backend, params: Sequence[Tensor], X: Tensor, synchronised: bool
-) -> Generator[Sum, Any, Tensor]:
+def lenet_bn(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
+    """LeNet normalised with the statistics of the device's own shard."""
     W1, W2, W3, b3, W4, b4, g1, s1, g2, s2, m1, v1, m2, v2 = params
-    H = yield from batch_norm(B, B.conv2d(X, W1, None), (g1, s1, m1, v1), synchronised)
-    H = B.avg_pool2d(B.relu(H), 2)
-    H = yield from batch_norm(B, B.conv2d(H, W2, None), (g2, s2, m2, v2), synchronised)
+    H = B.conv2d(X, W1, None)
+    H = normalise(B, H, sums_of(B, H), (g1, s1, m1, v1))
+    H = B.conv2d(B.avg_pool2d(B.relu(H), 2), W2, None)
+    H = normalise(B, H, sums_of(B, H), (g2, s2, m2, v2))
     H = B.avg_pool2d(B.relu(H), 2)
     H = B.relu(H.reshape((-1, 800)) @ W3 + b3)
     return H @ W4 + b4
 
 
-def lenet_bn(
-    B: Backend, params: Sequence[Tensor], X: Tensor
-) -> Generator[Sum, Any, Tensor]:
-    """LeNet normalised with the statistics of the device's own shard."""
-    return _forward(B, params, X, synchronised=False)
-
-
 def lenet_sync_bn(
     B: Backend, params: Sequence[Tensor], X: Tensor
 ) -> Generator[Sum, Any, Tensor]:
-    """LeNet normalised with the statistics of the whole batch, on every device."""
-    return _forward(B, params, X, synchronised=True)
+    """The same with the statistics of the whole batch, for which the devices meet."""
+    W1, W2, W3, b3, W4, b4, g1, s1, g2, s2, m1, v1, m2, v2 = params
+    H = B.conv2d(X, W1, None)
+    totals, H = yield Sum(sums_of(B, H), keep=(H,))
+    H = normalise(B, H, totals, (g1, s1, m1, v1))
+    H = B.conv2d(B.avg_pool2d(B.relu(H), 2), W2, None)
+    totals, H = yield Sum(sums_of(B, H), keep=(H,))
+    H = normalise(B, H, totals, (g2, s2, m2, v2))
+    H = B.avg_pool2d(B.relu(H), 2)
+    H = B.relu(H.reshape((-1, 800)) @ W3 + b3)
+    return H @ W4 + b4
 
 
 def predict_bn(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
@@ -100,5 +109,12 @@ def initial_bn(rng: np.random.Generator) -> list[np.ndarray]:
     return [W1, W2, *dense, *scales, *moving]
 
 
-LENET_BN = Model("lenet_bn", initial_bn, lenet_bn, predict_bn, buffers=4)
-LENET_SYNC_BN = Model("lenet_sync_bn", initial_bn, lenet_sync_bn, predict_bn, buffers=4)
+LENET_BN = Model("lenet_bn", initial_bn, lenet_bn, predict_bn, _BUFFERS)
+LENET_SYNC_BN = Model(
+    "lenet_sync_bn",
+    initial_bn,
+    lenet_bn,  # what one device alone would do
+    predict_bn,
+    _BUFFERS,
+    together=together(lenet_sync_bn, _BUFFERS),
+)

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from ..backends.protocol import Backend, Tensor
-from .dense import dense, dense_relu
-from .initial import he_normal
 from .model import Layer, Model
 
 
@@ -38,8 +37,28 @@ def initial_lenet(rng: np.random.Generator) -> list[np.ndarray]:
     return params
 
 
+def he_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Draw weights with variance 2 / fan_in (He et al., 2015), in float64.
+
+    `shape` is (fan_in, out) for a dense layer, (out, in, kh, kw) for a convolution.
+    """
+    fan_in = shape[0] if len(shape) == 2 else math.prod(shape[1:])
+    return rng.normal(0.0, math.sqrt(2 / fan_in), shape)
+
+
 def _convolution(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
     return B.avg_pool2d(B.relu(B.conv2d(X, *params)), 2)
+
+
+def dense(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
+    """Compute X W + b for params W (inputs, outputs), b and X (n, ...), flattened."""
+    W, b = params
+    return X.reshape((X.shape[0], -1)) @ W + b
+
+
+def dense_relu(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
+    """Compute the dense layer and cut off what is negative."""
+    return B.relu(dense(B, params, X))
 
 
 LENET = Model(

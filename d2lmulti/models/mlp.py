@@ -9,8 +9,7 @@ import numpy as np
 
 from ..backends.protocol import Backend, Tensor
 from ..checks import check_count, check_list
-from .dense import dense, dense_relu
-from .initial import he_normal
+from .lenet import dense, dense_relu, he_normal
 from .model import MOST_WIDTH, Layer, Model
 
 

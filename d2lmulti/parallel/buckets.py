@@ -14,15 +14,15 @@ from threading import Lock
 from typing import Any
 
 from ..backends import backend_of
-from ..backends.lists import check_lists
-from ..backends.protocol import Tensor
-from ..backends.sizes import element_count, nbytes
+from ..backends.checks import check_lists
+from ..backends.protocol import Tensor, element_count, nbytes
 from ..checks import check_choice, check_count, check_flag, check_list
-from ..cluster.ledger import open_ledgers
 from ..comm.agreement import check_same
-from ..comm.collectives import Op, check_algorithm, start_allreduce
+from ..comm.allreduce import Op, start_allreduce
+from ..comm.checks import check_algorithm
 from ..comm.group import Group, group_for
 from ..errors import InvalidInput
+from ..events import mark
 from ..plans.rounds import Plan
 
 DEFAULT_BYTES = 25 * 2**20  # as PyTorch's DistributedDataParallel
@@ -129,8 +129,7 @@ class _Reducer:
                 return
             self.missing[i] -= 1
             if not self.missing[i]:
-                for ledger in open_ledgers():
-                    ledger.mark(f"gradient {i} ready")
+                mark(f"gradient {i} ready")
             while self.next < len(self.buckets) and not any(
                 self.missing[i] for i in self.buckets[self.next]
             ):
@@ -157,10 +156,10 @@ class _Reducer:
                     used = [int(g is not None) for g in row]
                     flags += [_zeros((1,), params[0]) + one for one in used]
             flats = [row[0] if alone else _flatten(row) for row in full]
-            end = start_allreduce(flats, self.algorithm, self.group, self.op)
+            work = start_allreduce(flats, self.algorithm, self.group, self.op)
 
         def finish() -> None:
-            end()
+            work.wait()
             if not alone:
                 for params, row, flat in zip(mine, grads, flats, strict=True):
                     self._unflatten_(flat, params, row)

@@ -6,27 +6,26 @@ framework and any number of devices. Chapter: *data_parallel*.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
-from ..backends import backend_of
-from ..backends.lists import check_lists
-from ..backends.protocol import AnyDevice, Tensor
-from ..backends.sizes import element_count, nbytes
-from ..checks import check_count, check_list, check_positive
-from ..cluster.ledger import open_ledgers
-from ..cluster.timeline import span, spans
-from ..comm.collectives import allreduce
+from ..backends.checks import check_lists
+from ..backends.protocol import AnyDevice, Tensor, backend_of, element_count
+from ..checks import check_count, check_kind, check_list, check_positive
+from ..comm.allreduce import start_allreduce
+from ..comm.checks import check_algorithm, check_batch
 from ..comm.group import Group, group_for, local_group
-from ..comm.split import check_batch, split_batch
-from ..errors import InvalidInput
-from ..models import get_model
+from ..comm.split import load, split_batch
+from ..events import working
+from ..models.checks import explained
 from ..models.lenet import LENET
-from ..models.model import Model, explained, forward, losses_of
-from ..optimizers import Optimizer, check_optimizer, check_states
+from ..models.model import Model, get_model, losses_of
+from ..optimizers.checks import check_states
+from ..optimizers.sgd import Optimizer, check_optimizer
 from ..plans.rounds import Plan
-from .buckets import reduce_in_buckets
-from .cooperative import run_cooperatively
+
+Reducer = Callable[..., AbstractContextManager[Any]]  # such as `reduce_in_buckets`
 
 
 def get_params(params: Sequence[Tensor], device: AnyDevice) -> list[Tensor]:
@@ -38,16 +37,11 @@ def get_params(params: Sequence[Tensor], device: AnyDevice) -> list[Tensor]:
     PyTorch and Paddle it adds. To add up several passes with each of them, call
     `B.attach_grad(p)`.
     """
-    if not isinstance(params, (list, tuple)) or not params:
-        raise InvalidInput(
-            f"expected a list of parameter tensors, got {params!r:.60}; make one with "
-            "[B.array(p, 'cpu') for p in model.initial(rng)]"
-        )
-    copies = [backend_of(p).copy_to(p, device) for p in params]
+    cure = "make one with [B.array(p, 'cpu') for p in model.initial(rng)]"
+    check_list("params", params, "parameter tensors", cure=cure)
+    copies = [load(p, device) for p in params]
     for p in copies:
         backend_of(p).attach_grad(p, add=False)
-    for ledger in open_ledgers():
-        ledger.loaded += sum(nbytes(p) for p in copies)
     return copies
 
 
@@ -62,7 +56,7 @@ def train_batch(
     optimizer: Optimizer | None = None,
     states: Sequence[Sequence[Tensor]] | None = None,
     algorithm: str | Plan = "star",
-    bucket_bytes: int | None = None,
+    reducer: Reducer | None = None,
     group: Group | None = None,
     n: int | None = None,
 ) -> list[Tensor]:
@@ -71,12 +65,12 @@ def train_batch(
     X (n, ...), y (n, ...): the whole batch. device_params: one list of parameters a
     device, from `get_params`; all are updated in place and stay equal bit for bit. The
     gradient is the sum over all targets in y, divided once by their number. `states`
-    are the optimizer's, one a device (needed with momentum). With `bucket_bytes`,
-    gradients are summed in buckets of that size during the backward pass (see
-    `buckets.py`). In a group of processes, X and y may be this process's part alone
-    (see `batches`), if `n` says how many targets the whole batch has. The summed
-    gradients stay until the next step, which clears them first. Returns each
-    device's summed loss, not yet waited for. Raises `InvalidInput` for lists of
+    are the optimizer's, one a device (needed with momentum). With a `reducer`, such as
+    `partial(reduce_in_buckets, bucket_bytes=2**20)`, gradients are summed during the
+    backward pass (see `buckets.py`). In a group of processes, X and y may be this
+    process's part alone (see `batches`), if `n` says how many targets the whole batch
+    has. The summed gradients stay until the next step, which clears them first. Returns
+    each device's summed loss, not yet waited for. Raises `InvalidInput` for lists of
     different lengths and what `split_batch` refuses.
     """
     B, model = check_batch(X, y), get_model(model)
@@ -86,48 +80,52 @@ def train_batch(
     states = check_states(states, len(devices))
     optimizer = check_optimizer(optimizer)
     check_positive("lr", lr, "try 0.05")
+    check_algorithm(algorithm)
+    if reducer is not None:
+        check_kind("reducer", reducer, Callable, "a function such as reduce_in_buckets")
     if n is not None:
         n = check_count("n", n, cure="n is the number of targets in the whole batch")
     group = group_for(len(devices), group)
     trained = [params[: len(params) - model.buffers] for params in device_params]
 
-    with spans(devices, "load", B.synchronize):
+    with working(devices, "load", B.synchronize):
         cut = group if n is None else local_group(len(devices))
         X_shards, y_shards = split_batch(X, y, devices, cut)
     for params in trained:
         for p in params:
             B.clear_grad_(p)
 
-    def begin(replicas: Sequence[Sequence[Tensor]]) -> list[Any]:
-        pairs = zip(replicas, X_shards, strict=True)
-        return [forward(model, B, params, X_shard) for params, X_shard in pairs]
-
-    with B.record(), spans(devices, "forward", B.synchronize):
-        forwards = begin(device_params)
-        if isinstance(forwards[0], Generator):  # it has several backward passes to add
-            pairs = zip(trained, device_params, strict=True)
-            forwards = begin(
-                [[*B.accumulating(p), *whole[len(p) :]] for p, whole in pairs]
+    with B.record(), working(devices, "forward", B.synchronize):
+        backward: Callable[[Sequence[Tensor]], None] = B.backward
+        if model.together is None:
+            with explained(model.name, X):
+                logits = [
+                    model.forward(B, params, X_shard)
+                    for params, X_shard in zip(device_params, X_shards, strict=True)
+                ]
+        else:  # the devices talk on the way
+            logits, backward = model.together(
+                B, device_params, X_shards, group, algorithm
             )
-        logits, segments = run_cooperatively(B, forwards, group, algorithm)
         with explained(model.name, X):
             losses = [
                 losses_of(B, out, y_shard).sum()
                 for out, y_shard in zip(logits, y_shards, strict=True)
             ]
-    if bucket_bytes is None:
-        with spans(devices, "backward", B.synchronize):
-            segments.backward(losses)
-        with spans(devices, "all-reduce", B.synchronize):
+    if reducer is None:
+        with working(devices, "backward", B.synchronize):
+            backward(losses)
+        with working(devices, "all-reduce", B.synchronize):
             for same_parameter in zip(*trained, strict=True):
-                allreduce([B.grad(p) for p in same_parameter], algorithm, group)
+                grads = [B.grad(p) for p in same_parameter]
+                start_allreduce(grads, algorithm, group).wait()
     else:
         with (
-            spans(devices, "backward and all-reduce", B.synchronize),
-            reduce_in_buckets(trained, bucket_bytes, algorithm, group),
+            working(devices, "backward and all-reduce", B.synchronize),
+            reducer(trained, algorithm=algorithm, group=group),
         ):
-            segments.backward(losses)
+            backward(losses)
     for params, state, device in zip(trained, states, devices, strict=True):
-        with span(device, "update", B.synchronize):
+        with working([device], "update", B.synchronize):
             optimizer.step_(params, state, lr, n=element_count(y) if n is None else n)
     return losses

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..backends import backend_name
-from ..backends.lists import check_tensors
-from ..backends.protocol import Tensor
-from ..backends.sizes import element_count, itemsize
+from ..backends.checks import check_tensors
+from ..backends.protocol import Tensor, element_count, itemsize
 from ..checks import (
     MOST_RANKS,
     check_choice,
@@ -24,17 +23,18 @@ from ..checks import (
     check_number,
     check_positive,
 )
-from ..cluster.ledger import open_ledgers
+from ..comm.checks import check_batch
 from ..comm.devices import Device, devices
 from ..comm.group import local_group
-from ..comm.split import check_batch, split_batch
+from ..comm.split import split_batch
 from ..errors import InvalidInput
+from ..events import moved
 from ..models import get_model
+from ..models.checks import explained
 from ..models.lenet import LENET
-from ..models.model import Model, explained, forward, losses_of
+from ..models.model import Model, losses_of
 from ..optimizers import Optimizer, check_optimizer
 from ..plans.rounds import make_round
-from .cooperative import run_cooperatively
 
 _CPU = Device("cpu")
 SCALES = ("clones", "examples")
@@ -168,20 +168,16 @@ def train_clones(
     _count(params, config, add=False)
     X_shards, y_shards = split_batch(X, y, places, local_group(k))
     with B.record():
-        forwards = [
-            forward(model, B, clone, shard)
-            for clone, shard in zip(clones, X_shards, strict=True)
-        ]
-        logits, segments = run_cooperatively(B, forwards, local_group(k))
         losses = []
-        for out, labels in zip(logits, y_shards, strict=True):
+        for clone, shard, labels in zip(clones, X_shards, y_shards, strict=True):
             n = len(labels) * k if scale == "clones" else len(X)
             with explained(model.name, X):
-                losses.append(losses_of(B, out, labels).sum() / n)
+                logits = model.forward(B, clone, shard)
+                losses.append(losses_of(B, logits, labels).sum() / n)
         if weight_decay:
             squares = [(p * p).sum() for p in clones[0]]
             losses[0] = losses[0] + sum(squares[1:], squares[0]) * (weight_decay / 2)
-    segments.backward(losses)
+    B.backward(losses)
     for i, p in enumerate(params):
         for j, clone in enumerate(clones):
             B.write_(B.grad(p), 0, element_count(p), B.grad(clone[i]), add=j > 0)
@@ -201,5 +197,4 @@ def _count(params: Sequence[Tensor], config: DeploymentConfig, add: bool) -> Non
     for p, home in zip(params, homes, strict=True):
         source, target = (clones, home) if add else (home, clones)
         this_round = make_round(source, target, 0, element_count(p), add)
-        for ledger in open_ledgers():
-            ledger.count_round(this_round, itemsize(p))
+        moved(this_round, itemsize(p))

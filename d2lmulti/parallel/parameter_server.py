@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from ..backends import backend_of
-from ..backends.lists import check_tensors
-from ..backends.protocol import AnyDevice, Tensor
-from ..backends.sizes import element_count, itemsize, nbytes
+from ..backends.checks import check_tensors
+from ..backends.protocol import AnyDevice, Tensor, element_count, itemsize
 from ..checks import check_count, check_list, check_positive
-from ..cluster.ledger import open_ledgers
 from ..cluster.push_pull import Event, check_mode, check_workers
+from ..comm.split import load
 from ..errors import InvalidInput
+from ..events import moved, observers
 from ..optimizers import Optimizer, check_optimizer
 from ..plans.rounds import make_round
 from ..plans.servers import server_sizes, shard_to_servers
@@ -85,14 +85,12 @@ class ParameterServer:
         B = backend_of(params[0])
         # shard[i] holds part i of `parts`, flat, in storage of its own
         self.shard = [
-            B.copy_to(B.read(params[part.parameter], part.first, part.last), "cpu")
+            load(B.read(params[part.parameter], part.first, part.last), "cpu")
             for part in self.parts
         ]
         self._replicas = [[B.copy_to(p, device) for p in params] for device in devices]
         for x in (*self.shard, *(p for replica in self._replicas for p in replica)):
             B.attach_grad(x)
-        for ledger in open_ledgers():
-            ledger.loaded += sum(nbytes(x) for x in self.shard)
         self._optimizer = check_optimizer(optimizer)
         self._state = self._optimizer.start(self.shard)
         self._pulled: dict[int, int] = {}  # worker -> version it computes from
@@ -185,14 +183,13 @@ class ParameterServer:
         return [other for other, steps in enumerate(self.done) if steps < allowed]
 
     def _count(self, worker: int, pull: bool) -> None:
-        if not open_ledgers():
+        if not observers.get():
             return
         workers, size = len(self._replicas), itemsize(self.shard[0])
         ranks = [workers + server for server in range(self.servers)]
         source, target = (ranks, worker) if pull else (worker, ranks)
         lengths = [amount // size for amount in self.server_bytes]
-        for ledger in open_ledgers():
-            ledger.count_round(make_round(source, target, 0, lengths, not pull), size)
+        moved(make_round(source, target, 0, lengths, not pull), size)
 
     def _check_worker(self, worker: int) -> None:
         check_count("worker", worker, least=0, most=len(self._replicas) - 1)

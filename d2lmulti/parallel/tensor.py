@@ -11,16 +11,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..backends import backend_of
-from ..backends.lists import check_lists, check_tensors
-from ..backends.protocol import AnyDevice, Backend, Tensor
-from ..backends.sizes import element_count, nbytes
+from ..backends.checks import check_lists, check_tensors
+from ..backends.protocol import AnyDevice, Backend, Tensor, element_count
 from ..checks import check_list, check_positive
-from ..cluster.ledger import open_ledgers
-from ..comm.collectives import allgather, allreduce
+from ..comm.allreduce import start_allreduce
+from ..comm.checks import check_algorithm, check_batch
+from ..comm.collectives import allgather
+from ..comm.cooperative import run_cooperatively
 from ..comm.group import Group, group_for
-from ..comm.split import check_batch
+from ..comm.split import load
 from ..errors import InvalidInput
-from ..models.model import Model, explained
+from ..events import mark
+from ..models.checks import explained
+from ..models.model import Model
 from ..models.tensor_parallel.split import (
     Cut,
     RankInfo,
@@ -33,7 +36,6 @@ from ..models.tensor_parallel.table import get_split
 from ..optimizers import Optimizer, check_optimizer, check_states
 from ..plans.requests import Enter
 from ..plans.rounds import Plan
-from .cooperative import run_cooperatively
 
 AnyModel = str | Model | SplitModel
 
@@ -62,12 +64,10 @@ def split_params(
         for p, (_, cut) in zip(params, cuts, strict=True):
             B = backend_of(p)
             with B.pause():
-                shard = B.copy_to(_cut_out(B, p, cut, rank, group.size), device)
+                shard = load(_cut_out(B, p, cut, rank, group.size), device)
             B.attach_grad(shard)
             shards.append(shard)
         device_shards.append(shards)
-        for ledger in open_ledgers():
-            ledger.loaded += sum(nbytes(shard) for shard in shards)
     return device_shards
 
 
@@ -120,9 +120,8 @@ def backward_layers(
     for shards in device_shards:
         _check_count(shards, model.cuts, "shards a device")
     group = group_for(len(devices), group)
-    Xs, ys = ([B.copy_to(x, device) for device in devices] for x in (X, y))
-    for ledger in open_ledgers():
-        ledger.loaded += sum(nbytes(x) for x in (*Xs, *ys))
+    check_algorithm(algorithm)
+    Xs, ys = ([load(x, device) for device in devices] for x in (X, y))
     for shards in device_shards:
         for p in shards:
             B.clear_grad_(p)
@@ -139,9 +138,9 @@ def backward_layers(
     segments.backward(losses)
     for i, (_, cut) in enumerate(model.cuts):
         if cut.summed:
-            allreduce([B.grad(s[i]) for s in device_shards], algorithm, group)
-            for ledger in open_ledgers():
-                ledger.mark("shared parameters")
+            grads = [B.grad(s[i]) for s in device_shards]
+            start_allreduce(grads, algorithm, group).wait()
+            mark("shared parameters")
     return losses, Xs
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from ..errors import PlanError
@@ -65,18 +65,12 @@ def order_messages(pairs: Iterable[tuple[int, int]]) -> list[int]:
     return turns
 
 
+@lru_cache(maxsize=1024)  # a training step repeats the same few rounds
 def messages_of(this_round: Round, rank: int) -> RankMessages:
-    """Pick out what `rank` sends and receives, and when; worked out once a round.
+    """Pick out what `rank` sends and receives, and when.
 
     Raises `PlanError` for a message of a rank to itself, which no engine can send.
     """
-    if rank not in this_round.shares:
-        this_round.shares[rank] = _work_out(this_round, rank)
-    found: RankMessages = this_round.shares[rank]
-    return found
-
-
-def _work_out(this_round: Round, rank: int) -> RankMessages:
     turns = order_messages((t.source, t.target) for t in this_round.transfers)
     rows = enumerate(this_round.transfers)
     mine = [(row, t) for row, t in rows if rank in (t.source, t.target)]

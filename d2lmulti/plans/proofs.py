@@ -16,7 +16,8 @@ import numpy as np
 
 from ..checks import MOST_RANKS, check_choice, check_count
 from ..errors import PlanError
-from .rounds import MOST_ELEMENTS, Round, Transfer, check_rounds
+from .checks import check_rounds
+from .rounds import MOST_ELEMENTS, Round, Transfer
 from .symbolic import State, in_words, states
 
 COLLECTIVES = (

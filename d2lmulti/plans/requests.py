@@ -1,7 +1,7 @@
 """What a model may ask of the other devices in the middle of its forward pass.
 
 A model that talks is a generator: it yields a call and gets back the answer. The
-driver (`parallel.cooperative`) advances all devices together, carries out `forward`,
+driver (`comm.cooperative`) advances all devices together, carries out `forward`,
 and, on the way back, `backward` on the gradients of the answers.
 Chapter: *layer_parallel*.
 """

@@ -8,15 +8,14 @@ bits in one process and across processes. A plan knows no framework and no opera
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..checks import MOST_RANKS, check_count, check_kind, refusal
+from ..checks import MOST, MOST_RANKS, check_count
 
 
 class Transfer(NamedTuple):
@@ -30,7 +29,7 @@ class Transfer(NamedTuple):
     add: bool  #: combine, or overwrite
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # a round is known by itself, not by its numbers
 class Round:
     """One table of transfers, one NumPy array a column, sorted by source rank."""
 
@@ -54,11 +53,19 @@ class Round:
         return list(map(Transfer._make, rows))
 
     @cached_property
+    def parts(self) -> list[tuple[int, slice, int, slice, bool]]:
+        """The rows as (source, its part, target, its part, add)."""
+        return [
+            (t.source, slice(a := t.source_first, a + t.length), t.target,
+             slice(b := t.target_first, b + t.length), t.add)
+            for t in self.transfers
+        ]  # fmt: skip
+
+    @cached_property
     def overtaken(self) -> frozenset[int]:
         """Rows that send from a part which an earlier row writes to.
 
-        Carried out one by one, these would send the state *after* that row: whoever
-        carries out the round must read their parts first, and keep them.
+        Whoever carries out the rows one by one must read and keep these parts first.
         """
         found = set()
         written: dict[int, list[tuple[int, int]]] = {}
@@ -71,21 +78,16 @@ class Round:
         return frozenset(found)
 
     @cached_property
-    def shares(self) -> dict[int, Any]:
-        """What each rank has to do, kept by `matching.messages_of`."""
-        return {}
+    def reach(self) -> int:
+        """How long a vector must be to hold every part; none is, if one is below 0."""
+        below = any(min(a.start, b.start) < 0 for _, a, _, b, _ in self.parts)
+        ends = (max(a.stop, b.stop) for _, a, _, b, _ in self.parts)
+        return MOST if below else max(ends, default=0)
 
     @property
     def columns(self) -> tuple[np.ndarray, ...]:
         """The columns, in the order of `Transfer`."""
-        return (
-            self.source,
-            self.target,
-            self.source_first,
-            self.target_first,
-            self.length,
-            self.add,
-        )
+        return tuple(vars(self)[name] for name in Transfer._fields)
 
 
 Plan = Callable[..., Iterator[Round]]  # of (ranks, length), sometimes with more
@@ -111,10 +113,11 @@ def make_round(
     rows = max((c.size for c in columns if c.ndim), default=1)
     # Full columns stay the same objects: in a round of thousands every copy counts.
     columns = [c if c.ndim else np.full(rows, c) for c in columns]
-    return _sorted(columns)
+    return sort_rows(columns)
 
 
-def _sorted(columns: list[np.ndarray]) -> Round:
+def sort_rows(columns: list[np.ndarray]) -> Round:
+    """Build a round from columns of equal length: without empty rows, by source."""
     keep = columns[4] > 0
     if not keep.all():
         columns = [c[keep] for c in columns]
@@ -123,21 +126,6 @@ def _sorted(columns: list[np.ndarray]) -> Round:
         order = np.argsort(source, kind="stable")
         columns = [c[order] for c in columns]
     return Round(*columns)
-
-
-def check_rounds(rounds: Iterable[Round]) -> Iterator[Round]:
-    """Give the rounds of a plan one by one; refuse what is none."""
-    if isinstance(rounds, (str, bytes)) or not isinstance(rounds, Iterable):
-        raise refusal("a plan's rounds", rounds, "call a plan, as in ring(4, 100)")
-    return (check_kind("a round", r, Round, "a Round") for r in rounds)
-
-
-def together(plans: Iterable[Iterable[Round]]) -> Iterator[Round]:
-    """Run several plans at the same time: round i of the result is round i of each."""
-    for rounds in zip_longest(*plans):
-        parts = [this_round for this_round in rounds if this_round is not None]
-        tables = zip(*(part.columns for part in parts), strict=True)
-        yield _sorted([np.concatenate(column) for column in tables])
 
 
 def plan(rounds: Plan) -> Plan:
@@ -150,3 +138,28 @@ def plan(rounds: Plan) -> Plan:
         return (r for r in rounds(ranks, length, *more, **named) if len(r))
 
     return checked
+
+
+def even_bounds(total: int, parts: int) -> list[tuple[int, int]]:
+    """Cut range(total) into `parts` neighbouring (first, last) pairs.
+
+    The first `total % parts` parts are one element longer; parts may be empty.
+
+    >>> even_bounds(10, 4)
+    [(0, 3), (3, 6), (6, 8), (8, 10)]
+    """
+    total = check_count("total", total, least=0)
+    parts = check_count("parts", parts, most=MOST_RANKS)
+    edges = even_edges(total, parts).tolist()
+    return list(zip(edges[:-1], edges[1:], strict=True))
+
+
+def even_edges(total: int, parts: int) -> np.ndarray:
+    """Give the same cut as an array: part i is edges[i] to edges[i + 1].
+
+    >>> even_edges(10, 4).tolist()
+    [0, 3, 6, 8, 10]
+    """
+    size, longer = divmod(int(total), parts)
+    i = np.arange(parts + 1, dtype=np.int64)
+    return i * size + np.minimum(i, longer)

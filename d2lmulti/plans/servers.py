@@ -12,7 +12,7 @@ from functools import wraps
 from typing import NamedTuple
 
 from ..checks import MOST_RANKS, check_choice, check_count, check_kind, check_list
-from .chunks import even_bounds
+from .rounds import even_bounds
 
 
 class ServerShard(NamedTuple):

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from ..errors import PlanError
-from .chunks import even_edges
-from .rounds import Round, Transfer
+from .rounds import Round, Transfer, even_edges
 
 
 class State:

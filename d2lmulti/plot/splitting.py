@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
-from ..backends.sizes import element_count
+from ..backends.protocol import element_count
 from ..models.model import Model
 from .style import INK, device_colour
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
+from matplotlib.patches import FancyArrowPatch
 
-from ..plans.chunks import even_bounds
 from ..plans.rounds import Round
 
 if TYPE_CHECKING:
@@ -47,109 +46,12 @@ def _figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list
     return figure, list(axes[0])
 
 
-def _box(
-    ax: Axes, x: float, y: float, w: float, h: float, colour: str, text: str = ""
-) -> None:
-    ax.add_patch(
-        FancyBboxPatch(
-            (x, y),
-            w,
-            h,
-            boxstyle="round,pad=0,rounding_size=0.06",
-            fc=colour,
-            ec="white",
-        )
-    )
-    ink = INK if colour in ("#E69F00", "#56B4E9", "#F0E442", "#DDDDDD") else "white"
-    ax.text(x + w / 2, y + h / 2, text, ha="center", va="center", color=ink, size=9)
-
-
-def _arrow(
-    ax: Axes,
-    start: tuple[float, float],
-    end: tuple[float, float],
-    colour: str = INK,
-    bend: float = 0.0,
-    style: str = "-|>",
-) -> None:
-    ax.add_patch(
-        FancyArrowPatch(
-            start,
-            end,
-            arrowstyle=style,
-            mutation_scale=11,
-            color=colour,
-            lw=1.4,
-            shrinkA=1,
-            shrinkB=1,
-            connectionstyle=f"arc3,rad={bend}",
-        )
-    )
-
-
 def _blank(ax: Axes, width: float, height: float, title: str) -> None:
     ax.set_xlim(0, width)
     ax.set_ylim(0, height)
     ax.set_aspect("equal")
     ax.axis("off")
     ax.set_title(title, size=11, color=INK)
-
-
-def three_ways() -> Figure:
-    """Draw the three ways to split a network of four layers over two devices."""
-    figure, axes = _figure(9.6, 4.3, 3)
-    titles = (
-        "Split the network\n(model parallelism)",
-        "Split every layer\n(layer parallelism)",
-        "Split the data\n(data parallelism)",
-    )
-    crossing = (
-        "activations cross, at the cut",
-        "activations cross, at every layer",
-        "gradients cross, once a step",
-    )
-    for ax, title, what in zip(axes, titles, crossing, strict=True):
-        _blank(ax, 4, 6.1, title)
-        ax.text(2, 0.2, what, ha="center", size=9, color=INK)
-    network, layer, data = axes
-    _tower(network, 1, 2, [0, 0, 1, 1], "batch")
-    _tower(layer, 0.35, 1.55, [0] * 4, "batch", part="a")
-    _tower(layer, 2.1, 1.55, [1] * 4, "batch", part="b")
-    for i in range(3):
-        _arrow(layer, (1.35, 2.71 + i), (2.65, 2.71 + i), "#777777", style="<|-|>")
-    _tower(data, 0.35, 1.55, [0] * 4, "first half")
-    _tower(data, 2.1, 1.55, [1] * 4, "second half")
-    _arrow(data, (1.1, 5.58), (2.9, 5.58), "#777777", bend=-0.35, style="<|-|>")
-    handles = [Patch(color=device_colour(i), label=f"device {i}") for i in (0, 1)]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
-    return figure
-
-
-def _tower(
-    ax: Axes, x: float, width: float, devices: list[int], batch: str, part: str = ""
-) -> None:
-    middle = x + width / 2
-    _box(ax, x, 0.75, width, 0.5, "#DDDDDD", batch)
-    for i, device in enumerate(devices):
-        _arrow(ax, (middle, 1.52 + i if i else 1.25), (middle, 1.9 + i))
-        label = f"layer {i + 1}{part}"
-        _box(ax, x, 1.9 + i, width, 0.62, device_colour(device), label)
-
-
-def batch_split(examples: int, devices: int) -> Figure:
-    """Draw which examples of a batch go to which device, as `split_batch` cuts it."""
-    figure, (ax,) = _figure(8, 1.35)
-    for i, (first, last) in enumerate(even_bounds(examples, devices)):
-        ax.barh(0, last - first, left=first, height=0.8, color=device_colour(i), ec="w")
-        ink = INK if i in (1, 4, 6) else "white"
-        text, middle = f"device {i}\n{last - first} examples", (first + last) / 2
-        ax.text(middle, 0, text, ha="center", va="center", color=ink, size=9)
-    ax.set_xlim(0, examples)
-    ax.set_xticks([0, *(last for _, last in even_bounds(examples, devices))])
-    ax.set_yticks([])
-    ax.set_xlabel("example in the batch")
-    ax.spines[["top", "left", "right"]].set_visible(False)
-    return figure
 
 
 def plan_rounds(plan: Iterable[Round], ranks: int, title: str = "") -> Figure:

@@ -19,11 +19,12 @@ from ..checks import (
     check_list,
     check_positive,
 )
-from ..comm.collectives import check_algorithm
+from ..comm.checks import check_algorithm
 from ..data.batches import batch_count
 from ..data.datasets import Dataset
 from ..errors import InvalidInput
-from ..models.model import Model, explained
+from ..models.checks import explained
+from ..models.model import Model
 from ..plans.pipeline.schedules import SCHEDULES
 
 MOST_EPOCHS = 10**6  # more is a slip of the finger

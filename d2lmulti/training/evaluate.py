@@ -7,17 +7,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..backends import backend_of
-from ..backends.lists import check_lists
+from ..backends.checks import check_lists
 from ..backends.protocol import AnyDevice, Tensor
 from ..checks import check_array, check_count, check_list
-from ..comm.collectives import allreduce
+from ..comm.allreduce import allreduce
+from ..comm.collectives import usual_algorithm
 from ..comm.group import Group, group_for
-from ..comm.native import usual_algorithm
 from ..errors import InvalidInput
 from ..models import get_model
+from ..models.checks import explained
 from ..models.lenet import LENET
-from ..models.model import Model, explained
-from ..plans.chunks import even_bounds
+from ..models.model import Model
+from ..plans.rounds import even_bounds
 
 
 def evaluate(

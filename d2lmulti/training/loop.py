@@ -17,11 +17,12 @@ import numpy as np
 from ..backends import backend_of, get_backend
 from ..backends.protocol import AnyDevice
 from ..checks import check_choice
-from ..cluster.ledger import ledger, uncounted
+from ..cluster.ledger import ledger
 from ..comm.devices import devices as first_devices
 from ..comm.group import group_for
 from ..data.batches import batch_count, batches
 from ..data.datasets import Dataset, load
+from ..events import unwatched
 from ..models import get_model
 from ..models.model import Model
 from ..optimizers import Optimizer, make_optimizer
@@ -48,7 +49,7 @@ from .settings import (
     check_settings,
 )
 from .strategies import STRATEGIES, make_strategy
-from .strategy import Strategy
+from .strategy import Batch, Strategy
 
 
 @np.errstate(over="ignore", invalid="ignore")  # it is seen in the loss, as elsewhere
@@ -161,7 +162,7 @@ def train(
             }
             check_settings(group, settings | beside)
         if at.began:
-            with uncounted():
+            with unwatched():
                 split.restore(at.state, at.buffers)
         for name in split.options:
             value = getattr(split, name)
@@ -212,8 +213,8 @@ def _run_epoch(
 
         for X, y in islice(order, at.step, None):
             whole = min(batch_size, n - at.step * batch_size)  # examples
-            targets = whole * each if part else None
-            tally.losses.append(split.step(B.array(X), B.array(y), lr, targets))
+            batch = Batch(B.array(X), B.array(y), n=whole * each)
+            tally.losses.append(split.step(batch, lr))
             tally.targets.append(whole * each)
             at.step += 1
             if saver.is_due(at.step):

@@ -33,7 +33,7 @@ from ..models import get_model
 from ..models.model import Model, losses_of
 from ..optimizers import SGD
 from ..parallel.parameter_server import ParameterServer, run_events
-from ..plans.chunks import even_bounds
+from ..plans.rounds import even_bounds
 from .arguments import (
     DTYPES,
     check_data,

@@ -14,7 +14,7 @@ from ..parallel.sharded import (
     train_shards,
 )
 from ..parallel.sharded.holding import ShardedParams, in_shapes
-from .strategy import Strategy
+from .strategy import Batch, Strategy
 
 
 class Sharded(Strategy):
@@ -48,19 +48,17 @@ class Sharded(Strategy):
         """All-gather them."""
         return in_shapes(self.owned.units, gather_parts(parts))[0]
 
-    def step(
-        self, X: Tensor, y: Tensor, lr: float, n: int | None = None
-    ) -> list[Tensor]:
+    def step(self, batch: Batch, lr: float) -> list[Tensor]:
         """Take one step; see `train_shards`."""
         return train_shards(
-            X,
-            y,
+            batch.X,
+            batch.y,
             self.owned,
             self.devices,
             lr,
             optimizer=self.optimizer,
             states=self.states,
-            n=n,
+            n=batch.n,
         )
 
     @property

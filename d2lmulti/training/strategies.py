@@ -6,28 +6,28 @@ Chapters: *splitting*, *data_parallel*, *layer_parallel*, *model_parallel*, *sha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..backends import backend_of
-from ..backends.lists import check_tensors
-from ..backends.protocol import AnyDevice, Tensor
-from ..backends.sizes import element_count
+from ..backends.checks import check_tensors
+from ..backends.protocol import AnyDevice, Tensor, element_count
 from ..checks import check_choice, check_kind, check_list
-from ..comm.collectives import allgather
+from ..comm.collectives import allgather, usual_algorithm
 from ..comm.group import group_for
-from ..comm.native import usual_algorithm
 from ..errors import InvalidInput
 from ..models import get_model
 from ..models.model import Model
 from ..optimizers import Optimizer, make_optimizer
 from ..parallel import pipeline, tensor
-from ..parallel.data import get_params, train_batch
+from ..parallel.buckets import reduce_in_buckets
+from ..parallel.data import Reducer, get_params, train_batch
 from ..plans.pipeline.schedules import CHUNKS
 from ..plans.rounds import Plan
 from .sharded import Sharded
-from .strategy import Snapshot, Strategy
+from .strategy import Batch, Snapshot, Strategy
 
 
 class DataParallel(Strategy):
@@ -45,6 +45,9 @@ class DataParallel(Strategy):
         super().__init__(*common)
         self.algorithm = algorithm or usual_algorithm(self.group)
         self.bucket_bytes = bucket_bytes
+        self.reducer: Reducer | None = None
+        if bucket_bytes is not None:
+            self.reducer = partial(reduce_in_buckets, bucket_bytes=bucket_bytes)
 
     def shard(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
         """Copy everything to every device."""
@@ -54,13 +57,11 @@ class DataParallel(Strategy):
         """Take the first replica: all are equal, but for statistics."""
         return list(owned[0])
 
-    def step(
-        self, X: Tensor, y: Tensor, lr: float, n: int | None = None
-    ) -> list[Tensor]:
+    def step(self, batch: Batch, lr: float) -> list[Tensor]:
         """Take one step; see `train_batch`."""
         return train_batch(
-            X,
-            y,
+            batch.X,
+            batch.y,
             self.owned,
             self.devices,
             lr,
@@ -68,8 +69,8 @@ class DataParallel(Strategy):
             optimizer=self.optimizer,
             states=self.states,
             algorithm=self.algorithm,
-            bucket_bytes=self.bucket_bytes,
-            n=n,
+            reducer=self.reducer,
+            n=batch.n,
         )
 
     @property
@@ -130,13 +131,11 @@ class LayerParallel(Strategy):
         """Join the shards, on the first device."""
         return tensor.gather_params(owned, self.model)[0]
 
-    def step(
-        self, X: Tensor, y: Tensor, lr: float, n: int | None = None
-    ) -> list[Tensor]:
+    def step(self, batch: Batch, lr: float) -> list[Tensor]:
         """Take one step; see `train_layers`."""
         return tensor.train_layers(
-            X,
-            y,
+            batch.X,
+            batch.y,
             self.owned,
             self.devices,
             lr,
@@ -188,13 +187,11 @@ class ModelParallel(Strategy):
         placed = pipeline.StageParams(map(list, owned), self.ranks)
         return pipeline.gather_stages(placed, self.devices[0])
 
-    def step(
-        self, X: Tensor, y: Tensor, lr: float, n: int | None = None
-    ) -> list[Tensor]:
+    def step(self, batch: Batch, lr: float) -> list[Tensor]:
         """Take one step; see `train_stages`."""
         return pipeline.train_stages(
-            X,
-            y,
+            batch.X,
+            batch.y,
             self.owned,
             self.devices,
             lr,

@@ -13,8 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..backends import backend_of
-from ..backends.protocol import AnyDevice, Tensor
-from ..backends.sizes import element_count
+from ..backends.protocol import AnyDevice, Tensor, element_count
 from ..comm.group import group_for
 from ..errors import InvalidInput
 from ..models.model import Model
@@ -27,6 +26,14 @@ class Snapshot(NamedTuple):
     params: list[np.ndarray]
     state: list[np.ndarray]
     buffers: list[list[np.ndarray]]
+
+
+class Batch(NamedTuple):
+    """A batch, or a process's part of one: the whole batch has n targets."""
+
+    X: Tensor
+    y: Tensor
+    n: int
 
 
 class Strategy(ABC):
@@ -57,13 +64,11 @@ class Strategy(ABC):
         """Put the whole together again, or tensors of the parameters' form."""
 
     @abstractmethod
-    def step(
-        self, X: Tensor, y: Tensor, lr: float, n: int | None = None
-    ) -> list[Tensor]:
+    def step(self, batch: Batch, lr: float) -> list[Tensor]:
         """Take one step on a batch; the losses of all processes add up to the batch's.
 
-        X, y are the whole batch, or, where the strategy `cuts_batches` and `n` tells
-        the batch's number of targets, only this process's part of it.
+        The batch is whole, but where the strategy `cuts_batches` and processes share
+        the work: then it is only this process's part of it.
         """
 
     def trained(self) -> list[list[Tensor]]:

@@ -241,6 +241,7 @@ PARAMETERS: dict[str, str] = {
     "plan": "rounds",
     "clock": "function",
     "function": "function",
+    "reducer": "function",
     "server_sizes.parts": "list or nothing",
     "options": "object",
     "timeline": "object",
@@ -265,11 +266,11 @@ LEFT_OUT: dict[str, str] = {
     "d2lmulti.models.tensor_parallel.split.RankInfo": "inside a model",
     "d2lmulti.models.tensor_parallel.split.run_split": "inside a model",
     "d2lmulti.models.transformer.attention": "inside a model",
-    "d2lmulti.parallel.cooperative.run_cooperatively": "takes a model's own calls",
+    "d2lmulti.comm.cooperative.run_cooperatively": "takes a model's own calls",
     "d2lmulti.plans.collectives.ring_allgather": "arrays inside a plan: see verify",
     "d2lmulti.plans.collectives.ring_reduce_scatter": "arrays inside a plan",
     "d2lmulti.plans.rounds.make_round": "arrays inside a plan: see verify",
-    "d2lmulti.plans.rounds.together": "plans inside a plan: see verify",
+    "d2lmulti.plans.hierarchical.together": "plans inside a plan: see verify",
 }
 FOR_PICTURES = ("d2lmulti.plot", "d2lmulti.notebook")
 A_CALL_OR_INSTRUCTION = (

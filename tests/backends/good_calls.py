@@ -102,8 +102,8 @@ class World:
                 {"data": w.ones, "rounds": list(ring(2, 8)), "group": local_group(2)},
             ),
             "backend_of": lambda: (d2lmulti.backend_of, {"x": w.X}),
-            "backends.sizes.element_count": lambda: (
-                importlib.import_module("d2lmulti.backends.sizes").element_count,
+            "backends.protocol.element_count": lambda: (
+                importlib.import_module("d2lmulti.backends.protocol").element_count,
                 {"x": w.X},
             ),
             "get_params": lambda: (get_params, {"params": w.params, "device": "sim:0"}),

@@ -35,7 +35,9 @@ def find_public() -> dict[str, Any]:
     for name, thing in list(found.items()):
         if inspect.isclass(thing):
             for method, function in vars(thing).items():
-                if isinstance(function, types.FunctionType) and method[0] != "_":
+                if method.startswith(("_", "on_")):  # `on_`: heard by an observer
+                    continue
+                if isinstance(function, types.FunctionType):
                     found[f"{name}.{method}"] = function
     found["Dataset.first"] = d2lmulti.Dataset.first
     found["Ledger.count_round"] = d2lmulti.Ledger.count_round

@@ -91,8 +91,8 @@ def pure_calls(w: World) -> Calls:
         "parallel.pipeline.cut_stages": lambda: (
             cut_stages, {"model": w.model, "stages": 2},
         ),
-        "plans.chunks.even_bounds": lambda: (
-            at("d2lmulti.plans.chunks").even_bounds, {"total": 10, "parts": 3},
+        "plans.rounds.even_bounds": lambda: (
+            at("d2lmulti.plans.rounds").even_bounds, {"total": 10, "parts": 3},
         ),
         "plans.collectives.broadcast": lambda: (
             at("d2lmulti.plans.collectives").broadcast, {"ranks": 2, "length": 3},

@@ -94,7 +94,8 @@ CAUSES: dict[str, tuple[Callable[[Backend], object], str, str, str]] = {
         "a GPU that", "gpu:999", "devices(n)",
     ),
     "no parameters": (
-        lambda B: get_params([], "cpu"), "list of parameter tensors", "[]", "B.array",
+        lambda B: get_params([], "cpu"),
+        "list of parameter tensors", "an empty one", "B.array",
     ),
     "parameters that are one tensor": (
         lambda B: get_params(ones(B, 2), "cpu"), "list of parameter", "got", "B.array",

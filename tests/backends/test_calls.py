@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from d2lmulti.backends.protocol import Backend
+from d2lmulti.comm.cooperative import run_cooperatively
 from d2lmulti.comm.group import local_group
 from d2lmulti.errors import InvalidInput
 from d2lmulti.models.tensor_parallel.split import RankInfo, named
 from d2lmulti.models.tensor_parallel.vocabulary import split_cross_entropy
-from d2lmulti.parallel.cooperative import run_cooperatively
 from d2lmulti.plans.requests import Enter, Gather, Leave, Max, Scatter, Sum
 
 RANKS = 3

@@ -8,7 +8,6 @@ import types
 import numpy as np
 import pytest
 
-from d2lmulti import backends
 from d2lmulti.backends import (
     backend_names,
     backend_of,
@@ -16,6 +15,7 @@ from d2lmulti.backends import (
     get_backend,
     register_backend,
 )
+from d2lmulti.backends.protocol import BACKENDS, owner_of
 from d2lmulti.errors import BackendNotInstalled, InvalidInput
 
 INSTALL = {
@@ -187,8 +187,11 @@ def own(monkeypatch):
     module = types.ModuleType("backend_of_ones_own")
     module.Tensor, module.name = OwnTensor, "own"
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(backends, "_BACKENDS", dict(backends._BACKENDS))
-    return module
+    before = dict(BACKENDS)
+    yield module
+    BACKENDS.clear()
+    BACKENDS.update(before)
+    owner_of.cache_clear()
 
 
 def test_a_module_of_ones_own_owns_its_tensors(own):

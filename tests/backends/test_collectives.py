@@ -15,13 +15,11 @@ from d2lmulti.comm.collectives import (
     reduce,
     reduce_scatter,
 )
-from d2lmulti.comm.engines.local import LocalTransport
-from d2lmulti.comm.group import Group
+from d2lmulti.comm.group import Group, LocalEngine
 from d2lmulti.errors import InvalidInput
-from d2lmulti.plans.allreduce import ALLREDUCE, hierarchical, ring
-from d2lmulti.plans.choose import choose_allreduce
-from d2lmulti.plans.chunks import even_bounds
-from d2lmulti.plans.rounds import make_round
+from d2lmulti.plans.allreduce import ALLREDUCE, choose_allreduce, ring
+from d2lmulti.plans.hierarchical import hierarchical
+from d2lmulti.plans.rounds import even_bounds, make_round
 
 ALGORITHMS = {
     **ALLREDUCE,
@@ -173,18 +171,19 @@ def test_the_mean_of_parts_and_of_a_root(B):
 def test_all_transfers_of_a_round_read_the_state_before_it(B):
     data = [B.array([1.0, 2.0]), B.array([10.0, 20.0]), B.array([100.0, 200.0])]
     swap = make_round([0, 1, 2], [1, 2, 0], 0, 2, add=[False, True, False])
-    LocalTransport().exchange(data, swap)
+    LocalEngine().exchange(data, [swap])
     got = [B.numpy(x).tolist() for x in data]
     assert got == [[100, 200], [1, 2], [110, 220]]
     shift = make_round([0, 1], [1, 0], [0, 1], 1, add=False, target_first=[1, 0])
-    LocalTransport().exchange(data, shift)
+    LocalEngine().exchange(data, [shift])
     assert [B.numpy(x).tolist() for x in data] == [[2, 200], [1, 100], [110, 220]]
 
 
 def test_many_sources_add_into_one_part_in_ascending_order(B):
     values = np.array([1e8, 1.0, -1e8, 1.0, 3.0], "float32")
     data = [B.array(values[i : i + 1]) for i in range(5)]
-    LocalTransport().exchange(data, make_round([4, 2, 1, 3], 0, 0, 1, add=True))
+    rounds = [make_round([4, 2, 1, 3], 0, 0, 1, add=True)]
+    LocalEngine().exchange(data, rounds)
     expected = values[0]
     for i in (1, 2, 3, 4):
         expected = np.float32(expected + values[i])
@@ -244,10 +243,10 @@ class Half:
     def begin(self, call):
         """Nobody waits."""
 
-    def exchange(self, data, this_round, combine="sum"):
+    def exchange(self, data, rounds, combine="sum"):
         everyone = {**self.elsewhere, 1: data[0]}
         ordered = [everyone[rank] for rank in sorted(everyone)]
-        LocalTransport().exchange(ordered, this_round, combine)
+        LocalEngine().exchange(ordered, rounds, combine)
 
 
 def test_a_group_may_hold_ranks_that_are_not_local(B):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
 
 from d2lmulti import SGD, devices, get_model, get_params, ledger, train_batch
 from d2lmulti.backends.protocol import Backend
+from d2lmulti.parallel.buckets import reduce_in_buckets
 
 BATCH = 29  # divides by nothing below
 MODELS = ("lenet", "mlp", "lenet_sync_bn")
@@ -178,7 +179,8 @@ def test_a_step_in_buckets_has_the_same_bits(
     places, after = devices(3, B.name), []
     for size in (None, bucket_bytes):
         device_params = [get_params(start, place) for place in places]
-        train_batch(X, y, device_params, places, 0.1, model=net, bucket_bytes=size)
+        how = size and partial(reduce_in_buckets, bucket_bytes=size)
+        train_batch(X, y, device_params, places, 0.1, model=net, reducer=how)
         after.append([[B.numpy(p) for p in params] for params in device_params])
     for with_buckets, without in zip(*after, strict=True):
         for got, want in zip(with_buckets, without, strict=True):

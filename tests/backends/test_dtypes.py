@@ -13,7 +13,7 @@ from d2lmulti.backends.dtypes import BFLOAT16, DTYPES, numpy_dtype
 from d2lmulti.backends.memory import COMBINE
 from d2lmulti.errors import InvalidInput
 from d2lmulti.plans.allreduce import ALLREDUCE
-from d2lmulti.plans.chunks import even_bounds
+from d2lmulti.plans.rounds import even_bounds
 
 HELD = {
     "torch": DTYPES,

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from d2lmulti import SGD, Adam, devices, get_params, ledger, train_batch
-from d2lmulti.backends.protocol import Backend
-from d2lmulti.backends.sizes import element_count
+from d2lmulti.backends.protocol import Backend, element_count
 from d2lmulti.models.mlp import make_mlp
 from d2lmulti.models.tensor_parallel.split import SplitModel
 from d2lmulti.models.tensor_parallel.table import get_split

@@ -13,6 +13,7 @@ from d2lmulti.backends.protocol import Backend, Tensor
 from d2lmulti.checks import MOST_RANKS
 from d2lmulti.errors import Diverged, InvalidInput
 from d2lmulti.models.mlp import make_mlp
+from d2lmulti.parallel.buckets import reduce_in_buckets
 
 SMALL = make_mlp("small", (784, 16, 10))
 
@@ -131,7 +132,13 @@ def test_one_replica_for_two_devices_is_refused(B: Backend) -> None:
     X, y = B.array(np.ones((4, 784))), B.array(np.ones(4, int))
     with pytest.raises(InvalidInput, match="as device_params, got one tensor twice"):
         train_batch(
-            X, y, [params, params], ["cpu", "cpu"], 0.1, model=SMALL, bucket_bytes=100
+            X,
+            y,
+            [params, params],
+            ["cpu", "cpu"],
+            0.1,
+            model=SMALL,
+            reducer=reduce_in_buckets,
         )
 
 

@@ -29,7 +29,7 @@ ENGINES = ("../processes/test_engines.py",)
 BUGS = [
     Bug(
         "the gradient is not divided by n",
-        "optimizers.py",
+        "optimizers/sgd.py",
         "v = B.grad(p) / n",
         "v = B.grad(p)",
     ),
@@ -47,8 +47,8 @@ BUGS = [
     ),
     Bug(
         "all-reduce sums into a tensor that nobody has",
-        "comm/engines/local.py",
-        "merge(part, source, out=part)",
+        "comm/group.py",
+        "merge(part, source, part)",
         "merge(part, source)",
     ),
     Bug(
@@ -61,7 +61,7 @@ BUGS = [
     Bug(
         "get_params copies only between places",
         "parallel/data.py",
-        "copies = [backend_of(p).copy_to(p, device) for p in params]",
+        "copies = [load(p, device) for p in params]",
         "copies = [backend_of(p).detach(p) for p in params]",
         ("test_replicas_do_not_share_storage",),
     ),
@@ -88,7 +88,7 @@ BUGS = [
     ),
     Bug(
         "what does not divide evenly is dropped",
-        "plans/chunks.py",
+        "plans/rounds.py",
         "return i * size + np.minimum(i, longer)",
         "return i * size",
     ),
@@ -108,13 +108,13 @@ BUGS = [
     Bug(
         "synchronised batch norm uses the shard's own statistics",
         "models/batch_norm.py",
-        "return _forward(B, params, X, synchronised=True)",
-        "return _forward(B, params, X, synchronised=False)",
+        "together=together(lenet_sync_bn, _BUFFERS)",
+        "together=None",
         ("test_moving_statistics_of_synchronised_replicas",),
     ),
     Bug(
         "the gradient of a cut is not summed",
-        "parallel/cooperative.py",
+        "comm/cooperative.py",
         'dys += self._carry(call.backward, grads, call, "backward")',
         "dys += grads",
     ),
@@ -138,7 +138,7 @@ BUGS = [
     ),
     Bug(
         "the momentum is forgotten",
-        "optimizers.py",
+        "optimizers/__init__.py",
         "return SGD(0.9 if momentum is None else momentum)",
         "return SGD()",
     ),
@@ -242,7 +242,7 @@ BUGS = [
     Bug(
         "a bucket is given back before the engine has summed it",
         "parallel/buckets.py",
-        "            end()\n            if not alone",
+        "            work.wait()\n            if not alone",
         "            if not alone",
         suite=ENGINES,
     ),

@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 import d2lmulti
+from d2lmulti.models.lenet import lenet
 from d2lmulti.models.model import Model
+from d2lmulti.models.together import together
 from d2lmulti.plans.requests import Sum
 
 FUNCTIONS = ("get_params", "allreduce", "split_batch", "train_batch")
@@ -169,7 +171,8 @@ def test_a_model_that_talks_adds_up_all_its_backward_passes(framework):
 
     rng = np.random.default_rng(0)
     start, X = B.array(rng.normal(size=(4, 4))), rng.normal(size=(6, 4))
-    model = Model("tied", lambda rng: [], forward, forward)
+    plain = lenet  # never called
+    model = Model("tied", lambda rng: [], plain, plain, together=together(forward))
     y, found = B.array(rng.integers(0, 4, 6)), []
     for attach in (lambda p: None, B.attach_grad):
         params = d2lmulti.get_params([start], "cpu")

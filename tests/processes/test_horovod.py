@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from d2lmulti.launch import launch
 from d2lmulti.launch.processes import environment
 from d2lmulti.models.mlp import make_mlp
 from d2lmulti.optimizers import SGD
-from d2lmulti.plans.chunks import even_bounds
+from d2lmulti.parallel.buckets import reduce_in_buckets
+from d2lmulti.plans.rounds import even_bounds
 from d2lmulti.training.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures("horovod")
@@ -84,7 +86,7 @@ def collectives() -> dict[str, Any]:
     for call in (
         lambda: d2lmulti.allreduce([B.zeros((4,), "float32")], "ring"),
         lambda: d2lmulti.alltoall([B.zeros((4,), "float32")]),
-        lambda: group.engine.run_native("alltoall", [B.zeros((4,), "float32")]),
+        lambda: group.engine.start("alltoall", [B.zeros((4,), "float32")]),
     ):
         try:
             call()
@@ -92,9 +94,13 @@ def collectives() -> dict[str, Any]:
             refused.append(str(error))
     found["refused"] = refused
     found["one call"] = run(group.size, algorithm="native")
-    found["buckets"] = run(group.size, algorithm="native", bucket_bytes=300)
+    found["buckets"] = run(
+        group.size,
+        algorithm="native",
+        reducer=partial(reduce_in_buckets, bucket_bytes=300),
+    )
     try:  # the last: after an error the group is of no use
-        group.engine.run_native("allreduce", [B.zeros((2 + rank,), "float32")])
+        group.engine.start("allreduce", [B.zeros((2 + rank,), "float32")]).wait()
     except PeerError as error:
         found["shapes"] = str(error)
     return found

@@ -86,7 +86,7 @@ def test_different_calls_are_an_error_that_names_ranks_and_calls() -> None:
         x = d2lmulti.get_backend().zeros(shapes[started().local_ranks[0]], "float32")
         if algorithm == "native":
             started().engine.begin(f"all-reduce of {x.shape}")
-            started().engine.run_native("allreduce", [x])
+            started().engine.start("allreduce", [x]).wait()
         elif algorithm == "none":
             call = (d2lmulti.reduce, d2lmulti.broadcast)[started().local_ranks[0]]
             call([x], 0)

@@ -58,7 +58,7 @@ def calls(backend: str) -> list[tuple[str, int, str, str]]:
 def reduce_all(group: Any, data: list, algorithm: str, op: str) -> None:
     if algorithm == "native":
         group.engine.begin("native")
-        group.engine.run_native("allreduce", data, op)
+        group.engine.start("allreduce", data, op).wait()
     else:
         d2lmulti.allreduce(data, algorithm, group, op)
 
@@ -120,11 +120,12 @@ def test_a_round_sends_what_was_there_before_it(B: Backend) -> None:
         sending = Sending(other._to[0], np.ones(length, "float32"), 0)
         receiving = Receiving(other._from[0], taken, 0, None)
         with ThreadPoolExecutor(1) as thread:
-            exchanged = thread.submit(one.exchange, [x], swap)
-            while not sending.done:
-                sending.step()
-            while not receiving.done:
-                receiving.step()
+            exchanged = thread.submit(one.exchange, [x], [swap])
+            for message in (sending, receiving):
+                while not message.done:
+                    message.step()
+                    if exchanged.done():
+                        exchanged.result()  # an error ends the test
             exchanged.result(timeout=30)
     np.testing.assert_array_equal(taken, np.arange(length))
     np.testing.assert_array_equal(B.numpy(x), np.arange(length) + 1.0)

@@ -38,7 +38,7 @@ def test_hidden_modules_are_back_after_an_error(
         raise KeyError
     import colorsys
 
-    assert colorsys
+    assert sys.modules["colorsys"] is colorsys
 
 
 def test_the_collector_is_as_it_was() -> None:

@@ -9,24 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from d2lmulti.cluster import links
-from d2lmulti.cluster.ledger import Ledger, ledger, open_ledgers
-from d2lmulti.plans.allreduce import (
-    ALLREDUCE,
-    halving_doubling,
-    hierarchical,
-    ring,
-    star,
-    tree,
-)
-from d2lmulti.plans.chunks import even_bounds
-from d2lmulti.plans.collectives import (
-    allgather,
-    alltoall,
-    broadcast,
-    reduce,
-    reduce_scatter,
-)
-from d2lmulti.plans.rounds import make_round
+from d2lmulti.cluster.ledger import Ledger, ledger
+from d2lmulti.events import observers
+from d2lmulti.plans.allreduce import ALLREDUCE, halving_doubling, ring, star, tree
+from d2lmulti.plans.alltoall import alltoall
+from d2lmulti.plans.collectives import allgather, broadcast, reduce, reduce_scatter
+from d2lmulti.plans.hierarchical import hierarchical
+from d2lmulti.plans.rounds import even_bounds, make_round
 
 LENGTHS = [0, 1, 2, 13, 64, 1009]  # with fewer elements than ranks, primes
 
@@ -92,10 +81,10 @@ def test_counts_stay_exact_where_floats_would_round():
 
 
 def test_ledgers_nest_and_close():
-    assert open_ledgers() == ()
+    assert observers.get() == ()
     with ledger() as outer, ledger() as inner:
-        assert open_ledgers() == (outer, inner)
-    assert open_ledgers() == ()
+        assert observers.get() == (outer, inner)
+    assert observers.get() == ()
 
 
 # -- the textbook's formulas, in elements, for every rank ------------------------------

@@ -10,17 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from d2lmulti.errors import InvalidInput, PlanError
-from d2lmulti.plans.allreduce import ALLREDUCE, hierarchical, ring
-from d2lmulti.plans.chunks import even_bounds, even_edges
-from d2lmulti.plans.collectives import (
-    allgather,
-    alltoall,
-    broadcast,
-    reduce,
-    reduce_scatter,
-)
+from d2lmulti.plans.allreduce import ALLREDUCE, ring
+from d2lmulti.plans.alltoall import alltoall
+from d2lmulti.plans.collectives import allgather, broadcast, reduce, reduce_scatter
+from d2lmulti.plans.hierarchical import hierarchical, together
 from d2lmulti.plans.proofs import compare, verify
-from d2lmulti.plans.rounds import Round, make_round, together
+from d2lmulti.plans.rounds import Round, even_bounds, even_edges, make_round
 
 PER_NODE = {
     f"hierarchical by {k}": partial(hierarchical, per_node=k) for k in (1, 2, 3, 5, 16)

@@ -13,7 +13,6 @@ import matplotlib.pyplot as plt
 from d2lmulti.plans.allreduce import ALLREDUCE, halving_doubling, ring, star
 from d2lmulti.plans.collectives import allgather
 from d2lmulti.plans.symbolic import snapshots
-from d2lmulti.plot.overlap import overlap_timeline
 from d2lmulti.plot.plans import COMPLETE, dark, held_colour, held_text, plan_states
 from d2lmulti.plot.steps import plan_steps
 
@@ -68,16 +67,6 @@ def test_other_collectives_can_be_drawn():
     figure = plan_states(allgather(3, 6), 3, 6, collective="allgather")
     assert texts(figure.axes[0]).count("") == 6  # what a rank has not got yet
     assert texts(figure.axes[2]).count("") == 0
-    plt.close(figure)
-
-
-def test_the_timeline_has_a_bar_for_every_span():
-    buckets = {"one bucket": [(3, 9)], "two buckets": [(2, 5), (5, 8)]}
-    figure = overlap_timeline([(0, 1), (1, 2), (2, 3)], buckets)
-    (ax,) = figure.axes
-    found = {(bar.get_x(), bar.get_x() + bar.get_width()) for bar in ax.patches}
-    assert found == {(0, 1), (1, 2), (2, 3), (3, 9), (2, 5), (5, 8)}
-    assert [t.get_text() for t in ax.get_yticklabels()] == ["backward pass", *buckets]
     plt.close(figure)
 
 

@@ -14,8 +14,9 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 
-from d2lmulti.cluster.timeline import Span, Timeline, span, timeline
+from d2lmulti.cluster.timeline import Span, Timeline, timeline
 from d2lmulti.errors import InvalidInput
+from d2lmulti.events import working
 from d2lmulti.files.atomic import write_json
 from d2lmulti.plot import timelines as plot_timeline
 
@@ -41,14 +42,14 @@ def test_a_span_that_an_error_ends_is_recorded():
 
 
 def test_spans_go_to_all_open_timelines_and_only_to_them():
-    with span("device 0", "lost"):
+    with working(["device 0"], "lost"):
         pass
     with timeline(ticks()) as outer:
-        with span(0, "first"):
+        with working([0], "first"):
             pass
-        with timeline(ticks()) as inner, span(0, "second"):
+        with timeline(ticks()) as inner, working([0], "second"):
             pass
-    with span(0, "lost"):
+    with working([0], "lost"):
         pass
     assert [s.name for s in outer.spans] == ["first", "second"]
     assert inner.spans == [Span("0", "second", 1, 2)]
@@ -56,10 +57,10 @@ def test_spans_go_to_all_open_timelines_and_only_to_them():
 
 def test_unopened_a_span_neither_waits_nor_makes_an_object():
     waited = []
-    with span(0, "x", wait=lambda: waited.append(1)):
+    with working([0], "x", wait=lambda: waited.append(1)):
         pass
     assert waited == []
-    assert span(0, "x") is span(1, "y")
+    assert working([0], "x") is working([1], "y")
 
 
 def test_a_span_waits_before_each_reading_of_the_clock():
@@ -69,7 +70,7 @@ def test_a_span_waits_before_each_reading_of_the_clock():
         seen.append("clock")
         return len(seen)
 
-    with timeline(clock), span(0, "x", wait=lambda: seen.append("wait")):
+    with timeline(clock), working([0], "x", wait=lambda: seen.append("wait")):
         seen.append("work")
     assert seen == ["clock", "wait", "clock", "work", "wait", "clock"]
 

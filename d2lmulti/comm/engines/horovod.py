@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from importlib import import_module
 from threading import Thread
 from typing import Any
@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 
 from ...backends import backend_of, checks, get_backend
-from ...backends.sizes import element_count
+from ...backends.protocol import element_count
 from ...errors import InvalidInput
-from ...plans.chunks import even_bounds
-from ...plans.rounds import Round
+from ...plans.rounds import Round, even_bounds
+from ..checks import check_native
+from ..group import Combine, Work
 from ..monitor import CollectiveMonitor
 from ..process_info import ProcessInfo, rendezvous_address, time_limit
-from . import Combine, check_native
 from .shared_memory.backoff import PeerError
 
 # Collective -> what each front end calls it; MXNet's own engine runs it later.
@@ -61,7 +61,13 @@ class Horovod:
     name = "horovod"
     point_to_point = False
     native = frozenset(_FUNCTIONS["torch"])
-    reducible: Collection[str] = ("float32", "float64", "float16", "int64", "int32")
+    reducible: Collection[str] | None = (
+        "float32",
+        "float64",
+        "float16",
+        "int64",
+        "int32",
+    )
 
     def __init__(self, info: ProcessInfo, server: Any = None) -> None:
         self.rank, self.size = info.rank, info.size
@@ -75,7 +81,7 @@ class Horovod:
         self._monitor.begin(call)
 
     def exchange(
-        self, data: Sequence[Any], this_round: Round, combine: Combine = "sum"
+        self, data: Sequence[Any], rounds: Iterable[Round], combine: Combine = "sum"
     ) -> None:
         """Refuse: Horovod sends no message from one rank to another."""
         raise InvalidInput(
@@ -84,22 +90,14 @@ class Horovod:
             "Plans, layer and model parallelism run on the engine shared_memory"
         )
 
-    def run_native(
+    def start(
         self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
-    ) -> list[Any] | None:
-        """Run one of the collectives named in `native` on this rank's tensor.
+    ) -> Work:
+        """Begin one of the collectives named in `native` on this rank's tensor.
 
-        An all-reduce and a broadcast work in place. The others return new tensors: an
-        all-gather joins the ranks' rows, a reduce-scatter cuts the flat sum as
-        `even_bounds` does. Raises `PeerError` in Horovod's own words.
+        Raises `PeerError` in Horovod's own words.
         """
-        return self.start_native(what, data, op, root)()
-
-    def start_native(
-        self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
-    ) -> Callable[[], list[Any] | None]:
-        """Begin a collective of the engine; the function that comes back ends it."""
-        check_native(self.name, self.native, what)
+        check_native(self, what)
         (x,) = data
         B = backend_of(x)
         hvd = self._start(B.name)
@@ -130,14 +128,14 @@ class Horovod:
                 B.write_(x, 0, size, staged)
             return None
 
-        return end
+        return Work(end)
 
     def allgather_text(self, text: str) -> list[str]:
         """Give every rank's short text to every rank, in rank order."""
         B = get_backend(self._front_end or _likely_front_end())
         mine = np.frombuffer(text.encode() + b"\0", np.uint8)
         self.begin("allgather_text")
-        everything = self.run_native("allgather", [B.array(mine)]) or []
+        everything = self.start("allgather", [B.array(mine)]).wait()
         return B.numpy(everything[0]).tobytes().decode().split("\0")[:-1]
 
     def close(self) -> None:

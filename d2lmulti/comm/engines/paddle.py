@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -22,18 +22,19 @@ from paddle.base import core
 
 from ...backends import checks
 from ...backends import paddle as B
-from ...backends.protocol import Tensor
-from ...backends.sizes import element_count
+from ...backends.protocol import Tensor, element_count
 from ...errors import InvalidInput
-from ...plans.chunks import even_bounds
 from ...plans.ordering import RankMessages, messages_of
-from ...plans.rounds import Round
+from ...plans.rounds import Round, even_bounds
+from ..checks import check_native
+from ..group import Combine, Work
 from ..monitor import CollectiveMonitor
 from ..process_info import ProcessInfo, rendezvous_address, rendezvous_file
-from . import Combine, check_native, nothing
 from .paddle_store import StoreServer, meet, wait_for_listener
 
 _LOOPBACK = "127.0.0.1:"
+# Its gloo sums float16 wrongly, and of bool it adds the bytes.
+_SUMMED = ("float32", "float64", "bfloat16", "int64", "int32", "int8", "uint8")
 MOST = 8  # ranks with messages over gloo: 28 pairs, made in 0.3 s each
 
 
@@ -54,10 +55,7 @@ class PaddleDistributed:
 
     name = "paddle"
     native = frozenset({"allreduce", "allgather", "broadcast", "reduce_scatter"})
-    # Its gloo sums float16 wrongly, and of bool it adds the bytes.
-    reducible: Collection[str] = (
-        *("float32", "float64", "bfloat16", "int64", "int32", "int8", "uint8"),
-    )
+    reducible: Collection[str] | None = _SUMMED
 
     def __init__(self, info: ProcessInfo) -> None:
         self.rank, self.size = info.rank, info.size
@@ -74,7 +72,7 @@ class PaddleDistributed:
             with self._monitor.waiting():
                 self._join(info)
         if self._device != "cpu":
-            self.reducible = (*self.reducible, "float16")  # nccl's sums are right
+            self.reducible = (*_SUMMED, "float16")  # nccl's sums are right
         self.point_to_point = self._device != "cpu" or info.size <= MOST
         self._pairs: dict[int, Any] = {}  # peer -> the group of it and this rank
         if self._device == "cpu" and 2 < info.size <= MOST:
@@ -85,9 +83,9 @@ class PaddleDistributed:
         self._monitor.begin(call)
 
     def exchange(
-        self, data: Sequence[Any], this_round: Round, combine: Combine = "sum"
+        self, data: Sequence[Any], rounds: Iterable[Round], combine: Combine = "sum"
     ) -> None:
-        """Carry out this rank's share of a round, in place."""
+        """Carry out this rank's share of the rounds, in place."""
         if not self.point_to_point:
             raise InvalidInput(
                 "expected algorithm='native' on the engine paddle, got a plan of "
@@ -95,41 +93,35 @@ class PaddleDistributed:
                 f"at most {MOST} ranks. Plans, layer and model parallelism run on the "
                 "engine shared_memory"
             )
-        x, share = data[0].detach(), messages_of(this_round, self.rank)
-        if not share.peers:
-            return
-        checks.contiguous(x.is_contiguous())
-        with self._monitor.waiting(*share.peers), paddle.no_grad():
-            if B.device_of(x) == self._device:
-                self._take_turns(x, share, combine)
-            else:  # the engine sends from there only
-                moved = B.copy_to(x, self._device)
-                self._take_turns(moved, share, combine)
-                B.write_(x, 0, moved.size, moved)
-
-    def run_native(
-        self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
-    ) -> Any:
-        """Run a collective of the engine; the last two return new tensors."""
-        (x,) = data
-        if what == "allgather":
-            return [self._join_rows(x)]
-        if what == "reduce_scatter":
-            whole = B.copy_to(x, B.device_of(x))
-            self.start_native("allreduce", [whole], op)()
-            part = even_bounds(whole.size, self.size)[self.rank]
-            return [B.copy_to(B.read(whole, *part), B.device_of(x))]
-        return self.start_native(what, data, op, root)()
-
-    def start_native(
-        self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
-    ) -> Callable[[], None]:
-        """Begin an all-reduce or a broadcast; the function that comes back ends it."""
-        check_native(self.name, ("allreduce", "broadcast"), what)
         x = data[0].detach()
         checks.contiguous(x.is_contiguous())
+        for this_round in rounds:
+            share = messages_of(this_round, self.rank)
+            if not share.peers:
+                continue
+            with self._monitor.waiting(*share.peers), paddle.no_grad():
+                if B.device_of(x) == self._device:
+                    self._take_turns(x, share, combine)
+                else:  # the engine sends from there only
+                    moved = B.copy_to(x, self._device)
+                    self._take_turns(moved, share, combine)
+                    B.write_(x, 0, moved.size, moved)
+
+    def start(
+        self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
+    ) -> Work:
+        """Begin one of the collectives named in `native`; two are done at once."""
+        check_native(self, what)
+        x = data[0].detach()
+        if what == "allgather":
+            rows = [self._join_rows(x)]
+            return Work(lambda: rows)
+        if what == "reduce_scatter":
+            part = self._reduce_scatter(x, op)
+            return Work(lambda: [part])
+        checks.contiguous(x.is_contiguous())
         if not element_count(x):  # gloo fails on those
-            return nothing
+            return Work()
         y = x if B.device_of(x) == self._device else B.copy_to(x, self._device)
         y = y if what == "allreduce" else _known(y)
         with self._monitor.waiting():
@@ -145,7 +137,7 @@ class PaddleDistributed:
             if not y._is_shared_buffer_with(x):
                 B.write_(x, 0, x.size, y.view(x.dtype))
 
-        return end
+        return Work(end)
 
     def allgather_text(self, text: str) -> list[str]:
         """Give every rank's short text to every rank, in rank order."""
@@ -198,6 +190,12 @@ class PaddleDistributed:
         with self._monitor.waiting():
             dist.all_gather(found, B.array(values, self._device))
         return [B.numpy(x) for x in found]
+
+    def _reduce_scatter(self, x: Tensor, op: Combine) -> Tensor:
+        whole = B.copy_to(x, B.device_of(x))
+        self.start("allreduce", [whole], op).wait()
+        part = even_bounds(whole.size, self.size)[self.rank]
+        return B.copy_to(B.read(whole, *part), B.device_of(x))
 
     def _join_rows(self, x: Tensor) -> Tensor:
         """Pad all to the most rows that a rank has, gather, and cut the padding off."""

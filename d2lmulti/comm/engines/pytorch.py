@@ -8,7 +8,7 @@ while the next one comes. Chapter: *many_machines*.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from ...backends.dtypes import DTYPES
 from ...backends.protocol import Tensor
 from ...plans.ordering import Message, RankMessages, messages_of
 from ...plans.rounds import Round
+from ..checks import check_native
+from ..group import Combine, Work
 from ..monitor import CollectiveMonitor
 from ..process_info import (
     ProcessInfo,
@@ -29,7 +31,6 @@ from ..process_info import (
     rendezvous_address,
     rendezvous_file,
 )
-from . import Combine, check_native
 
 SEGMENT = 2**22  # bytes that are received and added at a time
 GREETING = timedelta(seconds=20)
@@ -54,7 +55,7 @@ class TorchDistributed:
     name = "torch"
     point_to_point = True
     native = frozenset({"allreduce", "broadcast"})
-    reducible: Collection[str] = tuple(
+    reducible: Collection[str] | None = tuple(
         name
         for name in DTYPES
         if name not in ("int16", "bool")  # of bool, gloo adds the bytes
@@ -125,34 +126,30 @@ class TorchDistributed:
         self._monitor.begin(call)
 
     def exchange(
-        self, data: Sequence[Any], this_round: Round, combine: Combine = "sum"
+        self, data: Sequence[Any], rounds: Iterable[Round], combine: Combine = "sum"
     ) -> None:
-        """Carry out this rank's share of a round, in place."""
-        x, share = data[0].detach(), messages_of(this_round, self.rank)
-        if not share.peers:
-            return
+        """Carry out this rank's share of the rounds, in place."""
+        x = data[0].detach()
         checks.contiguous(x.is_contiguous())
-        with self._monitor.waiting(*share.peers), torch.no_grad():
-            if x.is_cuda and self.nccl:
-                self._batch(x.view(-1), share, combine)
-            elif x.is_cuda:  # gloo sends from the CPU only
-                host = x.cpu()
-                self._stream(host.view(-1), share, combine)
-                x.copy_(host)
-            else:
-                self._stream(x.view(-1), share, combine)
+        for this_round in rounds:
+            share = messages_of(this_round, self.rank)
+            if not share.peers:
+                continue
+            with self._monitor.waiting(*share.peers), torch.no_grad():
+                if x.is_cuda and self.nccl:
+                    self._batch(x.view(-1), share, combine)
+                elif x.is_cuda:  # gloo sends from the CPU only
+                    host = x.cpu()
+                    self._stream(host.view(-1), share, combine)
+                    x.copy_(host)
+                else:
+                    self._stream(x.view(-1), share, combine)
 
-    def run_native(
+    def start(
         self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
-    ) -> None:
-        """Run a collective of the engine, in place."""
-        self.start_native(what, data, op, root)()
-
-    def start_native(
-        self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
-    ) -> Callable[[], None]:
-        """Begin a collective of the engine; the function that comes back ends it."""
-        check_native(self.name, self.native, what)
+    ) -> Work:
+        """Begin one of the collectives named in `native`, in place."""
+        check_native(self, what)
         x = data[0].detach()
         checks.contiguous(x.is_contiguous())
         if what == "allreduce":
@@ -166,7 +163,7 @@ class TorchDistributed:
             with self._monitor.waiting():
                 work.wait()
 
-        return end
+        return Work(end)
 
     def allgather_text(self, text: str) -> list[str]:
         """Give every rank's short text to every rank, in rank order."""

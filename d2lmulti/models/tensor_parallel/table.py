@@ -12,8 +12,7 @@ from ...checks import check_flag
 from ...errors import InvalidInput
 from .. import get_model
 from ..alexnet import ALEXNET
-from ..dense import dense
-from ..lenet import LENET
+from ..lenet import LENET, dense
 from ..mlp import mlp
 from ..model import Model
 from .layers import (

@@ -15,8 +15,8 @@ import numpy as np
 
 from ...backends.protocol import Backend, Tensor
 from ...errors import InvalidInput
-from ...plans.chunks import even_bounds
 from ...plans.requests import CollectiveRequest, Enter, Gather, Leave, Scatter
+from ...plans.rounds import even_bounds
 from ..model import Model
 from ..transformer import attention, attention_layer, feed_forward
 from .split import OF_SOME_TOKENS, WHOLE, Cut, RankInfo, SplitLayer, SplitModel, Talk

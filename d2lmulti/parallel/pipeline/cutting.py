@@ -15,7 +15,7 @@ from ...checks import check_choice, check_count, check_list, check_number
 from ...errors import InvalidInput, several
 from ...models import get_model
 from ...models.model import Layer, Model
-from ...plans.chunks import even_bounds
+from ...plans.rounds import even_bounds
 
 
 class Stage(NamedTuple):

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...backends import backend_of
-from ...backends.protocol import AnyDevice, Tensor
-from ...backends.sizes import element_count, nbytes
-from ...cluster.ledger import open_ledgers
+from ...backends.protocol import AnyDevice, Tensor, element_count, nbytes
 from ...cluster.pipeline_record import PipelineRecord
 from ...comm.group import Group
 from ...comm.point_to_point import copy_between, receive, send
+from ...comm.split import load
 from ...errors import PlanError
-from ...models.model import explained, losses_of
+from ...models.checks import explained
+from ...models.model import losses_of
 from ...plans.pipeline.instructions import (
     AnyInstruction,
     Backward,
@@ -178,10 +178,7 @@ class Executor:
     def _load(self, whole: Tensor, micro: int, device: int) -> Tensor:
         """Copy a micro-batch's examples from the host to a device."""
         first, last = self.batch.bounds[micro]
-        part = self.B.copy_to(whole[first:last], self.devices[device])
-        for ledger in open_ledgers():
-            ledger.loaded += nbytes(part)
-        return part
+        return load(whole[first:last], self.devices[device])
 
     # -- computations ------------------------------------------------------------------
 

@@ -6,13 +6,12 @@ import json
 from collections.abc import Iterable, Sequence
 
 from ...backends import backend_of
-from ...backends.lists import check_lists, check_tensors
+from ...backends.checks import check_lists, check_tensors
 from ...backends.protocol import AnyDevice, Tensor
-from ...backends.sizes import nbytes
 from ...checks import check_kind, check_list
-from ...cluster.ledger import open_ledgers
 from ...comm.collectives import broadcast
 from ...comm.group import Group, current_group, group_for
+from ...comm.split import load
 from ...errors import InvalidInput, several
 from .cutting import Stage
 
@@ -54,12 +53,10 @@ def place_params(
     for s in local_stages(ranks, group):
         device = devices[group.local_ranks.index(ranks[s])]
         of_stage = params[stages[s].first : stages[s].last]
-        mine = [backend_of(p).copy_to(p, device) for p in of_stage]
+        mine = [load(p, device) for p in of_stage]
         for p in mine:
             backend_of(p).attach_grad(p)
         placed.append(mine)
-    for ledger in open_ledgers():
-        ledger.loaded += sum(nbytes(p) for mine in placed for p in mine)
     return placed
 
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from ...backends import backend_of
-from ...backends.lists import check_lists, one_backend
-from ...backends.protocol import AnyDevice, Tensor
-from ...backends.sizes import element_count
+from ...backends.checks import check_lists, one_backend
+from ...backends.protocol import AnyDevice, Tensor, element_count
 from ...checks import (
     check_count,
     check_flag,
@@ -17,13 +16,13 @@ from ...checks import (
     check_positive,
 )
 from ...cluster.pipeline_record import PipelineRecord
+from ...comm.checks import check_batch
 from ...comm.group import Group, group_for
-from ...comm.split import check_batch
 from ...errors import InvalidInput, several
 from ...optimizers import Optimizer, check_optimizer, check_states
-from ...plans.chunks import even_bounds
 from ...plans.pipeline.instructions import Lists
 from ...plans.pipeline.schedules import Schedule
+from ...plans.rounds import even_bounds
 from .cutting import Stage
 from .executor import Batch, Executor
 from .placing import check_stages, local_stages, ranks_of

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...backends import backend_of
-from ...backends.lists import check_tensors
+from ...backends.checks import check_tensors
 from ...backends.protocol import AnyDevice, Tensor
-from ...backends.sizes import nbytes
 from ...checks import check_count, check_kind, check_list
-from ...cluster.ledger import open_ledgers
 from ...comm.collectives import allgather, reduce_scatter
 from ...comm.group import Group, group_for
+from ...comm.split import load
 from ...errors import InvalidInput
+from ...events import mark
 from ...models import get_model
 from ...models.lenet import LENET
 from ...models.model import Model
-from ...plans.chunks import even_bounds
+from ...plans.rounds import even_bounds
 from .units import Unit, cut_units
 
 Flats = list[list[Tensor]]  # of each device, one flat vector for each unit
@@ -87,10 +87,8 @@ def shard_params(
             with B.pause():
                 flat = B.concat([next(rest).reshape((-1,)) for _ in unit.shapes])
                 flat = B.read(flat, first, last) if zero == 3 else flat
-                mine.append(B.copy_to(flat, device))
+                mine.append(load(flat, device))
         flats.append(mine)
-        for ledger in open_ledgers():
-            ledger.loaded += sum(map(nbytes, mine))
     return ShardedParams(flats, zero, model, units, bounds)
 
 
@@ -133,11 +131,10 @@ def in_shapes(
 
 
 def gather(parts: list[Tensor], group: Group | None) -> list[Tensor]:
-    """Give every device the whole of one flat vector; the ledger gets a mark."""
+    """Give every device the whole of one flat vector; with a mark."""
     with backend_of(parts[0]).pause():
         wholes = allgather(parts, group)
-    for ledger in open_ledgers():
-        ledger.mark("all-gather")
+    mark("all-gather")
     return wholes
 
 
@@ -145,8 +142,7 @@ def scatter(grads: list[Tensor], group: Group | None) -> list[Tensor]:
     """Give every device its part of the sum of flat vectors; with a mark."""
     with backend_of(grads[0]).pause():
         parts = reduce_scatter(grads, group)
-    for ledger in open_ledgers():
-        ledger.mark("reduce-scatter")
+    mark("reduce-scatter")
     return parts
 
 

@@ -7,13 +7,14 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from ...backends import backend_of
-from ...backends.protocol import AnyDevice, Backend, Tensor
-from ...backends.sizes import element_count
+from ...backends.protocol import AnyDevice, Backend, Tensor, element_count
 from ...checks import check_count, check_list, check_positive
-from ...cluster.timeline import span, spans
+from ...comm.checks import check_batch
 from ...comm.group import Group, group_for, local_group
-from ...comm.split import check_batch, split_batch
-from ...models.model import explained, losses_of, run_layers
+from ...comm.split import split_batch
+from ...events import working
+from ...models.checks import explained
+from ...models.model import losses_of, run_layers
 from ...optimizers import Optimizer, check_optimizer, check_states
 from .holding import ShardedParams, attach_grads, check_sharded, gather, scatter
 
@@ -57,7 +58,7 @@ def train_shards(
     if n is not None:
         n = check_count("n", n, cure="n is the number of targets in the whole batch")
     group = group_for(len(devices), group)
-    with spans(devices, "load", B.synchronize):
+    with working(devices, "load", B.synchronize):
         cut = group if n is None else local_group(len(devices))
         X_shards, y_shards = split_batch(X, y, devices, cut)
     losses = _Pass(B, sharded, devices, group).run(X_shards, y_shards)
@@ -70,7 +71,7 @@ def train_shards(
             for mine, grad in zip(parts, grads, strict=True):
                 B.write_(B.grad(mine[l]), 0, element_count(grad), grad)
     for mine, state, device in zip(parts, states, devices, strict=True):
-        with span(device, "update", B.synchronize):
+        with working([device], "update", B.synchronize):
             optimizer.step_(mine, state, lr, n=element_count(y) if n is None else n)
     if sharded.zero < 3:
         for l in range(len(sharded.units)):
@@ -197,4 +198,4 @@ class _Pass:
     def spans(self, what: str, l: int) -> AbstractContextManager[Any]:
         """Measure work on a layer on every device's track."""
         name = f"{what} {self.sharded.units[l].name}"
-        return spans(self.devices, name, self.B.synchronize)
+        return working(self.devices, name, self.B.synchronize)

@@ -8,9 +8,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ...checks import check_count, check_flag, check_path
-from ...cluster.ledger import uncounted
 from ...comm.group import Group
 from ...errors import InvalidInput, several
+from ...events import unwatched
 from ...files.atomic import check_output
 from ...files.locks import held_alone
 from ..metrics import check_state, leader_does
@@ -61,7 +61,7 @@ class Saver:
         if self.path is None:
             return
         path = self.path
-        with uncounted():
+        with unwatched():
             at.params, at.state, at.buffers = split.snapshot()
         when = (
             f"{several(at.epoch, 'epoch')} and {several(at.step, 'step')} "

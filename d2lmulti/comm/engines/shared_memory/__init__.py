@@ -9,21 +9,21 @@ from __future__ import annotations
 import mmap
 import os
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ....backends import backend_of
-from ....backends.dtypes import DTYPES
 from ....backends.memory import COMBINE
 from ....errors import InvalidInput
 from ....plans.rounds import Round
+from ...checks import check_native
+from ...group import Combine, Work
 from ...private_folder import semaphore_name
 from ...process_info import ProcessInfo, rendezvous_file
 from ...status_table import StatusTable
-from .. import Combine, check_native
 from . import staging
 from .backoff import Backoff
 from .channel import SPACE, Channel, OtherMessage, Receiving, Sending
@@ -46,7 +46,7 @@ class SharedMemory:
     name = "shared_memory"
     point_to_point = True
     native = frozenset({"allreduce"})
-    reducible: Collection[str] = DTYPES
+    reducible: Collection[str] | None = None
 
     def __init__(self, info: ProcessInfo, table: StatusTable, file: Path) -> None:
         self.rank, self.size = info.rank, info.size
@@ -69,10 +69,16 @@ class SharedMemory:
             self._call, self._code = call, zlib.crc32(call.encode())
 
     def exchange(
-        self, data: Sequence[Any], this_round: Round, combine: Combine = "sum"
+        self, data: Sequence[Any], rounds: Iterable[Round], combine: Combine = "sum"
     ) -> None:
-        """Carry out this rank's share of a round, in place."""
+        """Carry out this rank's share of the rounds, in place."""
         memory = view(data[0])
+        for this_round in rounds:
+            self._exchange(memory, this_round, combine)
+
+    def _exchange(
+        self, memory: np.ndarray, this_round: Round, combine: Combine
+    ) -> None:
         sends: dict[int, list[Sending]] = {}
         mine = [t for t in this_round.transfers if self.rank in (t.source, t.target)]
         into = [
@@ -96,12 +102,13 @@ class SharedMemory:
                 receives.append((t.source, receiving))
         self._move(sends, receives)
 
-    def run_native(
+    def start(
         self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
-    ) -> None:
+    ) -> Work:
         """Sum (or take the maximum) in rank order through the slots, in place."""
-        check_native(self.name, self.native, what)
+        check_native(self, what)
         self._buffers.allreduce(view(data[0]), COMBINE[op], self._code)
+        return Work()
 
     def allgather_text(self, text: str) -> list[str]:
         """Give every rank's short text to every rank, in rank order."""

@@ -13,13 +13,14 @@ from typing import Any
 
 from ..backends import backend_of
 from ..backends.protocol import Backend, Tensor
-from ..cluster.ledger import open_ledgers
-from ..comm.agreement import check_same
-from ..comm.collectives import Op, allgather, allreduce, reduce_scatter
-from ..comm.group import Group
 from ..errors import InvalidInput
+from ..events import mark
 from ..plans.requests import Collective, CollectiveRequest
 from ..plans.rounds import Plan
+from .agreement import check_same
+from .allreduce import Op, start_allreduce
+from .collectives import allgather, reduce_scatter
+from .group import Group
 
 
 @dataclass
@@ -85,9 +86,8 @@ class Segments:
             xs = [part.reshape(shape) for part in parts]
         else:
             op: Op = "max" if what == "max" else "sum"
-            allreduce(xs, self.algorithm, self.group, op)
-        for ledger in open_ledgers():
-            ledger.mark(f"{call.layer or type(call).__name__} {direction}")
+            start_allreduce(xs, self.algorithm, self.group, op).wait()
+        mark(f"{call.layer or type(call).__name__} {direction}")
         return xs
 
 
@@ -102,27 +102,24 @@ def _rows_of_each(x: Tensor, ranks: int, call: CollectiveRequest) -> int:
 
 
 def run_cooperatively(
-    B: Backend, forwards: Sequence[Any], group: Group, algorithm: str | Plan = "star"
+    B: Backend,
+    forwards: Sequence[Generator],
+    group: Group,
+    algorithm: str | Plan = "star",
 ) -> tuple[list[Tensor], Segments]:
     """Run one forward pass per local rank; return the outputs and the way back.
 
-    Each of `forwards` is a finished output (of a model that needs no one else) or a
-    generator that yields calls (see `plans.calls`). Raises `InvalidInput`, naming ranks
-    and calls, when ranks make different calls or one of them has finished, and for what
-    is no call.
+    Each of `forwards` is a generator that yields calls (see `plans.requests`) and
+    returns its output. Raises `InvalidInput`, naming ranks and calls, when ranks make
+    different calls or one of them has finished, and for what is no call.
     """
     segments = Segments(B, algorithm, group)
-    if not any(isinstance(f, Generator) for f in forwards):
-        return list(forwards), segments
     answers: Sequence[Any] = [None] * len(forwards)
     while True:
         outputs: dict[int, Tensor] = {}
         calls: dict[int, CollectiveRequest] = {}
         steps = zip(group.local_ranks, forwards, answers, strict=True)
         for rank, forward, answer in steps:
-            if not isinstance(forward, Generator):
-                outputs[rank] = forward
-                continue
             try:
                 calls[rank] = forward.send(answer)
             except StopIteration as stop:
@@ -142,7 +139,7 @@ def _in_words(call: Any) -> str:
     if not isinstance(call, CollectiveRequest):
         raise InvalidInput(
             f"expected a model to yield a call, got {type(call).__name__}; yield "
-            "Sum(tensor, keep=(...)) or another of plans.calls"
+            "Sum(tensor, keep=(...)) or another of plans.requests"
         )
     B = backend_of(call.tensor)
     where = f" in {call.layer}" if call.layer else ""
