@@ -43,11 +43,11 @@ class RoundTotal(NamedTuple):
 class Ledger(Observer):
     """Messages and bytes between devices, and bytes loaded from the host."""
 
-    rounds: int = 0  #: of messages
-    messages: int = 0  #: between two devices
-    bytes: int = 0  #: in all messages
-    loaded: int = 0  #: bytes, host to devices: batches and initial parameters
-    marks: list[Mark] = field(default_factory=list, repr=False)  #: names, in time
+    rounds: int = 0
+    messages: int = 0
+    bytes: int = 0
+    loaded: int = 0  # host to devices: batches and initial parameters
+    marks: list[Mark] = field(default_factory=list, repr=False)
     _table: LinkTable = field(default_factory=LinkTable, repr=False)
     # Plain 64-bit integers: a long run has many rounds.
     _round_messages: array[int] = field(default_factory=lambda: array("q"), repr=False)

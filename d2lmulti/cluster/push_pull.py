@@ -48,8 +48,8 @@ class Network:
     link carries one message at a time; the next one waits. The default costs nothing.
     """
 
-    latency: float = 0.0  #: seconds a message
-    bandwidth: float = math.inf  #: bytes a second, each way
+    latency: float = 0.0
+    bandwidth: float = math.inf
 
     def __post_init__(self) -> None:
         check_number("latency", self.latency, least=0, cure="give seconds")

@@ -21,8 +21,8 @@ from .process_info import process_info
 class Device:
     """One device: kind `gpu`, `sim` or `cpu` and its number; `str` gives `gpu:0`."""
 
-    kind: str  #: gpu, sim or cpu
-    index: int = 0  #: from 0
+    kind: str
+    index: int = 0
 
     def __str__(self) -> str:
         return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"

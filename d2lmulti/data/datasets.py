@@ -28,12 +28,12 @@ class Dataset:
     (n, length) of int64, and `classes` are the characters.
     """
 
-    name: str  #: as `load` takes it
-    train_X: np.ndarray  #: examples to train on
-    train_y: np.ndarray  #: their targets
-    test_X: np.ndarray  #: examples to test on
-    test_y: np.ndarray  #: their targets
-    classes: tuple[str, ...]  #: what the targets stand for
+    name: str
+    train_X: np.ndarray
+    train_y: np.ndarray
+    test_X: np.ndarray
+    test_y: np.ndarray
+    classes: tuple[str, ...]
 
     def first(self, n: int) -> Dataset:
         """Return the same with only the first n examples to train on.

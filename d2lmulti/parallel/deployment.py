@@ -55,18 +55,18 @@ class Place(NamedTuple):
 class DeploymentConfig:
     """Where variables, inputs, optimizer and clones live.
 
-    num_clones: copies of the model in a replica, one a GPU (simulated if need be);  #: in a replica, one a GPU
-    clone_on_cpu: put them all on the CPU. num_replicas: worker processes, of which this  #: all clones on the CPU
+    num_clones: copies of the model in a replica, one a GPU (simulated if need be);
+    clone_on_cpu: put them all on the CPU. num_replicas: worker processes, of which this
     is number replica_id; num_ps_tasks: servers that keep the variables, 0 for none.
     Raises `InvalidInput` for counts below their least and for replicas without servers.
     """
 
     num_clones: int = 1
     clone_on_cpu: bool = False
-    replica_id: int = 0  #: of this process
-    num_replicas: int = 1  #: worker processes
-    num_ps_tasks: int = 0  #: servers of variables
-    backend: str | None = field(default=None, kw_only=True)  #: the framework
+    replica_id: int = 0
+    num_replicas: int = 1
+    num_ps_tasks: int = 0
+    backend: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         least = {"num_clones": 1, "replica_id": 0, "num_replicas": 1, "num_ps_tasks": 0}

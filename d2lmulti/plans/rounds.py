@@ -21,24 +21,24 @@ from ..checks import MOST, MOST_RANKS, check_count
 class Transfer(NamedTuple):
     """One row of a round: `length` elements go from one rank to another."""
 
-    source: int  #: rank that sends
-    target: int  #: rank that receives
-    source_first: int  #: first element, there
-    target_first: int  #: first element, here
-    length: int  #: in elements
-    add: bool  #: combine, or overwrite
+    source: int
+    target: int
+    source_first: int
+    target_first: int
+    length: int
+    add: bool
 
 
 @dataclass(frozen=True, eq=False)  # a round is known by itself, not by its numbers
 class Round:
     """One table of transfers, one NumPy array a column, sorted by source rank."""
 
-    source: np.ndarray  #: ranks that send
-    target: np.ndarray  #: ranks that receive
-    source_first: np.ndarray  #: first elements, there
-    target_first: np.ndarray  #: first elements, here
-    length: np.ndarray  #: in elements
-    add: np.ndarray  #: combine, or overwrite
+    source: np.ndarray
+    target: np.ndarray
+    source_first: np.ndarray
+    target_first: np.ndarray
+    length: np.ndarray
+    add: np.ndarray
 
     def __len__(self) -> int:
         return len(self.source)

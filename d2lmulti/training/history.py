@@ -22,10 +22,10 @@ class Epoch:
 class History:
     """A finished training run: its settings, its epochs, its parameters."""
 
-    settings: dict[str, Any]  #: what `train` was called with
-    devices: list[str]  #: by name, in rank order
-    epochs: list[Epoch] = field(default_factory=list)  #: one entry an epoch
-    device_params: list[list[Tensor]] = field(default_factory=list, repr=False)  #: the trained parameters, one list a device
+    settings: dict[str, Any]
+    devices: list[str]
+    epochs: list[Epoch] = field(default_factory=list)
+    device_params: list[list[Tensor]] = field(default_factory=list, repr=False)
 
     @property
     def losses(self) -> list[float]:

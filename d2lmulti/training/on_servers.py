@@ -58,13 +58,13 @@ class Pushed(NamedTuple):
 class ServerHistory:
     """A finished run: its events, every gradient, the loss over time, the weights."""
 
-    mode: str  #: sync, async or stale
-    workers: int  #: their number
-    events: list[Event] = field(default_factory=list, repr=False)  #: pulls and pushes, in time
-    pushes: list[Pushed] = field(default_factory=list, repr=False)  #: every gradient that was applied
-    curve: list[tuple[float, float]] = field(default_factory=list, repr=False)  #: (seconds, loss)
-    params: list[Tensor] = field(default_factory=list, repr=False)  #: the servers' at the end
-    server_bytes: list[int] = field(default_factory=list)  #: what each server holds
+    mode: str
+    workers: int
+    events: list[Event] = field(default_factory=list, repr=False)
+    pushes: list[Pushed] = field(default_factory=list, repr=False)
+    curve: list[tuple[float, float]] = field(default_factory=list, repr=False)
+    params: list[Tensor] = field(default_factory=list, repr=False)
+    server_bytes: list[int] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
