@@ -36,6 +36,13 @@ found = [train_step(step) for step in range(20)]
 print("loss", found[0])
 print("loss", found[-1])
 """,
+    "data_parallel": """
+trained = train(2, 32, 0.1)[0][0]
+X, y = B.array(some.train_X, ours[0]), B.array(some.train_y, ours[0])
+for params in ([B.array(p, ours[0]) for p in start], trained):
+    with B.pause():
+        print("loss", float(B.numpy(summed_loss(lenet(X, params), y))))
+""",
     "layer_parallel": "",
     "model_parallel": "",
     "parameter_server": """
