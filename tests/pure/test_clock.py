@@ -17,6 +17,7 @@ from d2lmulti.cluster.schedule_clock import play_schedule
 from d2lmulti.cluster.timeline import Timeline
 from d2lmulti.plans import collectives
 from d2lmulti.plans.allreduce import ALLREDUCE
+from d2lmulti.plans.alltoall import alltoall
 from d2lmulti.plans.pipeline.durations import Durations
 from d2lmulti.plans.pipeline.schedules import SCHEDULES
 
@@ -42,7 +43,7 @@ def test_clock_equals_formula_on_a_uniform_cluster(name):
 
 def test_all_to_all_equals_its_formula_for_an_even_number():
     for n in (2, 8, 64):
-        played = play(collectives.alltoall(n, 10), UNIFORM, itemsize=4)
+        played = play(alltoall(n, 10), UNIFORM, itemsize=4)
         formula = FORMULAS["alltoall"](n, 4 * 10 * n, UNIFORM.inside)
         assert played.seconds == pytest.approx(formula, rel=1e-9)
 
