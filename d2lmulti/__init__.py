@@ -74,4 +74,4 @@ __all__ = [
     "DeploymentConfig",
     "train_clones",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
