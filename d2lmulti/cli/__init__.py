@@ -16,7 +16,7 @@ from ..checks import MOST_RANKS, check_count, check_number
 from ..cluster.timeline import Timeline, timeline
 from ..comm import process_group as engine
 from ..comm.devices import devices
-from ..comm.group import local_group
+from ..comm.group import Group, local_group
 from ..comm.process_info import launched, process_info
 from ..errors import BackendNotInstalled, D2LMultiError, InvalidInput, WriteFailed
 from ..files.atomic import check_outputs, write_json
@@ -92,7 +92,14 @@ def _train(arguments: argparse.Namespace) -> int:
     if launched():  # a first message, before any tensor, goes by the default backend
         os.environ["D2LMULTI_BACKEND"] = arguments.backend
     # Started by torchrun, paddle.distributed.launch, ...: one process is one device.
-    group = engine.start() if launched() and not engine.started() else engine.started()
+    if not launched() or engine.started():
+        return _train_in(engine.started(), arguments)
+    status = _train_in(engine.start(), arguments)
+    engine.stop()  # its threads must not outlive the interpreter: gloo's would abort
+    return status
+
+
+def _train_in(group: Group | None, arguments: argparse.Namespace) -> int:
     if arguments.devices is None:
         arguments.devices = group.size if group else 2
     names = ("json", "plot", "timeline", "checkpoint")

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.torch]
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = sorted({bug.suite for bug in BUGS})
-QUICK = "not torch-lenet- and (not twenty_steps or mlp)"  # LeNet is slow, sees no more
+QUICK = "not torch-lenet- and not torch-torch-4 and (not twenty_steps or mlp)"
 ENOUGH = 1  # red test, then the run ends
 TIMEOUT = 100  # seconds for a test: a bug may make it wait for ever
 
