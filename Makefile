@@ -132,9 +132,11 @@ test-units: if-horovod ## unit and property tests
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
 	  $(RUN) -m pytest -q -n logical --maxprocesses 8 --dist loadgroup $(TESTS)
 
+# Two chapters at a time: most of a chapter's time is the import of its framework.
 test-notebooks: if-horovod ## pytest --nbval chapters, once per backend
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
-	  $(RUN) tools/run_notebooks.py $(BACKENDS)
+	  $(RUN) tools/run_notebooks.py $(BACKENDS) \
+	  --pytest="-n logical --maxprocesses 2 --dist loadfile"
 
 # What breaks most often, on the two backends that start the quickest, and two chapters.
 test-fast: check ## a quick look: NumPy and PyTorch, two notebooks
