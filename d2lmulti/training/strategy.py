@@ -31,9 +31,9 @@ class Snapshot(NamedTuple):
 class Batch(NamedTuple):
     """A batch, or a process's part of one: the whole batch has n targets."""
 
-    X: Tensor
-    y: Tensor
-    n: int
+    X: Tensor  #: examples
+    y: Tensor  #: their targets
+    n: int  #: how many targets the whole batch has
 
 
 class Strategy(ABC):

@@ -256,6 +256,7 @@ LEFT_OUT: dict[str, str] = {
     "d2lmulti.Ledger": "filled by what moves",
     "d2lmulti.Dataset": "checked where it is used: see test_refused_data.py",
     "d2lmulti.Device": "parsed where it is used",
+    "d2lmulti.training.strategy.Batch": "checked where it is used",
     "d2lmulti.backends.protocol.Backend": "a description",
     "d2lmulti.errors.D2LMultiError": "an error",
     "d2lmulti.cli.main": "see bad_options.py",
