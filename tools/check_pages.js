@@ -12,7 +12,7 @@
   const boxed = (el) => {
     for (let up = el.parentElement; up && up !== document.body; up = up.parentElement) {
       if (["auto", "scroll", "hidden", "clip"].includes(getComputedStyle(up).overflowX))
-        return up.getBoundingClientRect().right <= innerWidth + 1;
+        if (up.getBoundingClientRect().right <= innerWidth + 1) return true;
     }
     return false;
   };

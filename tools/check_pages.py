@@ -189,7 +189,7 @@ def check_tabs(visit: Visit, pages: list[str]) -> Problems:
     for number, path in enumerate(pages):
         visit.go(path)
         synced = [tabs for tabs in visit.ask("tabs") if tabs[0]["group"]]
-        keys = [tab["key"] for tab in synced[0]]
+        keys = [tab["key"] for tab in synced[0] if tab["key"]]
         key = keys[(number + 1) % len(keys)]
         visit.page.locator(f'label.sd-tab-label[data-sync-id="{key}"]').first.click()
         following = pages[(number + 1) % len(pages)]
