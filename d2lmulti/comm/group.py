@@ -111,7 +111,7 @@ class LocalEngine:
                 source = kept[i] if i in kept else memories[sender][there]
                 if add:
                     part = memories[receiver][here]
-                    merge(part, source, part)
+                    merge(part, source, out=part)
                 else:
                     memories[receiver][here] = source
 
