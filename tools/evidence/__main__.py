@@ -26,21 +26,27 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--quick", action="store_true", help="a case of each on NumPy, to try the tool"
     )
+    parser.add_argument(
+        "--render", action="store_true", help="lay out what is recorded; run nothing"
+    )
     parser.add_argument("--output", type=Path, default=ROOT, help="for page and record")
     options = parser.parse_args(arguments)
+    if options.render:
+        print(f"The page is {write(load_record(options.output), options.output)}")
+        return 0
     if options.quick and options.output.resolve() == ROOT:
         parser.error("--quick tries the tool and is no evidence; give it an --output")
     if not options.quick and (missing := not_installed()):
         parser.error(f"this needs all of it, and {missing}")
     os.environ["D2LMULTI_QUIET"] = "1"  # the steps below are the progress
-    record = load_record(options.output)
-    bad = []
+    new, bad = {}, []
     for name in options.only or TABLES:
-        record[name] = made(name, options.quick)
-        bad += [f"{name}: {text}" for text in TABLES[name].wrong(record[name]["rows"])]
+        new[name] = made(name, options.quick)
+        bad += [f"{name}: {text}" for text in TABLES[name].wrong(new[name]["rows"])]
     if bad:
         print("Nothing is written, because this came out wrong:", *bad, sep="\n  ")
         return 1
+    record = load_record(options.output) | new
     print(f"The page is {write(record, options.output)}")
     return 0
 

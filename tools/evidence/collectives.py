@@ -177,7 +177,7 @@ def show(rows: list[Row]) -> str:
         f"In one process, with {numbers(local, 'ranks')} ranks and vectors of "
         f"{numbers(local, 'lengths')} elements: the number of calls, and the largest "
         "error on normal float64 numbers, over the sum of their absolute "
-        f"values. Small integers in each dtype that the backend holds, "
+        f"values. Small integers in each numeric dtype that the backend holds, "
         f"{listed(dtypes)}, came out exactly in every call.",
         table(["", *backends], body),
         "Between processes: how many results had to have the bits of one process, and "
