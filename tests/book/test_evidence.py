@@ -92,7 +92,7 @@ def test_the_command_tries_and_writes(tmp_path, monkeypatch, capsys):
     assert page == render(record)
     for name in QUICK:
         assert f"## {TABLES[name].TITLE}\n" in page
-    assert f"The page is {tmp_path / PAGE}" in capsys.readouterr().out
+    assert f"The page with this table is {tmp_path / PAGE}" in capsys.readouterr().out
 
     right = strategies.trained
 

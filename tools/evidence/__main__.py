@@ -39,16 +39,17 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.quick and (missing := not_installed()):
         parser.error(f"this needs all of it, and {missing}")
     os.environ["D2LMULTI_QUIET"] = "1"  # the steps below are the progress
-    new, bad = {}, []
+    bad = []
     for name in options.only or TABLES:
-        new[name] = made(name, options.quick)
-        bad += [f"{name}: {text}" for text in TABLES[name].wrong(new[name]["rows"])]
+        new = made(name, options.quick)
+        wrong = TABLES[name].wrong(new["rows"])
+        bad += [f"{name}: {text}" for text in wrong]
+        if not wrong:  # at once: what has been found is not lost if the next fails
+            page = write(load_record(options.output) | {name: new}, options.output)
+            print(f"The page with this table is {page}", flush=True)
     if bad:
-        print("Nothing is written, because this came out wrong:", *bad, sep="\n  ")
-        return 1
-    record = load_record(options.output) | new
-    print(f"The page is {write(record, options.output)}")
-    return 0
+        print("Not written, because this came out wrong:", *bad, sep="\n  ")
+    return bool(bad)
 
 
 def made(name: str, quick: bool) -> dict:

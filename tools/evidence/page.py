@@ -14,8 +14,8 @@ HEAD = """\
 The book says that what many devices compute is what one device would have computed,
 that a rank that dies is named, that nonsense is refused. Here is how often that was
 tried, and what came out. One command wrote this page, from runs of the programs
-themselves. No number was typed by hand, and a run that finds anything wrong writes no
-page:
+themselves. No number was typed by hand, and a table in which anything came out wrong is
+not written:
 
 ```bash
 make evidence               # all of it, on a machine that does nothing else
