@@ -208,7 +208,11 @@ def wrong(rows: list[Row]) -> list[str]:
 
 def show(rows: list[Row]) -> str:
     """Lay out a table for each kind of engine, and the refusals below."""
-    parts = []
+    double = [r for r in rows if r["dtype"] == "float64" and r["ranks"]]
+    parts = [
+        f"{sum(len(r['ranks']) for r in double)} runs in float64, and the largest "
+        f"difference of all is {small(max(r['difference'] for r in double))}."
+    ]
     groups = ([ONE], ["shared_memory"], [e for e in ENGINES if e not in
                                          (ONE, "shared_memory")])  # fmt: skip
     for engines in groups:
@@ -252,16 +256,22 @@ def _cell(row: Row | None) -> str:
 
 def _notes(rows: list[Row]) -> str:
     """Say in the library's words why something is missing."""
-    why: dict[str, list[str]] = defaultdict(list)
+    why: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(dict)
     for r in rows:
         for n, text in r["refused"].items():
-            where = f"{r['way']} ({ENGINES[r['engine']][0]}, {n} ranks)"
-            if r["ranks"]:
-                why[text].append(where)
-            elif n == min(r["refused"]):
-                why[text].append(where.replace(f", {n} ranks", ""))
-    lines = [
-        f"- {listed(list(dict.fromkeys(w)))}: refused, *{text.replace('*', '')}*"
-        for text, w in why.items()
-    ]
+            # Where another number of ranks was good, this one has to be named.
+            key = (text, f", {n} ranks" if r["ranks"] else "")
+            where = why[key].setdefault(r["way"], [])
+            if ENGINES[r["engine"]][0] not in where:
+                where.append(ENGINES[r["engine"]][0])
+    lines = []
+    for (text, ranks), places in why.items():
+        for where in dict.fromkeys(map(tuple, places.values())):
+            ways = "; ".join(way for way, p in places.items() if tuple(p) == where)
+            lines.append(f"- {ways} ({listed(where)}{ranks}): refused, *{text}*")
+    if any(r["engine"] == KVSTORE for r in rows):
+        lines.append(
+            f"- {ENGINES[KVSTORE][0]} is a parameter server and nothing else; its "
+            "weights are float32, which tells seven digits apart"
+        )
     return "\n".join(lines)
