@@ -175,12 +175,14 @@ def show(rows: list[Row]) -> str:
     ]  # fmt: skip
     return "\n\n".join([
         f"In one process, with {numbers(local, 'ranks')} ranks and vectors of "
-        f"{numbers(local, 'lengths')} elements: the number of calls, and the largest "
+        f"{numbers(local, 'lengths')} elements: the number of calls, "
+        f"{count(sum(r['calls'] for r in local))} in all, and the largest "
         "error on normal float64 numbers, over the sum of their absolute "
         f"values. Small integers in each numeric dtype that the backend holds, "
         f"{listed(dtypes)}, came out exactly in every call.",
         table(["", *backends], body),
-        "Between processes: how many results had to have the bits of one process, and "
+        "Between processes: how many results had to have the bits of one process, "
+        f"{count(sum(r['results'] for r in rows if r['engine'] != ONE))} in all, and "
         "how many had not.",
         table(["", "backend", "ranks", "results", "other bits"], bits, words=2),
     ])  # fmt: skip
