@@ -22,7 +22,7 @@ from d2lmulti.launch import launch
 from d2lmulti.plans.allreduce import ALLREDUCE
 from d2lmulti.plans.rounds import even_bounds
 
-from .markdown import count, listed, small, table
+from .markdown import count, listed, small, table, together
 from .strategies import ENGINES, KVSTORE, ONE
 
 TITLE = "Collectives"
@@ -165,8 +165,8 @@ def show(rows: list[Row]) -> str:
     body = []
     for name in dict.fromkeys(r["collective"] for r in local):
         line = [cells[b, name] for b in backends]
-        body.append([name, *(f"{count(r['calls'])}, {small(r['difference'])}"
-                             for r in line)])  # fmt: skip
+        pairs = [(f"{count(r['calls'])},", small(r["difference"])) for r in line]
+        body.append([name, *(together(*pair) for pair in pairs)])  # fmt: skip
     dtypes = [f"{cells[b, body[0][0]]['dtypes']} ({b})" for b in backends]
     bits = [
         [ENGINES[r["engine"]][0], r["backend"], r["ranks"], count(r["results"]),

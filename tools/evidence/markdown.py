@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], words: int = 1) -> str:
     """Lay out a table; the first columns are words, the others are numbers."""
@@ -13,8 +15,16 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], words: int = 1)
 
 
 def small(x: float) -> str:
-    """Write a difference: 0, or two digits and a power of ten."""
-    return "0" if x == 0 else f"{x:.1e}".replace("e-0", "e-")
+    """Write a difference: 0, or two digits and a power of ten, in one piece."""
+    if x == 0:
+        return "0"
+    digits, _, power = f"{x:.1e}".partition("e")
+    return f"{digits}·10{str(int(power)).translate(_RAISED)}"
+
+
+def together(*words: str) -> str:
+    """Write words that no line break parts."""
+    return "\u00a0".join(words).replace("-", "\u2011")
 
 
 def count(n: int) -> str:

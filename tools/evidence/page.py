@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from .markdown import listed, table
+from .markdown import listed, table, together
 
 HEAD = """\
 # Evidence
@@ -91,7 +91,7 @@ def _machines(record: Mapping[str, Any], tables: Mapping[str, ModuleType]) -> li
     for name, module in tables.items():
         made = record[name]["made"]
         lines.append([
-            module.TITLE, made["date"], f"{made['version']} ({made['commit']})",
+            module.TITLE, together(*made["date"].split()), f"{made['version']} ({made['commit']})",
             f"{made['minutes']:.1f}", f"{made['load_before']:.2f}",
             f"{made['load_after']:.2f}",
         ])  # fmt: skip

@@ -28,7 +28,7 @@ from d2lmulti.plans.allreduce import ALLREDUCE
 from d2lmulti.plans.pipeline.schedules import SCHEDULES
 from d2lmulti.training.strategies import STRATEGIES
 
-from .markdown import listed, small, table
+from .markdown import listed, small, table, together
 
 TITLE = "Split in every way, the same weights"
 STEPS = 12
@@ -251,7 +251,7 @@ def _cell(row: Row | None) -> str:
     if row is None or not row["ranks"]:
         return "-"
     precision = ", float32" if row["dtype"] == "float32" else ""
-    return f"{small(row['difference'])} ({len(row['ranks'])}{precision})"
+    return together(small(row["difference"]), f"({len(row['ranks'])}{precision})")
 
 
 def _notes(rows: list[Row]) -> str:
