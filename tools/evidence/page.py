@@ -91,7 +91,8 @@ def _machines(record: Mapping[str, Any], tables: Mapping[str, ModuleType]) -> li
     for name, module in tables.items():
         made = record[name]["made"]
         lines.append([
-            module.TITLE, together(*made["date"].split()), f"{made['version']} ({made['commit']})",
+            module.TITLE, together(*made["date"].split()),
+            f"{made['version']} ({made['commit']})",
             f"{made['minutes']:.1f}", f"{made['load_before']:.2f}",
             f"{made['load_after']:.2f}",
         ])  # fmt: skip
