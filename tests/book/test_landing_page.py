@@ -6,8 +6,9 @@ import re
 
 import nbformat
 import pytest
+import reading_minutes
 import yaml
-from book.notebooks import ROOT
+from book.notebooks import ROOT, code, text
 from notebook_rules import printed
 
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
@@ -42,3 +43,34 @@ def test_its_numbers_stand_on_the_page(chapter):
     assert numbers, "a row says one number, in bold"
     shown = [n for n in numbers if re.search(rf"(?<![\d.,]){re.escape(n)}", page)]
     assert shown == numbers
+
+
+def test_every_row_says_how_many_minutes_and_none_is_stale():
+    shown = reading_minutes.said(INDEX)
+    assert set(shown) == set(ROWS)
+    exact = {name: reading_minutes.of_chapter(name) for name in shown}
+    stale = [n for n in shown if reading_minutes.is_stale(shown[n], exact[n])]
+    assert not stale, f"python tools/reading_minutes.py writes these again: {stale}"
+
+
+def test_minutes_of_words_and_of_the_cells_that_one_reader_sees():
+    tabs = [code(f"%%tab {key}\nx = 1") for key in ("torch", "mxnet", "paddle")]
+    cells = [text("word " * 400), code("x = 1"), *tabs, code("%%tab torch\nx = 2")]
+    page = nbformat.v4.new_notebook(cells=cells)
+    assert reading_minutes.minutes(page) == 2 + 0.5 * (1 + 2)
+    assert [reading_minutes.rounded(x) for x in (1, 12.4, 12.6, 22)] == [5, 10, 15, 20]
+
+
+def test_a_page_that_has_grown_is_stale_and_a_small_edit_is_not():
+    assert not reading_minutes.is_stale(20, exact=24.9)
+    assert reading_minutes.is_stale(20, exact=27)
+    assert reading_minutes.is_stale(40, exact=60)
+
+
+def test_the_column_is_written_again_and_nothing_else():
+    wrong = re.sub(r"\| \d+ \|$", "| 90 |", INDEX, flags=re.MULTILINE)
+    assert wrong != INDEX
+    again = reading_minutes.rewritten(wrong)
+    minutes = re.compile(r"\d+ \|$", re.MULTILINE)
+    assert minutes.sub("", again) == minutes.sub("", INDEX)
+    assert 90 not in reading_minutes.said(again).values()
