@@ -37,6 +37,11 @@ DONE = {
         "as the notes say.",
         "tests/backends/test_strategies.py tests/processes/test_engines.py",
     ),
+    "mesh": (
+        "The same 12 steps, with the ranks on a mesh of two or three axes of two ranks "
+        "each, compared in the same way.",
+        "tests/backends tests/processes/test_engines.py -k mesh",
+    ),
     "collectives": (
         "Every collective was called on vectors of all kinds and its results compared "
         "with NumPy's, or with those of one process.",

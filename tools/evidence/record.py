@@ -13,11 +13,12 @@ from typing import Any
 
 from d2lmulti.files.atomic import write_atomically, write_json
 
-from . import ROOT, bugs, collectives, faults, nonsense, page, ratios, strategies
+from . import ROOT, bugs, collectives, faults, mesh, nonsense, page, ratios, strategies
 
 # Table -> its module, in the order of the page; the slow ones that need quiet last.
 TABLES: dict[str, ModuleType] = {
     "strategies": strategies,
+    "mesh": mesh,
     "collectives": collectives,
     "bugs": bugs,
     "faults": faults,

@@ -63,12 +63,29 @@ def ways() -> dict[str, dict[str, Any]]:
     for zero in (1, 2, 3):
         options = {"strategy": "sharded", "model": UNEVEN, "zero": zero}
         found[f"sharded, ZeRO {zero}"] = options
+    for name, axes, more in MESHES:
+        found[f"mesh, {name}"] = {
+            "strategy": "mesh", "model": "deep_mlp", "mesh": axes,
+            "micro_batches": 3, **more,
+        }  # fmt: skip
     split = {options.get("strategy", "data") for options in found.values()}
     if missing := set(STRATEGIES) - split:
         raise NotImplementedError(f"no way to split here uses {sorted(missing)}")
     return found | {SERVER: {"model": "mlp"}}
 
 
+# They have a table of their own (`mesh.py`), on as many ranks as they need.
+MESHES: list[tuple[str, dict[str, int], dict[str, Any]]] = [
+    ("data × tensor", {"data": 2, "tensor": 2}, {"model": "mlp"}),
+    ("data × pipeline", {"data": 2, "pipeline": 2}, {}),
+    ("data × pipeline, ZeRO 1", {"data": 2, "pipeline": 2}, {"zero": 1}),
+    ("tensor × pipeline", {"tensor": 2, "pipeline": 2}, {}),
+    (
+        "data × tensor × pipeline, ZeRO 1",
+        {"data": 2, "tensor": 2, "pipeline": 2},
+        {"zero": 1},
+    ),
+]
 IN_ONE_PROCESS = (
     "the server of the chapter lives in one process; between processes MXNet's is the "
     "parameter server"
@@ -138,7 +155,8 @@ def compared(n: int, backend: str, want: dict[str, Weights]) -> dict[str, float 
 def rows(quick: bool, step: Any) -> list[Row]:
     """Try every way on every engine and backend."""
     found: list[Row] = []
-    names = ["data, ring"] if quick else list(ways())
+    names = [way for way, o in ways().items() if o.get("strategy") != "mesh"]
+    names = ["data, ring"] if quick else names
     for engine, (title, backends) in ENGINES.items():
         if engine == KVSTORE:
             if not quick:
