@@ -44,21 +44,33 @@ def test_nothing_in_the_record_is_wrong(table):
 
 
 def test_what_claims_to_be_equal_is_equal_to_twelve_digits():
-    double = [r for r in rows("strategies") if r["dtype"] == "float64" and r["ranks"]]
-    assert len(double) >= len(rows("strategies")) / 2
+    every = [*rows("strategies"), *rows("mesh")]
+    double = [r for r in every if r["dtype"] == "float64" and r["ranks"]]
+    assert len(double) >= len(every) / 2
     assert all(0 <= r["difference"] <= 1e-12 for r in double)
 
 
 def test_every_way_to_split_is_there_on_every_backend_and_engine():
-    tried = {(r["engine"], r["backend"], r["way"]): r for r in rows("strategies")}
+    tried = {
+        (r["engine"], r["backend"], r["way"]): r
+        for table in ("strategies", "mesh")
+        for r in rows(table)
+    }
     for way in strategies.ways():
+        table = "mesh" if way.startswith("mesh") else "strategies"
         for backend in BACKENDS:
             found = tried.get((strategies.ONE, backend, way))
-            assert found and found["ranks"], f"{way}, {backend}: {AGAIN('strategies')}"
-            between = tried.get(("shared_memory", backend, way))
-            assert between and (between["ranks"] or between["refused"])
-    engines = {r["engine"] for r in rows("strategies") if r["ranks"]}
+            assert found and found["ranks"], f"{way}, {backend}: {AGAIN(table)}"
+    engines = {r["engine"] for r in tried.values() if r["ranks"]}
     assert engines == {*ENGINES, strategies.ONE, strategies.KVSTORE}
+    for (engine, _, way), r in tried.items():
+        assert r["ranks"] or r["refused"], f"{way} on {engine}: why not?"
+
+
+def test_a_strategy_that_no_way_to_split_uses_is_missed(monkeypatch):
+    monkeypatch.setitem(strategies.STRATEGIES, "new", strategies.STRATEGIES["data"])
+    with pytest.raises(NotImplementedError, match="new"):
+        strategies.ways()
 
 
 def test_every_all_reduce_and_engine_is_among_the_collectives():

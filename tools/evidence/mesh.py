@@ -23,6 +23,8 @@ def rows(quick: bool, step: Any) -> list[Row]:
         for way, options in strategies.ways().items()
         if options.get("strategy") == "mesh"
     }
+    if quick:
+        meshes = dict(list(meshes.items())[:1])
     for engine, (title, backends) in strategies.ENGINES.items():
         if engine == KVSTORE or (quick and engine != ONE):
             continue
