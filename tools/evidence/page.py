@@ -74,8 +74,12 @@ DONE = {
 
 
 def render(record: Mapping[str, Any], tables: Mapping[str, ModuleType]) -> str:
-    """Lay the page out."""
+    """Lay the page out; say which of all tables the record does not have."""
+    missing = [module.TITLE for name, module in tables.items() if name not in record]
+    tables = {name: module for name, module in tables.items() if name in record}
     parts = [HEAD.strip(), *_machines(record, tables)]
+    if missing:
+        parts.append(f"Not made yet, and not shown: {'; '.join(missing)}.")
     for name, module in tables.items():
         sentence, tests = DONE[name]
         again = f"Again: `make evidence ONLY={name}`"

@@ -37,8 +37,7 @@ def load_record(folder: Path = ROOT) -> Record:
 
 def render(record: Record) -> str:
     """Write the page of a record: it holds nothing else."""
-    tables = {name: m for name, m in TABLES.items() if name in record}
-    return page.render(record, tables)
+    return page.render(record, TABLES)
 
 
 def write(record: Record, folder: Path = ROOT) -> Path:
