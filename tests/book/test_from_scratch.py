@@ -21,7 +21,14 @@ TAG = "from-scratch"
 # What a reader would type next where the page's own cells print no loss of training.
 TRAINS = {
     "allreduce": """
+def carried_out(plan):
+    return lambda data: d2lmulti.allreduce(data, plan)
+
+SUMS = [ring_sum, carried_out(tree_plan), carried_out(halving_plan)]
+
 def train_step(step, lr=0.1):
+    global ring_sum  # every algorithm of the page has its turn
+    ring_sum = SUMS[step % len(SUMS)]
     ready, finish, _ = in_buckets([[5, 4], [3, 2], [1, 0]], params)
     found = losses(step)
     backward(found, params, ready)
@@ -44,13 +51,18 @@ for params in ([B.array(p, ours[0]) for p in start], trained):
         print("loss", float(B.numpy(summed_loss(lenet(X, params), y))))
 """,
     "layer_parallel": "",
-    "model_parallel": "",
+    "model_parallel": """
+for make in (gpipe, one_f_one_b, interleaved, zero_bubble, zb_h2, zb_v):
+    work = Halves(stage_devices(make(4, 5)))
+    found = run(work, play(make(4, 5))[0], X, y, 5)
+    assert difference(found, right) < 1e-12, make
+""",
     "parameter_server": """
 server = Server(0, 0.1, collect=4)
-print("loss", loss_and_gradient(server.params, *probe)[0])
+print("loss", mean_loss(server.params, *probe))
 for push in serve(server, parts(), times(), 0):
     pass
-print("loss", loss_and_gradient(server.params, *probe)[0])
+print("loss", mean_loss(server.params, *probe))
 """,
     "sharding": "",
 }
