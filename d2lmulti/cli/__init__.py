@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import platform
 import sys
@@ -101,7 +102,10 @@ def _train(arguments: argparse.Namespace) -> int:
 
 def _train_in(group: Group | None, arguments: argparse.Namespace) -> int:
     if arguments.devices is None:
-        arguments.devices = group.size if group else 2
+        sizes = (arguments.mesh or {"data": 2}).values()
+        arguments.devices = group.size if group else max(1, math.prod(sizes))
+    if arguments.strategy is None:
+        arguments.strategy = "mesh" if arguments.mesh else "data"
     names = ("json", "plot", "timeline", "checkpoint")
     outputs = {f"--{name}": getattr(arguments, name) for name in names}
     leader_does(group or local_group(1), lambda: check_outputs(outputs))
@@ -170,6 +174,7 @@ def _run(arguments: argparse.Namespace) -> History:
         micro_batches=arguments.micro_batches,
         stages=arguments.stages,
         zero=arguments.zero,
+        mesh=arguments.mesh,
         checkpoint=arguments.checkpoint,
         save_every=arguments.save_every,
         resume=arguments.resume,

@@ -71,9 +71,9 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("--dtype", default="float32", choices=dtypes, help="of weights")
     run.add_argument(
         "--strategy",
-        default="data",
         choices=STRATEGIES,
-        help="what is split: data (also sharded), layers, or the model, into stages",
+        help="what is split: data (also sharded), layers, the model into stages, or all"
+        " on a mesh (data if not given; mesh with --mesh)",
     )
     run.add_argument(
         "--algorithm",
@@ -100,6 +100,12 @@ def make_parser() -> argparse.ArgumentParser:
         "--zero",
         type=_whole,
         help="what is cut (sharded; 1: the state, 2: and gradients, 3: and weights; 3)",
+    )
+    run.add_argument(
+        "--mesh",
+        type=_sizes,
+        metavar="AXIS=SIZE,...",
+        help="all ways at once, over data, tensor and pipeline (mesh)",
     )
     run.add_argument(
         "--checkpoint",
@@ -183,6 +189,20 @@ def _whole(text: str) -> int:
         raise argparse.ArgumentTypeError(
             f"expected a whole number, got {shown(text)}"
         ) from None
+
+
+def _sizes(text: str) -> dict[str, int]:
+    """Read data=2,tensor=2; which axes and sizes can be, the mesh says."""
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        axis, equals, size = part.strip().partition("=")
+        if not equals or not size.isdecimal() or len(size) > 9 or axis in sizes:
+            raise argparse.ArgumentTypeError(
+                "expected sizes of different axes, such as data=2,tensor=2, got "
+                f"{shown(text)}"
+            )
+        sizes[axis] = int(size)
+    return sizes
 
 
 def _number(text: str) -> float:

@@ -103,6 +103,7 @@ def exchange(
     if call and group.is_distributed:
         form = f"{tuple(data[0].shape)} {backend_of(data[0]).dtype_of(data[0])}"
         group.engine.begin(f"{call} of {form}")
+    rounds = group.numbered(rounds)
     if observers.get():
         rounds = told(rounds, itemsize(data[0]))
     group.engine.exchange(data, rounds, "max" if op == "max" else "sum")
@@ -128,7 +129,7 @@ def start_native(
         engine.begin(f"native {op} {what} at rank {root} of {shape} {dtype}")
     if observers.get():
         size = itemsize(x)
-        for this_round in rounds:
+        for this_round in group.numbered(rounds):
             moved(this_round, size)
     if what == "allreduce" and not element_count(x):  # some engines fail on that
         return Work()

@@ -52,10 +52,15 @@ class Segments:
         self.cuts.append((calls, answers))
         return answers
 
-    def backward(self, losses: Sequence[Tensor]) -> None:
-        """Go backward from the losses (one per local rank) through every segment."""
+    def backward(
+        self, losses: Sequence[Tensor], dys: Sequence[Tensor] | None = None
+    ) -> None:
+        """Go backward from the losses (one per local rank) through every segment.
+
+        What is no loss, the output of some of the layers, comes with its gradients.
+        """
         B = self.B
-        B.backward(losses)
+        B.backward(losses, dys)
         for calls, answers in reversed(self.cuts):
             call = calls[0]
             ys = [kept for c in calls for kept in c.keep]

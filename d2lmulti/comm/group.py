@@ -168,6 +168,10 @@ class Group:
         """Whether this process holds rank 0, which speaks and writes for all."""
         return 0 in self.local_ranks
 
+    def numbered(self, rounds: Iterable[Round]) -> Iterable[Round]:
+        """Give rounds in the numbers of all ranks, of which a sub-group has some."""
+        return rounds
+
 
 current_group: ContextVar[Group | None] = ContextVar("current_group", default=None)
 

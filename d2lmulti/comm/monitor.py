@@ -8,13 +8,18 @@ Chapter: *many_machines*.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from .agreement import name_ranks
 from .engines.shared_memory.backoff import PeerError
 from .process_info import ProcessInfo, time_limit
 from .status_table import FAILED, StatusTable
+
+T = TypeVar("T")  # an engine
+Parts = Sequence[Sequence[int]]
 
 
 class CollectiveMonitor:
@@ -23,7 +28,8 @@ class CollectiveMonitor:
     def __init__(self, info: ProcessInfo) -> None:
         self.table = StatusTable.mine()
         self.timeout = time_limit()
-        self.rank, self.size = info.rank, info.size
+        self.rank, self.group = info.rank, ""
+        self.ranks: Sequence[int] = range(info.size)
         self._call = "before its first call"
 
     def begin(self, call: str) -> None:
@@ -31,17 +37,18 @@ class CollectiveMonitor:
         self._call = call
         if self.table is None:
             return
-        self.table.begin(call)
+        self.table.begin(call, self.group)
         mine = self.table.read(self.rank)
-        for rank in range(self.size):
+        for rank in self.ranks:
             row = self.table.read(rank)
-            other = row.number == mine.number and row.call != mine.call
+            same = row.group == mine.group  # calls of another group tell nothing
+            other = same and row.number == mine.number and row.call != mine.call
             # One that has finished may have done its part of this call before.
-            gone = row.state == FAILED or (row.ended and row.number < mine.number)
-            if gone or other:
+            left = same and row.ended and row.number < mine.number
+            if row.state == FAILED or left or other:
                 raise PeerError(
                     f"expected every rank to make the same calls, but rank {self.rank} "
-                    f"is in call {mine.number}, {call}, and rank {rank} is "
+                    f"is {mine.in_words()}, and rank {rank} is "
                     f"{row.in_words()}"
                 )
 
@@ -62,3 +69,14 @@ class CollectiveMonitor:
             ) from error
         if self.table:
             self.table.wait_for()
+
+
+def of_some(engine: T, ranks: Sequence[int], name: str, group: Any) -> T:
+    """Copy an engine as that of a sub-group, in which the others' calls do not matter.
+
+    `group` is what the framework itself has made for these ranks.
+    """
+    mine: Any = copy.copy(engine)
+    mine.ranks, mine._group, mine._monitor = ranks, group, copy.copy(mine._monitor)
+    mine._monitor.ranks, mine._monitor.group = ranks, name
+    return mine

@@ -12,6 +12,7 @@ import os
 import struct
 import time
 import zlib
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -34,6 +35,7 @@ class RankStatus(NamedTuple):
     since: float  # seconds, on the clock that all processes of a machine share
     waits_for: tuple[int, ...]
     call: str
+    group: str = ""  # the sub-group whose call it is, of which the number is
 
     @property
     def ended(self) -> bool:
@@ -48,7 +50,8 @@ class RankStatus(NamedTuple):
             return "finished" if self.state == FINISHED else "failed"
         if not self.number:
             return "before its first call"
-        return f"at call {self.number}, {self.call}"
+        within = f" {self.group}" if self.group else ""
+        return f"at call {self.number}, {self.call}{within}"
 
 
 class StatusTable:
@@ -60,6 +63,7 @@ class StatusTable:
         self.size, self.rank = size, rank
         self._at = rank * _ROW
         self._state, self._number, self._call = STARTING, 0, ""
+        self._counts: Counter[str] = Counter()  # calls of each group
         self._heartbeats = 0
 
     @staticmethod
@@ -81,9 +85,10 @@ class StatusTable:
         self._state = state
         self._write(0)
 
-    def begin(self, call: str) -> None:
-        """Note that this rank makes its next call."""
-        self._number, self._call = self._number + 1, call
+    def begin(self, call: str, group: str = "") -> None:
+        """Note that this rank makes its next call, in a sub-group if that is named."""
+        self._counts[group] += 1
+        self._number, self._call = self._counts[group], f"{group}\0{call}"
         self._write(0)
 
     def wait_for(self, *ranks: int) -> None:
@@ -115,7 +120,8 @@ class StatusTable:
             time.sleep(0)  # on one core, the writer needs it
         waits_for = tuple(i for i in range(64) if mask >> i & 1)
         text = row[_START : _START + length].decode("utf-8", "replace")
-        return RankStatus(state, number, since, waits_for, text)
+        group, _, call = text.partition("\0")
+        return RankStatus(state, number, since, waits_for, call, group)
 
     def in_words(self, rows: Mapping[int, RankStatus] | None = None) -> str:
         """Say who does what, and who waits for whom, one line a rank."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +18,10 @@ from ..checks import (
     check_labels,
     check_list,
     check_positive,
+    refusal,
 )
 from ..comm.checks import check_algorithm
+from ..comm.mesh import check_axes
 from ..data.batches import batch_count
 from ..data.datasets import Dataset
 from ..errors import InvalidInput
@@ -29,6 +31,14 @@ from ..plans.pipeline.schedules import SCHEDULES
 
 MOST_EPOCHS = 10**6  # more is a slip of the finger
 DTYPES = ("float32", "float64")
+
+
+def check_mesh(mesh: Any) -> dict[str, int]:
+    """Refuse what does not give axes of a mesh their sizes."""
+    if not isinstance(mesh, Mapping):
+        cure = "pass mesh={'data': 2, 'tensor': 2}, or --mesh data=2,tensor=2"
+        raise refusal("the sizes of the axes as mesh", mesh, cure)
+    return check_axes(dict(mesh))
 
 
 def check_numbers(
@@ -51,6 +61,8 @@ def check_options(options: dict[str, Any]) -> None:
     for name in ("bucket_bytes", "micro_batches", "stages"):
         if name in given:
             check_count(name, given[name])
+    if "mesh" in given:
+        check_mesh(given["mesh"])
     if "zero" in given:
         check_count("zero", given["zero"], most=3)
     if "schedule" in given and isinstance(given["schedule"], (str, int, float)):

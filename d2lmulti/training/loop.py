@@ -7,7 +7,7 @@ number of devices and every strategy. Chapter: *data_parallel*.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
@@ -72,6 +72,7 @@ def train(
     micro_batches: int | None = None,
     stages: int | None = None,
     zero: int | None = None,
+    mesh: Mapping[str, int] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     save_every: int | None = None,
     resume: bool = False,
@@ -104,6 +105,7 @@ def train(
         "micro_batches": micro_batches,
         "stages": stages,
         "zero": zero,
+        "mesh": mesh,
     }
     batch_size, lr, epochs, seed = check_numbers(batch_size, lr, epochs, seed)
     check_choice("dtype", dtype, DTYPES)

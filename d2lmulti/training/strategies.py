@@ -1,6 +1,7 @@
 """The ways to split the work as strategies, and the table of their names.
 
-Chapters: *splitting*, *data_parallel*, *layer_parallel*, *model_parallel*, *sharding*.
+Chapters: *splitting*, *data_parallel*, *layer_parallel*, *model_parallel*, *sharding*,
+*composing*.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ..parallel.buckets import reduce_in_buckets
 from ..parallel.data import Reducer, get_params, train_batch
 from ..plans.pipeline.schedules import CHUNKS
 from ..plans.rounds import Plan
+from .on_mesh import OnMesh
 from .sharded import Sharded
 from .strategy import Batch, Snapshot, Strategy
 
@@ -228,6 +230,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "layer": LayerParallel,
     "model": ModelParallel,
     "sharded": Sharded,
+    "mesh": OnMesh,
 }
 
 

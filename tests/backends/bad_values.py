@@ -120,6 +120,7 @@ PARAMETERS: dict[str, str] = {
     "worker": "count from 0",
     "workers": "count",
     "zero": "stage of ZeRO",
+    "mesh": "object",
     "seconds": "array",
     "worker_seconds.seconds": "positive",
     "itemsize": "count",

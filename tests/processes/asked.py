@@ -5,11 +5,11 @@ Apart from the tests, because every new process reads this file and should be qu
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
+from processes.asked_mesh import on_a_mesh, refusal
 
 import d2lmulti
 from d2lmulti.backends import get_backend
@@ -18,7 +18,6 @@ from d2lmulti.backends.protocol import Backend
 from d2lmulti.comm.group import Group, local_group
 from d2lmulti.comm.point_to_point import receive, send
 from d2lmulti.comm.process_group import started
-from d2lmulti.errors import InvalidInput
 from d2lmulti.models.mlp import make_mlp
 from d2lmulti.optimizers import Adam, AdamW
 from d2lmulti.plans.allreduce import ALLREDUCE
@@ -47,6 +46,14 @@ CASES: dict[str, dict[str, Any]] = {
         "micro_batches": 3,
         "optimizer": "adam",
     },
+    "mesh": {
+        "strategy": "mesh", "model": "mlp", "micro_batches": 2, "optimizer": "adam",
+        "mesh": {"data": 2, "tensor": 2},
+    },
+    "mesh, ZeRO 1": {
+        "strategy": "mesh", "model": "deep_mlp", "micro_batches": 3, "zero": 1,
+        "mesh": {"data": 2, "pipeline": 2}, "optimizer": AdamW(eps=1e-3),
+    },
     "sharded, ZeRO 1": {"strategy": "sharded", "model": UNEVEN, "zero": 1},
     "sharded, ZeRO 2": {
         "strategy": "sharded", "model": UNEVEN, "zero": 2, "optimizer": AdamW(eps=1e-3),
@@ -71,6 +78,9 @@ def train_all(n: int, backend: str, names: list[str]) -> dict[str, tuple]:
         options = dict(CASES[name])
         if "stages" in options:
             options["stages"] *= n
+        if "mesh" in options:  # of n devices
+            (first, _), (second, size) = options["mesh"].items()
+            options["mesh"] = {first: -(-n // size), second: min(n, size)}
         history = d2lmulti.train(
             n, 12, 0.05, epochs=4, dtype="float64", dataset=data(), backend=backend,
             **options,
@@ -202,6 +212,7 @@ def everything() -> dict[str, Any]:
         "told": engine.allgather_text(f"rang {rank} é"),
         "trained": train_all(n, B.name, list(CASES)),
         "refused": refusal(lambda: d2lmulti.devices(n + 1)),
+        "mesh": on_a_mesh(B, group, n),
         "without messages": without_messages(B, group, n),
     }
 
@@ -234,11 +245,3 @@ def round_the_ring(B: Backend, group: Group, n: int) -> list[list[float]]:
     if not rank:
         arrived = receive(B, left, rank, "cpu", group)
     return B.numpy(arrived).tolist()
-
-
-def refusal(call: Callable[[], object]) -> str:
-    try:
-        call()
-    except InvalidInput as error:
-        return str(error)
-    return ""

@@ -15,6 +15,7 @@ from processes.asked import CASES, everything, train_all
 import d2lmulti
 from d2lmulti.backends import get_backend
 from d2lmulti.backends.protocol import Backend
+from d2lmulti.comm.mesh import Mesh
 from d2lmulti.comm.process_group import started
 from d2lmulti.launch import Run, launch
 from d2lmulti.launch.processes import ProcessFailed
@@ -75,6 +76,55 @@ def test_messages_and_words_arrive(run: Run, group: tuple[str, str, int]) -> Non
         assert found["arrived"] == left.tolist()
         assert found["told"] == [f"rang {r} é" for r in range(n)]
         assert f"as many devices as the {n} processes" in found["refused"]
+
+
+def test_sub_groups_are_those_of_one_process(
+    run: Run, group: tuple[str, str, int]
+) -> None:
+    n = group[2]
+    for rank, value in enumerate(run.values):
+        found = value["mesh"]
+        assert found["differ"] == [] and found["count"] >= 35
+        row, column = rank - rank % (n // 2), rank % (n // 2)
+        down = [column, column + n // 2]  # along data, then along tensor
+        lines = [down, [*range(row, row + n // 2)]]
+        for line, told, sent in zip(lines, found["told"], found["sent"], strict=True):
+            assert told == [f"rang {r} é" for r in line]
+            before = line[: line.index(rank) + 1]
+            assert sent == [sum(10.0**i * r for i, r in enumerate(before[::-1]))]
+        assert found["ends"] == ([[0, n - 1]] if rank in (0, n - 1) else [])
+        parts, product, again = found["refused"]
+        assert (
+            "the same parts on every rank, got the parts [[0], [1]] on rank 0" in parts
+        )
+        assert f"the {n} devices of the group, got data={n + 1}" in product
+        assert "split the whole group" in again
+
+
+def other_shapes_along_an_axis() -> None:
+    mesh = Mesh(data=2, tensor=2)
+    (rank,) = mesh.group.local_ranks
+    zeros = get_backend().array(np.zeros(3 + (rank == 3)))
+    mesh.along("data", d2lmulti.allreduce, [zeros[:3]])
+    mesh.along("tensor", d2lmulti.allreduce, [zeros])  # ranks 0 and 1 go on alone
+
+
+@pytest.mark.parametrize(
+    ("engine", "backend"),
+    [
+        pytest.param("torch", "torch", marks=pytest.mark.torch),
+        pytest.param("shared_memory", "numpy", marks=pytest.mark.numpy),
+    ],
+)
+def test_different_calls_along_an_axis_name_axis_and_ranks(
+    engine: str, backend: str, load: Callable[[str], Backend]
+) -> None:
+    load(backend)
+    with pytest.raises(ProcessFailed) as failed:
+        launch(other_shapes_along_an_axis, 4, engine=engine, backend=backend)
+    assert "expected every rank to make the same calls" in str(failed.value)
+    for words in ("of (3,) float64 along tensor, ranks 2, 3", "of (4,) float64 along"):
+        assert words in str(failed.value)
 
 
 def test_collectives_of_an_engine_that_has_no_messages(

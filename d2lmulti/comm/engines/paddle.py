@@ -28,9 +28,9 @@ from ...plans.ordering import RankMessages, messages_of
 from ...plans.rounds import Round, even_bounds
 from ..checks import check_native
 from ..group import Combine, Work
-from ..monitor import CollectiveMonitor
+from ..monitor import CollectiveMonitor, Parts, of_some
 from ..process_info import ProcessInfo, rendezvous_address, rendezvous_file
-from .paddle_store import StoreServer, meet, wait_for_listener
+from .paddle_store import StoreServer, complete_environment, meet, wait_for_listener
 
 _LOOPBACK = "127.0.0.1:"
 # Its gloo sums float16 wrongly, and of bool it adds the bytes.
@@ -59,6 +59,8 @@ class PaddleDistributed:
 
     def __init__(self, info: ProcessInfo) -> None:
         self.rank, self.size = info.rank, info.size
+        self.ranks: Sequence[int] = range(info.size)  # of this group, in the whole
+        self._group: Any = None  # Paddle's own, of a sub-group
         self._monitor = CollectiveMonitor(info)
         self._server: StoreServer | None = None
         self._adopted = dist.is_initialized()  # then it is the user's, who ends it
@@ -127,9 +129,10 @@ class PaddleDistributed:
         with self._monitor.waiting():
             if what == "allreduce":
                 how = dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM
-                work = dist.all_reduce(y, how, sync_op=False)
+                work = dist.all_reduce(y, how, self._group, sync_op=False)
             else:
-                work = dist.broadcast(y, root, sync_op=False)
+                source = self.ranks[root]
+                work = dist.broadcast(y, source, self._group, sync_op=False)
 
         def end() -> None:
             with self._monitor.waiting():
@@ -149,6 +152,17 @@ class PaddleDistributed:
         texts = zip(self._gather(padded), sizes, strict=True)
         return [found[: int(size[0])].tobytes().decode() for found, size in texts]
 
+    def part(self, parts: Parts, names: Sequence[str]) -> PaddleDistributed:
+        """Make sub-groups of these ranks; give that of this rank, or the whole."""
+        mine = self
+        for ranks, name in zip(parts, names, strict=True):
+            there = len(ranks) == 2 and self._pairs  # two ranks have one already
+            peer = sum(ranks) - self.rank
+            group = self._pairs.get(peer) if there else self._make_group(ranks)
+            if self.rank in ranks:
+                mine = of_some(self, ranks, name, group)
+        return mine
+
     def close(self) -> None:
         """Leave the process group, unless it is the user's own."""
         if self._adopted:
@@ -160,7 +174,7 @@ class PaddleDistributed:
             self._server.close()
 
     def _join(self, info: ProcessInfo) -> None:
-        _complete_environment(info, gloo=self._device == "cpu")
+        complete_environment(info, gloo=self._device == "cpu")
         usual = core.create_or_get_global_tcp_store
         if file := rendezvous_file():
             seconds = max(1, int(self._monitor.timeout))
@@ -177,24 +191,30 @@ class PaddleDistributed:
 
     def _make_pairs(self) -> None:
         for pair in combinations(range(self.size), 2):
-            with self._monitor.waiting():
-                group = dist.new_group(list(pair), "gloo")
-                dist.barrier()  # two that come about at once find each other's ports
+            group = self._make_group(pair)
             if self.rank in pair:
                 self._pairs[sum(pair) - self.rank] = group
+
+    def _make_group(self, ranks: Sequence[int]) -> Any:
+        """Make a group of Paddle's own; every rank makes every one."""
+        with self._monitor.waiting():
+            group = dist.new_group([*ranks], "gloo" if self._device == "cpu" else None)
+            dist.barrier()  # two that come about at once find each other's ports
+        return group
 
     def _gather(self, values: np.ndarray) -> list[np.ndarray]:
         found: list[Tensor] = []
         if not values.size:
-            return [values] * self.size
+            return [values] * len(self.ranks)
         with self._monitor.waiting():
-            dist.all_gather(found, B.array(values, self._device))
+            dist.all_gather(found, B.array(values, self._device), self._group)
         return [B.numpy(x) for x in found]
 
     def _reduce_scatter(self, x: Tensor, op: Combine) -> Tensor:
         whole = B.copy_to(x, B.device_of(x))
         self.start("allreduce", [whole], op).wait()
-        part = even_bounds(whole.size, self.size)[self.rank]
+        bounds = even_bounds(whole.size, len(self.ranks))
+        part = bounds[self.ranks.index(self.rank)]
         return B.copy_to(B.read(whole, *part), B.device_of(x))
 
     def _join_rows(self, x: Tensor) -> Tensor:
@@ -208,7 +228,7 @@ class PaddleDistributed:
             B.write_(padded, 0, element_count(x), x)
             parts: list[Tensor] = []
             with self._monitor.waiting():
-                dist.all_gather(parts, _known(padded))
+                dist.all_gather(parts, _known(padded), self._group)
             for i, (part, count) in enumerate(zip(parts, rows, strict=True)):
                 first, length = sum(rows[:i]) * size, count * size
                 B.write_(whole, first, first + length, part.view(dtype)[:length])
@@ -243,24 +263,6 @@ def _known(x: Tensor) -> Tensor:
         return x
     # A copy, because bytes of a part may end up at another place than the part.
     return B.copy_to(B.read(x, 0, element_count(x)), B.device_of(x)).view("uint8")
-
-
-def _complete_environment(info: ProcessInfo, gloo: bool) -> None:
-    """Say in Paddle's words what another launcher said in its own."""
-    words = {
-        "PADDLE_TRAINER_ID": str(info.rank),
-        "PADDLE_TRAINERS_NUM": str(info.size),
-        "PADDLE_CURRENT_ENDPOINT": f"127.0.0.1:{info.rank}",  # only has to be there
-    }
-    if "MASTER_ADDR" in os.environ:
-        address = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
-        words["PADDLE_MASTER"] = ":".join(address)
-    if gloo:
-        words["PADDLE_DISTRI_BACKEND"] = "gloo"
-    else:
-        words["FLAGS_selected_gpus"] = str(info.local_rank)
-    for name, value in words.items():
-        os.environ.setdefault(name, value)
 
 
 def peer_step(

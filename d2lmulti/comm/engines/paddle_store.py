@@ -17,6 +17,8 @@ from pathlib import Path
 from threading import Condition, Thread
 from typing import BinaryIO
 
+from ..process_info import ProcessInfo
+
 # Paddle's numbers of commands, and of its two kinds of answer.
 _ADD, _GET, _CHECK, _SET, _WAIT = range(5)
 _ARRIVED, _THERE, _MISSING = range(1, 4)
@@ -165,3 +167,21 @@ def wait_for_listener(port: int, seconds: float = 20.0) -> None:
         if any(row[1].endswith(ending) and row[3] == "0A" for row in rows):
             return
         time.sleep(0.02)
+
+
+def complete_environment(info: ProcessInfo, gloo: bool) -> None:
+    """Say in Paddle's words what another launcher said in its own."""
+    words = {
+        "PADDLE_TRAINER_ID": str(info.rank),
+        "PADDLE_TRAINERS_NUM": str(info.size),
+        "PADDLE_CURRENT_ENDPOINT": f"127.0.0.1:{info.rank}",  # only has to be there
+    }
+    if "MASTER_ADDR" in os.environ:
+        address = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+        words["PADDLE_MASTER"] = ":".join(address)
+    if gloo:
+        words["PADDLE_DISTRI_BACKEND"] = "gloo"
+    else:
+        words["FLAGS_selected_gpus"] = str(info.local_rank)
+    for name, value in words.items():
+        os.environ.setdefault(name, value)

@@ -24,7 +24,7 @@ from ...plans.ordering import Message, RankMessages, messages_of
 from ...plans.rounds import Round
 from ..checks import check_native
 from ..group import Combine, Work
-from ..monitor import CollectiveMonitor
+from ..monitor import CollectiveMonitor, Parts, of_some
 from ..process_info import (
     ProcessInfo,
     launched_here,
@@ -63,6 +63,8 @@ class TorchDistributed:
 
     def __init__(self, info: ProcessInfo) -> None:
         self.rank, self.size = info.rank, info.size
+        self.ranks: Sequence[int] = range(info.size)  # of this group, in the whole
+        self._group: Any = None
         self._monitor = CollectiveMonitor(info)
         self._adopted = dist.is_initialized()  # then it is the user's, who ends it
         self.nccl = (
@@ -82,9 +84,7 @@ class TorchDistributed:
         if self.nccl:
             torch.cuda.set_device(info.local_rank)
         timeout = timedelta(seconds=self._monitor.timeout)
-        if (
-            file := rendezvous_file()
-        ):  # on one machine: no port, where strangers connect
+        if file := rendezvous_file():  # one machine: no port, where strangers connect
             store = dist.FileStore(str(file), info.size)
         else:
             meet = dist.rendezvous("env://", info.rank, info.size, timeout=timeout)
@@ -154,10 +154,11 @@ class TorchDistributed:
         checks.contiguous(x.is_contiguous())
         if what == "allreduce":
             how = dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM
-            work = dist.all_reduce(x, how, async_op=True)
+            work = dist.all_reduce(x, how, group=self._group, async_op=True)
         else:
             flat = x.view(-1).view(torch.uint8)  # bytes: any dtype will do
-            work = dist.broadcast(flat, root, async_op=True)
+            source = self.ranks[root]
+            work = dist.broadcast(flat, source, group=self._group, async_op=True)
 
         def end() -> None:
             with self._monitor.waiting():
@@ -176,6 +177,16 @@ class TorchDistributed:
         texts = zip(self._gather(padded), sizes, strict=True)
         return [found[:size].tobytes().decode() for found, size in texts]
 
+    def part(self, parts: Parts, names: Sequence[str]) -> TorchDistributed:
+        """Make sub-groups; give that of this rank, or the whole."""
+        mine = self
+        for ranks, name in zip(parts, names, strict=True):
+            with self._monitor.waiting():
+                group = dist.new_group(list(ranks))  # by all, also those not in it
+            if self.rank in ranks:
+                mine = of_some(self, ranks, name, group)
+        return mine
+
     def close(self) -> None:
         """Leave the process group, unless it is the user's own."""
         if not self._adopted:
@@ -184,9 +195,9 @@ class TorchDistributed:
     def _gather(self, values: np.ndarray) -> list[np.ndarray]:
         """Give everyone's values, of one shape and dtype."""
         x = torch.tensor(values, device=self._device)
-        found = [torch.empty_like(x) for _ in range(self.size)]
+        found = [torch.empty_like(x) for _ in self.ranks]
         with self._monitor.waiting():
-            dist.all_gather(found, x)
+            dist.all_gather(found, x, group=self._group)
         return [y.cpu().numpy() for y in found]
 
     def _stream(self, x: Tensor, share: RankMessages, combine: Combine) -> None:

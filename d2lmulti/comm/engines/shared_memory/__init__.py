@@ -6,6 +6,7 @@ Every pair of ranks has a ring in one file that all of them have mapped (see
 
 from __future__ import annotations
 
+import copy
 import mmap
 import os
 import zlib
@@ -50,13 +51,17 @@ class SharedMemory:
 
     def __init__(self, info: ProcessInfo, table: StatusTable, file: Path) -> None:
         self.rank, self.size = info.rank, info.size
+        self.ranks: Sequence[int] = range(info.size)  # of this group, in the whole
+        self._name = ""  # of a sub-group, in errors
         self._table, self._backoff = table, Backoff(table)
         size, rank = info.size, info.rank
         rings, posts = np.split(
             _map(file, size**2 * SPACE + staging.space(size)), [size**2 * SPACE]
         )
         name = semaphore_name(file)
-        self._buffers = staging.StagingBuffers(posts, name, rank, size, self._backoff)
+        self._buffers = staging.StagingBuffers(
+            posts, name, rank, self.ranks, self._backoff
+        )
         rings = rings.reshape(size, size, SPACE)
         self._to = [Channel(rings[rank, r], f"{name}{rank}c{r}") for r in range(size)]
         self._from = [Channel(rings[r, rank], f"{name}{r}c{rank}") for r in range(size)]
@@ -64,9 +69,9 @@ class SharedMemory:
 
     def begin(self, call: str) -> None:
         """Note the next call on the status table; its code goes with every message."""
-        self._table.begin(call)
+        self._table.begin(call, self._name)
         if call != self._call:
-            self._call, self._code = call, zlib.crc32(call.encode())
+            self._call, self._code = call, zlib.crc32((self._name + call).encode())
 
     def exchange(
         self, data: Sequence[Any], rounds: Iterable[Round], combine: Combine = "sum"
@@ -114,7 +119,7 @@ class SharedMemory:
         """Give every rank's short text to every rank, in rank order."""
         texts = []
         self.begin("allgather_text")
-        for others in range(self.size):
+        for others in self.ranks:
             message = text.encode() if others == self.rank else b""
             length = np.array([len(message)])
             self._broadcast(length, others)
@@ -125,11 +130,33 @@ class SharedMemory:
             texts.append(body.tobytes().decode())
         return texts
 
+    def part(
+        self, parts: Sequence[Sequence[int]], names: Sequence[str]
+    ) -> SharedMemory:
+        """Make sub-groups of these ranks; give that of this rank, or the whole.
+
+        Messages go through the rings of the whole; slots are the sub-group's own.
+        """
+        file, mine = rendezvous_file(), self
+        for number, (ranks, name) in enumerate(zip(parts, names, strict=True)):
+            if self.rank not in ranks or file is None:
+                continue
+            slots = _map(
+                file.with_name(f"{file.name}p{number}"), staging.space(len(ranks))
+            )
+            mine = copy.copy(self)
+            mine.ranks, mine._name = ranks, name
+            mine._buffers = staging.StagingBuffers(
+                slots, f"{semaphore_name(file)}p{number}-", self.rank, ranks,
+                self._backoff,
+            )  # fmt: skip
+        return mine
+
     def close(self) -> None:
         """Do nothing: the memory goes with the processes and the folder."""
 
     def _broadcast(self, values: np.ndarray, root: int) -> None:
-        others = [rank for rank in range(self.size) if rank != self.rank]
+        others = [rank for rank in self.ranks if rank != self.rank]
         if self.rank == root:
             to = self._to
             self._move({r: [Sending(to[r], values, self._code)] for r in others}, [])

@@ -8,7 +8,7 @@ Chapter: *many_machines*.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -26,12 +26,18 @@ def space(ranks: int) -> int:
 
 
 class StagingBuffers:
-    """The slots of all ranks; `name` is that of the group."""
+    """The slots of a group's ranks; `name` is that of the group."""
 
     def __init__(
-        self, memory: np.ndarray, name: str, rank: int, ranks: int, backoff: Backoff
+        self,
+        memory: np.ndarray,
+        name: str,
+        rank: int,
+        members: Sequence[int],
+        backoff: Backoff,
     ) -> None:
-        others = [other for other in range(ranks) if other != rank]
+        ranks = len(members)
+        others = [other for other in members if other != rank]
         # A semaphore from each rank to each: how many blocks it has posted.
         self._to = [Semaphore(f"{name}{rank}s{other}") for other in others]
         self._from = {other: Semaphore(f"{name}{other}s{rank}") for other in others}
@@ -39,7 +45,7 @@ class StagingBuffers:
         self._codes = codes[:, :_SLOTS]  # of the calls they belong to
         self._number = 0  # of the next block, ever
         self._buffers = memory[ranks * LINE :].reshape(ranks, _SLOTS, BLOCK)
-        self._rank, self._ranks, self._backoff = rank, ranks, backoff
+        self._at, self._ranks, self._backoff = members.index(rank), ranks, backoff
 
     def allreduce(self, x: np.ndarray, combine: Callable[..., None], code: int) -> None:
         """Replace the flat vector `x` by the sum (or so) of all ranks', in place.
@@ -61,8 +67,8 @@ class StagingBuffers:
         # This overwrites block `number` - 4, which nobody reads any more: this rank has
         # combined number - 2, so all have posted it, and that after they had combined
         # number - 4.
-        np.copyto(self._slot(self._rank, number, block), block)
-        self._codes[self._rank, number % _SLOTS] = code + block.nbytes
+        np.copyto(self._slot(self._at, number, block), block)
+        self._codes[self._at, number % _SLOTS] = code + block.nbytes
         for semaphore in self._to:
             semaphore.post()
 
@@ -73,13 +79,13 @@ class StagingBuffers:
             while not semaphore.take():
                 self._backoff.wait(rank)
             self._backoff.reset()
-        slots = [self._slot(rank, number, block) for rank in range(self._ranks)]
+        slots = [self._slot(at, number, block) for at in range(self._ranks)]
         if np.ptp(self._codes[:, number % _SLOTS]):
             raise self._backoff.deadlock()
         combine(slots[0], slots[1], out=block)
         for slot in slots[2:]:
             combine(block, slot, out=block)
 
-    def _slot(self, rank: int, number: int, like: np.ndarray) -> np.ndarray:
-        slot = self._buffers[rank, number % _SLOTS, : like.nbytes]
+    def _slot(self, at: int, number: int, like: np.ndarray) -> np.ndarray:
+        slot = self._buffers[at, number % _SLOTS, : like.nbytes]
         return slot.view(like.dtype)

@@ -1,0 +1,159 @@
+"""A mesh: ranks on several axes, one for each way to split the work.
+
+`Mesh(data=2, tensor=4)` has eight ranks. Those that differ in one coordinate alone are
+a sub-group: along `tensor` there are two, of four ranks each. The axis named last
+varies fastest, so its ranks are neighbours: name that last which moves most.
+Chapter: *composing*. Source: Narayanan et al. (2021); PyTorch's DeviceMesh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..checks import MOST_RANKS, check_choice, check_count, check_kind, check_list
+from ..errors import InvalidInput
+from .agreement import name_ranks
+from .group import Group, current_group, local_group
+from .subgroups import Subgroup, alone, split_group
+
+AXES = ("data", "tensor", "pipeline", "sequence", "expert")
+
+
+class Mesh:
+    """Ranks on axes, each with a size: `Mesh(data=2, tensor=2, pipeline=2)`.
+
+    Without a group it is that of the processes, and outside a launch one of simulated
+    devices. `axes` are the sizes by name, in order, and `ranks` is an array of the
+    ranks with one dimension an axis. Across processes every process must make it alike.
+    Raises `InvalidInput` for an axis that is not in `AXES`, for sizes whose product is
+    not the group's, and what `split_group` raises.
+
+    >>> mesh = Mesh(data=2, tensor=3)
+    >>> mesh.ranks_along("tensor"), mesh.ranks_along("data")
+    ([(0, 1, 2), (3, 4, 5)], [(0, 3), (1, 4), (2, 5)])
+    >>> mesh.coordinates(5)
+    {'data': 1, 'tensor': 2}
+    """
+
+    def __init__(self, group: Group | None = None, /, **axes: int) -> None:
+        self.axes = check_axes(axes)
+        self.size = int(np.prod([*self.axes.values()], dtype=object))
+        check_count("devices of a mesh", self.size, most=MOST_RANKS)
+        if group is None:
+            group = current_group.get() or local_group(self.size)
+        self.group = check_kind("group", group, Group, "a group of ranks")
+        if self.size != group.size:
+            product = " x ".join(f"{axis}={size}" for axis, size in self.axes.items())
+            raise InvalidInput(
+                f"expected axes whose product is the {group.size} devices of the "
+                f"group, got {product} = {self.size}; change an axis, or start as many"
+            )
+        self.ranks = np.arange(self.size).reshape([*self.axes.values()])
+        self._groups = {axis: self._split(axis) for axis in AXES}
+
+    def __repr__(self) -> str:
+        return f"Mesh({', '.join(f'{axis}={n}' for axis, n in self.axes.items())})"
+
+    def ranks_along(self, axis: str) -> list[tuple[int, ...]]:
+        """List the ranks of every sub-group along an axis; one without it is 1 long."""
+        check_choice("axis", axis, AXES)
+        if axis not in self.axes:
+            return [(rank,) for rank in range(self.size)]
+        lines = np.moveaxis(self.ranks, [*self.axes].index(axis), -1)
+        return [tuple(line.tolist()) for line in lines.reshape(-1, self.axes[axis])]
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Tell where a rank is, on each axis."""
+        rank = check_count("rank", rank, least=0, most=self.size - 1)
+        places = np.unravel_index(rank, self.ranks.shape)
+        return {axis: int(at) for axis, at in zip(self.axes, places, strict=True)}
+
+    def rank(self, **coordinates: int) -> int:
+        """Give the rank at a place; an axis that is not named is at 0."""
+        for axis, at in coordinates.items():
+            check_choice("axis", axis, AXES)
+            most = self.axes.get(axis, 1) - 1
+            check_count(f"coordinate on the axis {axis}", at, least=0, most=most)
+        return int(self.ranks[tuple(coordinates.get(axis, 0) for axis in self.axes)])
+
+    def groups(self, axis: str) -> list[Subgroup]:
+        """Give the sub-groups along an axis in which this process has ranks."""
+        return self._groups[check_choice("axis", axis, AXES)]
+
+    def group_of(self, axis: str, rank: int) -> Subgroup:
+        """Give the sub-group along an axis of a rank, if this process is in it."""
+        rank = check_count("rank", rank, least=0, most=self.size - 1)
+        for group in self.groups(axis):
+            if rank in group.ranks:
+                return group
+        raise InvalidInput(
+            f"expected a rank whose sub-group along {axis} this process is in, got "
+            f"rank {rank}; its own are {list(self.group.local_ranks)}"
+        )
+
+    def local(self, axis: str) -> Iterator[tuple[Subgroup, list[int]]]:
+        """Give the sub-groups here, each with its places in a list of ours.
+
+        That is a list with one entry for each local rank of the mesh.
+        """
+        local = self.group.local_ranks
+        for group in self.groups(axis):
+            yield group, [local.index(group.ranks[i]) for i in group.local_ranks]
+
+    def along(
+        self,
+        axis: str,
+        collective: Callable[..., Any],
+        data: Sequence[Any],
+        **options: Any,
+    ) -> list[Any]:
+        """Call a collective in every sub-group along an axis.
+
+        `data` has one tensor for each local rank of the whole mesh, and so has the list
+        that comes back: what the collective returned for it, or None if it worked in
+        place. `mesh.along("data", allreduce, grads, op="mean")` averages along `data`.
+        """
+        check_kind("collective", collective, Callable, "a collective")
+        local = self.group.local_ranks
+        if len(check_list("data", data, "tensors, one per device")) != len(local):
+            raise InvalidInput(
+                f"expected one entry for each of this process's {len(local)} ranks of "
+                f"the mesh, got {len(data)}; pass a list in rank order"
+            )
+        found: list[Any] = [None] * len(local)
+        for group, at in self.local(axis):
+            try:
+                made = collective([data[i] for i in at], group=group, **options)
+            except InvalidInput as error:
+                raise InvalidInput(
+                    f"along the axis {axis}, where {name_ranks(list(group.ranks))} of "
+                    f"the mesh count from 0: {error}"
+                ) from error
+            for i, result in zip(at, made or [None] * len(at), strict=True):
+                found[i] = result
+        return found
+
+    def _split(self, axis: str) -> list[Subgroup]:
+        parts = self.ranks_along(axis)
+        if self.axes.get(axis, 1) == 1:  # each rank alone: nobody else is asked
+            return [alone(rank, self.group) for rank in self.group.local_ranks]
+        names = [f"along {axis}, {name_ranks(list(part))}" for part in parts]
+        return split_group(parts, self.group, names)
+
+
+def check_axes(axes: dict[str, Any]) -> dict[str, int]:
+    """Refuse an axis that has no name of ours, and a size that is none."""
+    if not axes:
+        raise InvalidInput(
+            f"expected at least one axis, got none; name some of {', '.join(AXES)}, "
+            "as in Mesh(data=2, tensor=2)"
+        )
+    for axis in axes:
+        check_choice("axis", axis, AXES)
+    return {
+        axis: check_count(f"size of the axis {axis}", size, most=MOST_RANKS)
+        for axis, size in axes.items()
+    }

@@ -1,0 +1,12 @@
+"""All ways at once: replicas, split layers and stages on one mesh of devices.
+
+A replica is a pipeline (axis `pipeline`) of stages, each of which is held by a
+sub-group with a part of every layer (axis `tensor`); replicas (axis `data`) share out
+the batch, and, with ZeRO 1, the optimizer's state. Chapter: *composing*.
+Source: Narayanan et al. (2021).
+"""
+
+from .holding import MeshParams, gather_from_mesh, place_on_mesh
+from .step import train_on_mesh
+
+__all__ = ["MeshParams", "gather_from_mesh", "place_on_mesh", "train_on_mesh"]

@@ -1,0 +1,183 @@
+"""What each rank of a mesh holds: its parts of the layers of its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from ...backends import backend_of
+from ...backends.checks import check_tensors
+from ...backends.protocol import AnyDevice, Tensor, element_count
+from ...checks import check_count, check_kind, check_list
+from ...comm.collectives import broadcast
+from ...comm.mesh import AXES, Mesh
+from ...comm.subgroups import Subgroup
+from ...errors import InvalidInput, several
+from ...models.tensor_parallel.split import SplitModel
+from ...models.tensor_parallel.table import get_split
+from ...parallel.tensor import AnyModel, gather_params, split_params
+from ...plans.rounds import even_bounds
+
+WAYS = ("data", "tensor", "pipeline")  # to split, each an axis
+
+
+class Stage(NamedTuple):
+    """Neighbouring layers, where they lie on the axis `pipeline`, and their place."""
+
+    model: SplitModel  # of these layers alone
+    rank: int  # along `pipeline`
+    first: int  # of the model's parameters
+    own: int  # the first one's place in the list of a rank that holds the stage
+
+
+class MeshParams(list[list[Tensor]]):
+    """One list of parts for each local rank; from `place_on_mesh`."""
+
+    def __init__(
+        self, parts: Iterable[list[Tensor]], mesh: Mesh, model: SplitModel,
+        stages: Sequence[Stage], zero: int, shapes: Sequence[tuple[int, ...]],
+    ) -> None:  # fmt: skip
+        super().__init__(parts)
+        self.mesh, self.model, self.stages = mesh, model, list(stages)
+        self.zero, self.shapes = zero, list(shapes)
+
+    def like(self, parts: Iterable[Sequence[Tensor]]) -> MeshParams:
+        """Take other tensors, of the same form, as lying in the same places."""
+        return MeshParams(
+            map(list, parts), self.mesh, self.model, self.stages, self.zero, self.shapes
+        )
+
+    def of_stage(self, i: int, stage: Stage) -> list[Tensor]:
+        """Give the tensors of a stage that the i-th local rank holds."""
+        return self[i][stage.own : stage.own + len(stage.model.cuts)]
+
+    def parts(self) -> list[list[Tensor]]:
+        """Give what each local rank's optimizer updates; with ZeRO 1, flat copies."""
+        if not self.zero:
+            return [*self]
+        replicas = self.mesh.axes.get("data", 1)
+        found = []
+        for rank, mine in zip(self.mesh.group.local_ranks, self, strict=True):
+            at = self.mesh.coordinates(rank).get("data", 0)
+            found.append([_copy_part(p, replicas, at) for p in mine])
+        return found
+
+
+def place_on_mesh(
+    params: Sequence[Tensor],
+    devices: Sequence[AnyDevice],
+    mesh: Mesh,
+    model: AnyModel = "transformer",
+    *,
+    stages: int | None = None,
+    zero: int = 0,
+) -> MeshParams:
+    """Give every device of a mesh its part of its stages' parameters.
+
+    Stage s lies at s mod p along `pipeline`, of size p; there are p `stages` if not
+    given, neighbouring layers as even as possible, and more for the schedule
+    interleaved. Along `tensor` each layer is cut as `split_params` does, and along
+    `data` all is the same; with `zero=1` the optimizer's state, of `placed.parts()`, is
+    shared out there. Raises `InvalidInput` for a model without a split form, for more
+    stages than layers or no multiple of p, for what does not divide, and for an axis
+    beside these three that is longer than 1.
+    """
+    check_kind("mesh", mesh, Mesh, "a Mesh", "make one with Mesh(data=2, tensor=2)")
+    check_tensors("params", params, cure="take them from model.initial(rng)")
+    check_list("devices", devices, "devices", cure=f"use devices({mesh.size})")
+    if len(devices) != len(mesh.group.local_ranks):
+        raise InvalidInput(
+            f"expected {several(len(mesh.group.local_ranks), 'device')}, one for each "
+            f"rank of {mesh!r} here, got {len(devices)}; use devices({mesh.size})"
+        )
+    for axis in AXES:
+        if axis not in WAYS and mesh.axes.get(axis, 1) > 1:
+            raise InvalidInput(
+                f"expected a mesh of {', '.join(WAYS)}, got {mesh!r}; no layer here is "
+                f"split along {axis}, leave it out"
+            )
+    zero, split = check_count("zero", zero, least=0, most=1), get_split(model)
+    if len(params) != len(split.cuts):
+        raise InvalidInput(
+            f"expected the {len(split.cuts)} parameters of {split.name!r}, got "
+            f"{len(params)}; take them from model.initial(rng) of the same model"
+        )
+    cut = cut_stages(split, mesh.axes.get("pipeline", 1), stages)
+    placed: list[list[Tensor]] = [[] for _ in devices]
+    for stage in cut:
+        last = stage.first + len(stage.model.cuts)
+        for group, at in of_stage(mesh, stage):
+            there = [devices[i] for i in at]
+            mine = params[stage.first : last]
+            shards = split_params(mine, there, stage.model, group)
+            for i, shard in zip(at, shards, strict=True):
+                placed[i] += shard
+    shapes = [tuple(int(extent) for extent in p.shape) for p in params]
+    return MeshParams(placed, mesh, split, cut, zero, shapes)
+
+
+def gather_from_mesh(placed: MeshParams) -> list[list[Tensor]]:
+    """Give every local rank the whole parameters, put together from its own replica.
+
+    What it holds whole is its own, so a copy that went astray is seen.
+    """
+    check_placed(placed)
+    mesh = placed.mesh
+    wholes: list[dict[int, Tensor]] = [{} for _ in placed]  # by the parameter's number
+    for stage in placed.stages:
+        for group, at in of_stage(mesh, stage):
+            shards = [placed.of_stage(i, stage) for i in at]
+            joined = gather_params(shards, stage.model, group)
+            for i, whole in zip(at, joined, strict=True):
+                wholes[i].update(enumerate(whole, stage.first))
+    like = placed[0][0]
+    B = backend_of(like)
+    for stage in placed.stages:
+        for number in range(stage.first, stage.first + len(stage.model.cuts)):
+            for i, mine in enumerate(wholes):
+                if number not in mine:
+                    device = B.device_of(placed[i][0])
+                    empty = B.zeros(placed.shapes[number], B.dtype_of(like), device)
+                    mine[number] = empty
+            same = [mine[number] for mine in wholes]
+            with B.pause():
+                mesh.along("pipeline", broadcast, same, root=stage.rank)
+    return [[mine[number] for number in sorted(mine)] for mine in wholes]
+
+
+def of_stage(mesh: Mesh, stage: Stage) -> Iterator[tuple[Subgroup, list[int]]]:
+    """Give the sub-groups along `tensor` that hold a stage; see `Mesh.local`."""
+    for group, at in mesh.local("tensor"):
+        if mesh.coordinates(group.ranks[0]).get("pipeline", 0) == stage.rank:
+            yield group, at
+
+
+def cut_stages(model: SplitModel, p: int, stages: int | None = None) -> list[Stage]:
+    """Cut a split model's layers into stages, as evenly as possible, s at s mod p."""
+    count = p if stages is None else check_count("stages", stages)
+    if count % p or count > len(model.layers):
+        raise InvalidInput(
+            f"cannot cut the {len(model.layers)} layers of {model.name!r} into "
+            f"{several(count, 'stage')} for {several(p, 'rank')} along pipeline; use a "
+            f"multiple of {p}, and at most {len(model.layers)}"
+        )
+    found, first, own = [], 0, [0] * p
+    for s, (a, b) in enumerate(even_bounds(len(model.layers), count)):
+        part = model._replace(layers=model.layers[a:b])
+        found.append(Stage(part, s % p, first, own[s % p]))
+        first += len(part.cuts)
+        own[s % p] += len(part.cuts)
+    return found
+
+
+def check_placed(placed: MeshParams) -> MeshParams:
+    """Refuse what `place_on_mesh` has not made."""
+    cure = "make it with place_on_mesh(params, devices, mesh, model)"
+    return check_kind("placed", placed, MeshParams, "parameters on a mesh", cure)
+
+
+def _copy_part(p: Tensor, replicas: int, at: int) -> Tensor:
+    B = backend_of(p)
+    with B.pause():
+        part = B.read(p, *even_bounds(element_count(p), replicas)[at])
+        return B.copy_to(part, B.device_of(p))

@@ -1,0 +1,104 @@
+"""All ways to split the work at once as a strategy. Chapter: *composing*."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..backends.protocol import AnyDevice, Tensor
+from ..checks import check_count
+from ..comm.collectives import allgather
+from ..comm.group import group_for
+from ..comm.mesh import Mesh
+from .arguments import check_mesh
+from .mesh import gather_from_mesh, place_on_mesh, train_on_mesh
+from .mesh.holding import MeshParams
+from .mesh.step import mesh_lists
+from .strategy import Batch, Strategy
+
+
+class OnMesh(Strategy):
+    """Replicas along `data`, split layers along `tensor`, stages along `pipeline`."""
+
+    options = ("mesh", "schedule", "micro_batches", "stages", "algorithm", "zero")
+    owned: MeshParams
+
+    def __init__(
+        self,
+        params: Sequence[Tensor],
+        devices: Sequence[AnyDevice],
+        *common: Any,
+        mesh: Mapping[str, int] | None = None,
+        schedule: str = "1f1b",
+        micro_batches: int = 4,
+        stages: int | None = None,
+        algorithm: str = "star",
+        zero: int = 0,
+    ) -> None:
+        axes = check_mesh(mesh)
+        self.mesh = ",".join(f"{axis}={size}" for axis, size in axes.items())
+        self.axes = Mesh(group_for(len(devices)), **axes)
+        self.schedule, self.micro_batches = schedule, micro_batches
+        self.stages, self.algorithm = stages, algorithm
+        self.zero = check_count(
+            "zero", zero, least=0, most=1,
+            cure="on a mesh the state alone is sharded; the strategy sharded has more",
+        )  # fmt: skip
+        super().__init__(params, devices, *common)
+        mesh_lists(self.owned, schedule, micro_batches)
+
+    def shard(self, whole: Sequence[Tensor]) -> MeshParams:
+        """Give every device its part of its stages' layers."""
+        return place_on_mesh(
+            whole, self.devices, self.axes, self.model,
+            stages=self.stages, zero=self.zero,
+        )  # fmt: skip
+
+    def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """Put the whole together on the first device."""
+        return gather_from_mesh(self.owned.like(owned))[0]
+
+    def trained(self) -> list[list[Tensor]]:
+        """Give what every device's optimizer updates."""
+        return self.owned.parts()
+
+    def shard_state(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
+        """Cut the optimizer's state as the weights, and once more with ZeRO 1."""
+        return self.shard(whole).parts()
+
+    def gather_state(self, parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """Put it together again."""
+        if not self.zero:
+            return self.gather(parts)
+        wholes: list[list[Tensor]] = [[] for _ in parts]
+        for group, at in self.axes.local("data"):
+            for j, p in enumerate(self.owned[at[0]]):
+                joined = allgather([parts[i][j] for i in at], group)
+                for i, flat in zip(at, joined, strict=True):
+                    wholes[i].append(flat.reshape(tuple(p.shape)))
+        return self.gather(wholes)
+
+    def step(self, batch: Batch, lr: float) -> list[Tensor]:
+        """Take one step; see `train_on_mesh`."""
+        return train_on_mesh(
+            batch.X,
+            batch.y,
+            self.owned,
+            self.devices,
+            lr,
+            schedule=self.schedule,
+            micro_batches=self.micro_batches,
+            optimizer=self.optimizer,
+            states=self.states,
+            algorithm=self.algorithm,
+        )
+
+    @property
+    def shares(self) -> tuple[int, str]:
+        """A part for each micro-batch of each replica."""
+        replicas = self.axes.axes.get("data", 1)
+        return replicas * self.micro_batches, "replicas times micro-batches"
+
+    def replicas(self) -> tuple[list[list[Tensor]], list[AnyDevice]]:
+        """Put the whole together on every device."""
+        return gather_from_mesh(self.owned), self.devices

@@ -1,0 +1,206 @@
+"""All ways at once: the transformer on any mesh trains like one device."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from functools import cache
+
+import numpy as np
+import pytest
+
+import d2lmulti
+from d2lmulti import SGD, Adam, ledger
+from d2lmulti.comm.mesh import Mesh
+from d2lmulti.errors import InvalidInput
+from d2lmulti.models.mlp import make_mlp
+from d2lmulti.models.tensor_parallel.table import get_split
+from d2lmulti.models.transformer import make_transformer
+from d2lmulti.training.mesh import gather_from_mesh, place_on_mesh, train_on_mesh
+
+# Twelve heads, 48 hidden units and 24 characters: 1, 2, 3, 4, 6 and 12 divide them.
+MODEL = make_transformer("small", 24, 3, 12, heads=12, blocks=1)
+CUTS = {size for size in range(1, 17) if 12 % size == 0}
+LAYERS, LR = 4, 0.1
+OPTIMIZERS = {"momentum": SGD(0.9), "adam": Adam(eps=1e-3)}
+
+
+def batches(examples, steps):
+    rng = np.random.default_rng(examples)
+    shape = examples, 3
+    return [
+        (rng.integers(0, 24, shape), rng.integers(0, 24, shape)) for _ in range(steps)
+    ]
+
+
+def start(B, model=MODEL):
+    return [B.array(p) for p in model.initial(np.random.default_rng(1))]
+
+
+@pytest.fixture(scope="module")
+def alone(B):
+    """One device, with what no mesh goes through: the whole model and `train_batch`."""
+
+    @cache
+    def run(examples, optimizer, steps):
+        params = d2lmulti.get_params(start(B), "sim:0")
+        state, losses = OPTIMIZERS[optimizer].start(params), []
+        for X, y in batches(examples, steps):
+            (loss,) = d2lmulti.train_batch(
+                B.array(X), B.array(y), [params], ["sim:0"], LR, model=MODEL,
+                optimizer=OPTIMIZERS[optimizer], states=[state],
+            )  # fmt: skip
+            losses.append(float(B.numpy(loss)))
+        return losses, [B.numpy(p) for p in params]
+
+    return run
+
+
+def on_mesh(
+    B, mesh, examples, optimizer="momentum", steps=2, model=MODEL, zero=0, **how
+):
+    places = d2lmulti.devices(mesh.size, B.name)
+    stages = how.pop("stages", None)
+    placed = place_on_mesh(start(B), places, mesh, model, stages=stages, zero=zero)
+    learner = OPTIMIZERS[optimizer]
+    states, losses = [learner.start(mine) for mine in placed.parts()], []
+    for X, y in batches(examples, steps):
+        parts = train_on_mesh(
+            B.array(X), B.array(y), placed, places, LR, optimizer=learner,
+            states=states, **how,
+        )  # fmt: skip
+        losses.append(sum(float(B.numpy(part)) for part in parts))
+    return losses, [[B.numpy(p) for p in mine] for mine in gather_from_mesh(placed)]
+
+
+def check(got, expected):
+    losses, wholes = got
+    assert losses == pytest.approx(expected[0], rel=1e-12)
+    for whole in wholes:  # put together on every rank, from its own replica
+        for a, b, first in zip(whole, expected[1], wholes[0], strict=True):
+            assert np.abs(a - b).max() <= 1e-12 * np.abs(b).max()
+            assert (a == first).all()
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_all_corners_of_a_cube_train_like_one_device(B, alone, zero):
+    for d, t, p in itertools.product((1, 2), repeat=3):
+        mesh = Mesh(data=d, tensor=t, pipeline=p)
+        got = on_mesh(B, mesh, 5, "adam", zero=zero, micro_batches=2)
+        check(got, alone(5, "adam", 2))
+
+
+def drawn(seed):
+    """Draw a mesh of up to 16 devices, and how to train on it."""
+    rng = random.Random(seed)
+    while True:
+        axes = {
+            "data": rng.randint(1, 8),
+            "tensor": rng.choice(sorted(CUTS)),
+            "pipeline": rng.randint(1, LAYERS),
+        }
+        if np.prod([*axes.values()]) <= 16:
+            break
+    p, m = axes["pipeline"], rng.randint(1, 2)
+    schedules = ["sequential", "gpipe", "1f1b"] + ["interleaved"] * (p in (1, 2))
+    schedule = rng.choice(schedules)
+    order = rng.sample(sorted(axes), 3)  # which are neighbours
+    return Mesh(**{axis: axes[axis] for axis in order}), {
+        "examples": axes["data"] * m + rng.randint(0, 2),
+        "optimizer": rng.choice(sorted(OPTIMIZERS)),
+        "schedule": schedule,
+        "stages": 2 * p if schedule == "interleaved" else None,
+        "micro_batches": m,
+        "algorithm": rng.choice(["star", "ring", "tree"]),
+        "zero": rng.randint(0, 1),
+    }
+
+
+MESHES = [drawn(seed) for seed in range(40)]
+
+
+def test_the_random_meshes_are_of_every_kind():
+    shapes = {tuple(sorted(mesh.axes.items())) for mesh, _ in MESHES}
+    assert len(shapes) >= 20
+    assert {mesh.axes["tensor"] for mesh, _ in MESHES} >= {1, 2, 3, 4, 6}
+    assert {how["schedule"] for _, how in MESHES} >= {"gpipe", "1f1b", "interleaved"}
+    assert any(how["examples"] % mesh.axes["data"] for mesh, how in MESHES)
+    assert any(min(mesh.axes.values()) > 1 for mesh, _ in MESHES)
+
+
+def test_random_meshes_train_like_one_device(B, alone):
+    for mesh, how in MESHES:
+        got = on_mesh(B, mesh, steps=1, **how)
+        check(got, alone(how["examples"], how["optimizer"], 1))
+
+
+def test_with_the_tokens_split_along_tensor(B, alone):
+    got = on_mesh(B, Mesh(data=2, tensor=2, pipeline=2), 8,
+                  model=get_split(MODEL, sequence=True), micro_batches=2)  # fmt: skip
+    check(got, alone(8, "momentum", 2))
+
+
+def test_each_axis_moves_what_its_formula_says(B):
+    """Per step: gradients along data, f and g along tensor, activations on."""
+    mesh = Mesh(data=2, tensor=3, pipeline=2)
+    places = d2lmulti.devices(mesh.size, B.name)
+    placed = place_on_mesh(start(B), places, mesh, MODEL)
+    ((X, y),) = batches(4, 1)
+    with ledger() as moved:
+        train_on_mesh(
+            B.array(X), B.array(y), placed, places, LR, micro_batches=2,
+            algorithm="ring",
+        )  # fmt: skip
+    bytes_along = dict.fromkeys(mesh.axes, 0)
+    for (s, t), count in moved.links.items():
+        (axis,) = {
+            axis for axis in mesh.axes
+            if mesh.coordinates(s)[axis] != mesh.coordinates(t)[axis]
+        }  # fmt: skip
+        bytes_along[axis] += count
+    held = sum(int(np.prod(p.shape)) for mine in placed for p in mine)
+    tokens, width = 4 * 3, 12
+    # A ring of k moves 2 (k - 1) vectors; its numbers are those of one replica.
+    assert bytes_along["data"] == 8 * 2 * (2 - 1) * held // 2
+    # Along tensor: the embedding's sum; f back and g forward in the attention, the MLP
+    # and the head's f; the loss's maximum and two sums a target.
+    sums = tokens * width * (1 + 2 + 2 + 1) + 3 * tokens
+    assert bytes_along["tensor"] == 8 * 2 * (3 - 1) * sums
+    # Along pipeline, each rank sends all of the stream, once on and once back.
+    assert bytes_along["pipeline"] == 8 * 2 * tokens * width * 3
+
+
+@pytest.mark.parametrize(
+    ("axes", "how", "says"),
+    [
+        ({"tensor": 5}, {}, "5 does not divide its 24 characters"),
+        ({"pipeline": 5}, {}, "cannot cut the 4 layers .* 5 stages"),
+        ({"pipeline": 2}, {"stages": 3}, "use a multiple of 2"),
+        ({"expert": 2}, {}, "no layer here is split along expert"),
+        ({"data": 2}, {"zero": 2}, "from 0 to 1 as zero, got 2"),
+        ({"pipeline": 2}, {"schedule": "zero_bubble"}, "an undivided way back"),
+        ({"data": 4}, {"micro_batches": 2}, "4 replicas of 2 micro-batches .* least 8"),
+    ],
+)
+def test_what_does_not_fit_is_refused(reference, axes, how, says):
+    with pytest.raises(InvalidInput, match=says):
+        on_mesh(reference, Mesh(**axes), 5, **how)
+
+
+def test_a_perceptron_goes_on_a_mesh_too_and_a_model_without_split_form_does_not(B):
+    model = make_mlp("deep", (6, 4, 8, 4, 8, 4))
+    rng = np.random.default_rng(2)
+    X, y = rng.normal(size=(7, 6)), rng.integers(0, 4, 7)
+    wholes = []
+    for axes in ({"data": 1}, {"tensor": 2, "data": 3, "pipeline": 2}):
+        mesh = Mesh(**axes)
+        places = d2lmulti.devices(mesh.size, B.name)
+        placed = place_on_mesh(start(B, model), places, mesh, model)
+        train_on_mesh(B.array(X), B.array(y), placed, places, LR, micro_batches=2)
+        wholes.append([[B.numpy(p) for p in w] for w in gather_from_mesh(placed)])
+    ((one,), many) = wholes
+    for whole in many:
+        for a, b in zip(whole, one, strict=True):
+            assert np.abs(a - b).max() <= 1e-12 * np.abs(b).max()
+    with pytest.raises(InvalidInput, match="to split by layers, got lenet_bn"):
+        place_on_mesh(start(B, model), ["cpu"], Mesh(data=1), "lenet_bn")
