@@ -34,6 +34,8 @@ def test_every_script_is_on_the_page_and_short() -> None:
     for path in EXAMPLES.glob("*.py"):
         assert f"{{literalinclude}} ../examples/{path.name}\n" in PAGE
         assert len(lines_of(path.name)) <= LINES
+    for path in EXAMPLES.glob("*.sbatch"):
+        assert path.name in PAGE
     assert f"A script of {len(lines_of('pytorch_single.py'))} lines" in PAGE
 
 
