@@ -53,6 +53,7 @@ for push in serve(server, parts(), times(), 0):
 print("loss", loss_and_gradient(server.params, *probe)[0])
 """,
     "sharding": "",
+    "composing": "",
 }
 
 HIDE = """
