@@ -80,7 +80,7 @@ def test_the_history_names_the_options_of_its_strategy(framework, digits):
 REFUSED = {
     "an unknown strategy": (
         {"strategy": "both"},
-        "expected one of data, layer, model, sharded as strategy.*'both'",
+        "expected one of data, layer, model, sharded, mesh as strategy.*'both'",
     ),
     "another strategy's option": (
         {"strategy": "layer", "micro_batches": 4}, "algorithm as options.*micro_b",

@@ -18,10 +18,24 @@ from d2lmulti.notebook import tab_of, without_tab_line
 
 TAG = "from-scratch"
 
-# What a reader would type next where the page's own cells print no loss of training.
+# What a reader would type next: training where the page's own cells print no loss, and
+# a check of what the page builds besides.
 TRAINS = {
     "allreduce": """
+def carried_out(plan):
+    return lambda data: d2lmulti.allreduce(data, plan)
+
+SUMS = [ring_sum, carried_out(tree_plan), carried_out(halving_plan)]
+for sum_of in SUMS:
+    for n in range(1, 9):
+        data = vectors(n, 11)
+        right = sum(B.numpy(x) for x in data)  # whole numbers: exact
+        sum_of(data)
+        assert all((B.numpy(x) == right).all() for x in data), n
+
 def train_step(step, lr=0.1):
+    global ring_sum  # every algorithm of the page has its turn
+    ring_sum = SUMS[step % len(SUMS)]
     ready, finish, _ = in_buckets([[5, 4], [3, 2], [1, 0]], params)
     found = losses(step)
     backward(found, params, ready)
@@ -42,17 +56,49 @@ X, y = B.array(some.train_X, ours[0]), B.array(some.train_y, ours[0])
 for params in ([B.array(p, ours[0]) for p in start], trained):
     with B.pause():
         print("loss", float(B.numpy(summed_loss(lenet(X, params), y))))
+
+first = d2lmulti.get_model("lenet_sync_bn").initial(np.random.default_rng(0))[:10]
+def gradients(k, together):
+    devices = [B.native(d) for d in d2lmulti.devices(k)]
+    replicas = [get_params([B.array(p) for p in first], d) for d in devices]
+    Xs, ys = split_batch(X[:7], y[:7], devices)
+    with B.record():
+        logits = lenet_bn(Xs, replicas, together)
+        losses = [summed_loss(z, t) for z, t in zip(logits, ys)]
+    B.backward(losses)
+    return [sum(B.numpy(B.grad(p)) for p in same) for same in zip(*replicas)]
+
+alone = gradients(1, False)
+def equal(others):
+    return all(np.allclose(a, b, 1e-10, 1e-10) for a, b in zip(alone, others))
+assert equal(gradients(3, True)) and not equal(gradients(3, False))
 """,
-    "layer_parallel": "",
-    "model_parallel": "",
+    "layer_parallel": """
+whole = run_block(1, nothing, nothing, False)[1][0]
+for k in (2, 3, 4):
+    found = run_block(k, gather, scatter, True)[1]
+    stream, scale, shift, w1, w2 = zip(*found)
+    joined = [np.concatenate(stream), sum(scale), sum(shift),
+              np.concatenate(w1, 1), np.concatenate(w2, 0)]
+    for mine, one in zip(joined, whole, strict=True):
+        assert np.allclose(mine, one, 1e-12, 1e-12), k
+""",
+    "model_parallel": """
+for make in (gpipe, one_f_one_b, interleaved, zero_bubble, zb_h2, zb_v):
+    for m in (5, 8):
+        work = Halves(stage_devices(make(4, m)))
+        found = run(work, play(make(4, m))[0], X, y, m)
+        assert difference(found, right) < 1e-12, (make, m)
+""",
     "parameter_server": """
 server = Server(0, 0.1, collect=4)
-print("loss", loss_and_gradient(server.params, *probe)[0])
+print("loss", mean_loss(server.params, *probe))
 for push in serve(server, parts(), times(), 0):
     pass
-print("loss", loss_and_gradient(server.params, *probe)[0])
+print("loss", mean_loss(server.params, *probe))
 """,
     "sharding": "",
+    "composing": "",
 }
 
 HIDE = """
