@@ -18,11 +18,13 @@ import d2lmulti
 from d2lmulti import SGD, Adam, Dataset, get_params, split_params
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.comm.group import local_group
+from d2lmulti.comm.mesh import Mesh
 from d2lmulti.models.mlp import make_mlp
 from d2lmulti.parallel import buckets, pipeline
 from d2lmulti.parallel.pipeline import cut_stages, place_params
 from d2lmulti.plans.allreduce import ring
 from d2lmulti.training import strategies
+from d2lmulti.training.mesh import gather_from_mesh, place_on_mesh, train_on_mesh
 
 CollectiveRequest = tuple[Callable[..., Any], dict[str, Any]]
 Calls = dict[str, Callable[[], CollectiveRequest]]
@@ -75,6 +77,14 @@ class World:
     @property
     def sharded(self) -> Any:
         return d2lmulti.shard_params(self.params, self.places, self.model)
+
+    @property
+    def mesh(self) -> Mesh:
+        return Mesh(data=2)
+
+    @property
+    def placed(self) -> Any:
+        return place_on_mesh(self.params, self.places, self.mesh, self.model)
 
     @property
     def server(self) -> d2lmulti.ParameterServer:
@@ -157,6 +167,37 @@ class World:
             ),
             "gather_shards": lambda: (
                 d2lmulti.gather_shards, {"sharded": w.sharded},
+            ),
+            "comm.mesh.Mesh": lambda: (Mesh, {"data": 2, "tensor": 1}),
+            "comm.mesh.Mesh.ranks_along": lambda: (
+                w.mesh.ranks_along, {"axis": "data"},
+            ),
+            "comm.mesh.Mesh.coordinates": lambda: (w.mesh.coordinates, {"rank": 1}),
+            "comm.mesh.Mesh.groups": lambda: (w.mesh.groups, {"axis": "data"}),
+            "comm.mesh.Mesh.group_of": lambda: (
+                w.mesh.group_of, {"axis": "data", "rank": 1},
+            ),
+            "comm.mesh.Mesh.local": lambda: (w.mesh.local, {"axis": "data"}),
+            "comm.mesh.Mesh.along": lambda: (
+                w.mesh.along,
+                {"axis": "data", "collective": d2lmulti.allreduce, "data": w.ones},
+            ),
+            "training.mesh.place_on_mesh": lambda: (
+                place_on_mesh,
+                {
+                    "params": w.params, "devices": w.places, "mesh": w.mesh,
+                    "model": w.model,
+                },
+            ),
+            "training.mesh.train_on_mesh": lambda: (
+                train_on_mesh,
+                {
+                    "X": w.X, "y": w.y, **places, "placed": w.placed,
+                    "micro_batches": 2,
+                },
+            ),
+            "training.mesh.gather_from_mesh": lambda: (
+                gather_from_mesh, {"placed": w.placed},
             ),
             "train_clones": lambda: (
                 d2lmulti.train_clones,

@@ -98,6 +98,7 @@ for push in serve(server, parts(), times(), 0):
 print("loss", mean_loss(server.params, *probe))
 """,
     "sharding": "",
+    "composing": "",
 }
 
 HIDE = """
