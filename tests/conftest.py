@@ -129,6 +129,15 @@ def horovod() -> None:
 
 
 @pytest.fixture(scope="session")
+def tensorflow() -> None:
+    """Ask for TensorFlow: where it is missing, skip, or fail if it is required."""
+    if not is_installed("tensorflow"):
+        if _is_required("tensorflow"):
+            pytest.fail("D2LMULTI_REQUIRE names tensorflow", pytrace=False)
+        pytest.skip("needs TensorFlow: pip install tensorflow-cpu==2.17.1")
+
+
+@pytest.fixture(scope="session")
 def reference() -> Backend:
     """The NumPy backend, which the frameworks are compared with."""
     return get_backend("numpy")

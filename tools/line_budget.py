@@ -18,7 +18,7 @@ from core import core_lines, core_listing, core_rules
 from notebook_rules import output_rules, source_rules
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FOLDERS = ("d2lmulti", "tests", "tools", "chapters", "_ext")
+FOLDERS = ("d2lmulti", "tests", "tools", "chapters", "_ext", "examples")
 HIDDEN = {".ipynb_checkpoints", "__pycache__"}
 MODULE_LINES = 300
 DOCSTRING_LINES = 8

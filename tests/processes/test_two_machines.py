@@ -1,19 +1,14 @@
-"""Two launchers, one a machine: their processes find each other and train as one does.
-
-With the right to make network namespaces, the machines are two of those, joined by a
-cable of their own; else both launchers run side by side on this machine.
-"""
+"""Two launchers, one a machine: their processes train as one process does."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,56 +31,13 @@ LAUNCHERS = {
 }
 
 
-class Machine(NamedTuple):
-    """Its address, how to run a command there, what to set, and its bytes received."""
-
-    address: str
-    prefix: list[str]
-    environment: dict[str, str]
-    received: Callable[[], int]
-
-
-def ip(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["ip", *words], check=check, capture_output=True, text=True)
-
-
-@pytest.fixture(scope="module")
-def machines() -> Iterator[list[Machine]]:
-    names = [f"d2l{os.getpid()}{end}" for end in "ab"]
-    first = ("netns", "add", names[0])
-    if shutil.which("ip") is None or ip(*first, check=False).returncode:
-        yield [Machine("127.0.0.1", [], {}, lambda: 0)] * 2
-        return
-    found = []
-    try:
-        ip("netns", "add", names[1])
-        ip("link", "add", "cable0", "netns", names[0], "type", "veth",
-           "peer", "name", "cable0", "netns", names[1])  # fmt: skip
-        for i, name in enumerate(names):
-            address, inside = f"10.77.0.{i + 1}", ["netns", "exec", name]
-            ip("-n", name, "addr", "add", f"{address}/24", "dev", "cable0")
-            for device in ("lo", "cable0"):
-                ip("-n", name, "link", "set", device, "up")
-
-            def received(inside: list[str] = inside) -> int:
-                counter = "/sys/class/net/cable0/statistics/rx_bytes"
-                return int(ip(*inside, "cat", counter).stdout)
-
-            cable = {"GLOO_SOCKET_IFNAME": "cable0"}
-            found.append(Machine(address, ["ip", *inside], cable, received))
-        yield found
-    finally:
-        for name in names:
-            ip("netns", "del", name, check=False)
-
-
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=getattr(pytest.mark, n)) for n in LAUNCHERS]
 )
 def test_two_launchers_train_as_one_device(
     name: str,
     load: Callable[[str], Backend],
-    machines: list[Machine],
+    machines: list[Any],
     tmp_path: Path,
 ) -> None:
     B, file, port = load(name), tmp_path / "run.npz", free_port()

@@ -1,0 +1,79 @@
+"""Train a convolutional network on scikit-learn's digits, by fully_shard (FSDP2).
+
+    torchrun --nproc-per-node 2 pytorch_fsdp.py --epochs 10 --checkpoint run
+
+Run it again after a crash: it goes on, also on another number of devices.
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import fully_shard
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=10)
+parser.add_argument("--batch-size", type=int, default=64, help="of all devices")
+parser.add_argument("--dtype", default="float32", choices=["float32", "float64"])
+parser.add_argument("--checkpoint", type=Path, default=Path("run"))
+args = parser.parse_args()
+
+gpu = torch.cuda.is_available()
+device = torch.device(f"cuda:{os.environ['LOCAL_RANK']}" if gpu else "cpu")
+dist.init_process_group("nccl" if gpu else "gloo", device_id=device if gpu else None)
+rank, world = dist.get_rank(), dist.get_world_size()
+
+X, y = load_digits(return_X_y=True)
+X, y = torch.tensor(X / 16, dtype=getattr(torch, args.dtype)), torch.tensor(y)
+train, test = TensorDataset(X[:1536], y[:1536]), (X[1536:], y[1536:])
+if len(train) % world or args.batch_size % world:
+    raise SystemExit(f"{world} ranks cannot have equal shares of the examples")
+sampler = DistributedSampler(train)
+loader = DataLoader(train, args.batch_size // world, sampler=sampler)
+
+torch.manual_seed(0)
+model = nn.Sequential(
+    nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(),
+    nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+    nn.Flatten(), nn.Linear(128, 10),
+).to(device, X.dtype)  # fmt: skip
+for layer in (model[1], model[4], model[8]):
+    fully_shard(layer)  # gathers this layer's weights only while it needs them
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+weights, momenta = get_state_dict(model, optimizer)
+state = {"model": weights, "optimizer": momenta}
+first = max((int(p.suffix[1:]) for p in args.checkpoint.glob("epoch.*")), default=0)
+if first:
+    dcp.load(state, checkpoint_id=args.checkpoint / f"epoch.{first}")
+    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=momenta)
+
+for epoch in range(first, args.epochs):
+    sampler.set_epoch(epoch)  # another order in every epoch
+    mean = 0  # loss of the epoch
+    for X, y in loader:
+        loss = cross_entropy(model(X.to(device)), y.to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        mean += loss.detach() * len(X) / len(train)
+    weights, momenta = get_state_dict(model, optimizer)
+    state, new = {"model": weights, "optimizer": momenta}, args.checkpoint / "new"
+    dcp.save(state, checkpoint_id=new)  # each rank writes its own part
+    dist.all_reduce(mean)
+    with torch.no_grad():  # on all ranks: each has a part of every layer
+        X, y = test
+        right = (model(X.to(device)).argmax(1) == y.to(device)).sum()
+    if rank == 0:
+        os.replace(new, args.checkpoint / f"epoch.{epoch + 1}")  # whole, or not there
+        print(f"epoch {epoch + 1}: loss {mean:.4f}, {right}/261 right", flush=True)
+dist.destroy_process_group()

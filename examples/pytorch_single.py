@@ -1,0 +1,64 @@
+"""Train a convolutional network on scikit-learn's digits, on one device.
+
+    python pytorch_single.py --epochs 10 --checkpoint run.pt
+
+Run it again after a crash: it goes on after the last epoch that was saved.
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=10)
+parser.add_argument("--batch-size", type=int, default=64, help="of all devices")
+parser.add_argument("--dtype", default="float32", choices=["float32", "float64"])
+parser.add_argument("--checkpoint", type=Path, default=Path("run.pt"))
+args = parser.parse_args()
+
+device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+
+X, y = load_digits(return_X_y=True)
+X, y = torch.tensor(X / 16, dtype=getattr(torch, args.dtype)), torch.tensor(y)
+train, test = TensorDataset(X[:1536], y[:1536]), (X[1536:], y[1536:])
+sampler = RandomSampler(train, generator=torch.Generator())
+loader = DataLoader(train, args.batch_size, sampler=sampler)
+
+torch.manual_seed(0)
+model = nn.Sequential(
+    nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(),
+    nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+    nn.Flatten(), nn.Linear(128, 10),
+).to(device, X.dtype)  # fmt: skip
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+first = 0
+if args.checkpoint.exists():
+    saved = torch.load(args.checkpoint, map_location=device, weights_only=True)
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    first = saved["epochs"]
+
+for epoch in range(first, args.epochs):
+    sampler.generator.manual_seed(epoch)  # another order in every epoch
+    mean = 0  # loss of the epoch
+    for X, y in loader:
+        loss = cross_entropy(model(X.to(device)), y.to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        mean += loss.detach() * len(X) / len(train)
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    new = args.checkpoint.with_suffix(".new")
+    torch.save({**state, "epochs": epoch + 1}, new)
+    os.replace(new, args.checkpoint)  # in one move: a crash leaves a whole file
+    with torch.no_grad():
+        X, y = test
+        right = (model(X.to(device)).argmax(1) == y.to(device)).sum()
+    print(f"epoch {epoch + 1}: loss {mean:.4f}, {right}/261 right", flush=True)
