@@ -72,8 +72,8 @@ export TORCH_INDEX
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup horovod if-horovod book serve lab test check test-units \
-  test-notebooks test-fast coverage test-torch run-all check-pages execute evidence \
-  lock bench clean
+  test-notebooks test-posed test-fast coverage test-torch run-all check-pages execute \
+  evidence lock bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -139,6 +139,12 @@ test-notebooks: if-horovod ## pytest --nbval chapters, once per backend
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
 	  $(RUN) tools/run_notebooks.py $(BACKENDS) \
 	  --pytest="-n logical --maxprocesses 2 --dist loadfile"
+
+test-posed: setup ## the notebooks under PyTorch, the CPU posing as 1, 2 and 8 GPUs
+	@for gpus in 1 2 8; do \
+	  OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(RUN) tools/run_notebooks.py torch \
+	    --posed $$gpus --pytest="-n logical --maxprocesses 2 --dist loadfile" || exit 1; \
+	done
 
 # What breaks most often, on the two backends that start the quickest, and two chapters.
 test-fast: check ## a quick look: NumPy and PyTorch, two notebooks

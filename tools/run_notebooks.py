@@ -1,6 +1,7 @@
 """Run `pytest --nbval chapters` once per backend, and print one table of the times.
 
     python tools/run_notebooks.py torch mxnet paddle
+    python tools/run_notebooks.py torch --posed 8     # the CPU poses as 8 GPUs
 
 Each backend gets a process of its own, so no framework sees another's threads. Ends
 with 1 when any of them fails, also when it finds no notebook.
@@ -23,7 +24,16 @@ REPORTS = ROOT / "_build" / "nbval"
 Seconds = dict[str, dict[str, float]]  # chapter -> backend -> seconds
 
 
-def run(backend: str, arguments: list[str]) -> tuple[int, pathlib.Path]:
+def posing(gpus: int) -> dict[str, str]:
+    """Return the environment in which PyTorch's CPU poses as GPUs (tests/posed)."""
+    path = [str(ROOT / "tests" / "posed"), str(ROOT), os.getenv("PYTHONPATH")]
+    return {
+        "D2LMULTI_POSED": str(gpus),
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+    }
+
+
+def run(backend: str, arguments: list[str], posed: int = 0) -> tuple[int, pathlib.Path]:
     """Check every chapter under one backend; return pytest's status and its report."""
     report = REPORTS / f"{backend}.xml"
     report.unlink(missing_ok=True)
@@ -34,6 +44,7 @@ def run(backend: str, arguments: list[str]) -> tuple[int, pathlib.Path]:
         **os.environ,
         "D2LMULTI_BACKEND": backend,
         "D2LMULTI_QUIET": "1",  # no progress bars: nbval compares stderr
+        **(posing(posed) if posed else {}),
     }
     return subprocess.call(command, cwd=ROOT, env=environment), report
 
@@ -65,14 +76,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("backends", nargs="+", choices=["torch", "mxnet", "paddle"])
     parser.add_argument("--pytest", default="", help="more arguments for pytest")
+    parser.add_argument(
+        "--posed", type=int, default=0, metavar="N", help="pose the CPU as N GPUs"
+    )
     options = parser.parse_args(arguments)
+    if options.posed and options.backends != ["torch"]:
+        parser.error("expected torch alone with --posed: only PyTorch's CPU can pose")
     REPORTS.mkdir(parents=True, exist_ok=True)
     seconds: Seconds = defaultdict(dict)
     failed = []
     since = time.time()
     for backend in options.backends:
-        print(f"\n== notebooks under {backend}", flush=True)
-        status, report = run(backend, options.pytest.split())
+        where = f", on {options.posed} posed GPUs" * (options.posed > 0)
+        print(f"\n== notebooks under {backend}{where}", flush=True)
+        status, report = run(backend, options.pytest.split(), options.posed)
         if status:
             failed.append(f"{backend} (pytest ended with {status})")
         for chapter, took in seconds_by_chapter(report).items():

@@ -1,5 +1,7 @@
 """The runner of the chapters: its table, and that no failure gets lost."""
 
+import os
+
 import pytest
 import run_notebooks
 
@@ -59,3 +61,21 @@ def test_each_backend_is_told_who_it_is(monkeypatch, tmp_path):
     assert env["D2LMULTI_BACKEND"] == "mxnet"
     assert env["D2LMULTI_QUIET"] == "1"
     assert command[-2:] == ["-k", "setup"]
+
+
+def test_posed_gpus_are_told_to_the_kernels(monkeypatch, tmp_path, capsys):
+    seen = []
+    monkeypatch.setattr(run_notebooks, "REPORTS", tmp_path)
+    monkeypatch.setattr(
+        run_notebooks.subprocess,
+        "call",
+        lambda command, cwd, env: seen.append(env) or 0,
+    )
+    run_notebooks.main(["torch", "--posed=8"])
+    (env,) = seen
+    assert env["D2LMULTI_POSED"] == "8"
+    assert env["PYTHONPATH"].split(os.pathsep)[0].endswith("posed")
+    assert "on 8 posed GPUs" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        run_notebooks.main(["mxnet", "--posed=2"])
+    assert "expected torch alone with --posed" in capsys.readouterr().err

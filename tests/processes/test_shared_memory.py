@@ -13,7 +13,7 @@ from backends.compare import digest
 
 import d2lmulti
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.comm.engines.shared_memory import SharedMemory, connect, view
+from d2lmulti.comm.engines.shared_memory import SharedMemory, connect, on_host, view
 from d2lmulti.comm.engines.shared_memory.channel import CELL, CELLS, Receiving, Sending
 from d2lmulti.comm.engines.shared_memory.semaphore import Semaphore
 from d2lmulti.comm.engines.shared_memory.staging import BLOCK
@@ -135,6 +135,15 @@ def test_tensors_out_of_numpys_reach_are_refused(reference, monkeypatch) -> None
     monkeypatch.setattr(reference, "memory", lambda x: None)
     with pytest.raises(InvalidInput, match="row by row in the CPU's memory, got .*cpu"):
         view(reference.array([1.0]))
+
+
+def test_a_gpus_tensor_goes_by_way_of_the_host(reference, monkeypatch) -> None:
+    x = reference.array([1.0, 2.0])
+    monkeypatch.setattr(reference, "device_of", lambda x: "gpu:0")
+    with on_host(x) as memory:
+        memory += 1.0
+        assert reference.numpy(x).tolist() == [1.0, 2.0]
+    assert reference.numpy(x).tolist() == [2.0, 3.0]
 
 
 def test_another_launcher_has_no_memory_to_share() -> None:

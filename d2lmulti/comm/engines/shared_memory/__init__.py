@@ -1,7 +1,8 @@
 """Processes of one machine that pass tensors through shared memory.
 
 Every pair of ranks has a ring in one file that all of them have mapped (see
-`channel.py`). CPU tensors of any backend. Chapter: *many_machines*.
+`channel.py`). Tensors of any backend, on the CPU; what lies on a GPU goes by way of
+the host. Chapter: *many_machines*.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import copy
 import mmap
 import os
 import zlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +79,9 @@ class SharedMemory:
         self, data: Sequence[Any], rounds: Iterable[Round], combine: Combine = "sum"
     ) -> None:
         """Carry out this rank's share of the rounds, in place."""
-        memory = view(data[0])
-        for this_round in rounds:
-            self._exchange(memory, this_round, combine)
+        with on_host(data[0]) as memory:
+            for this_round in rounds:
+                self._exchange(memory, this_round, combine)
 
     def _exchange(
         self, memory: np.ndarray, this_round: Round, combine: Combine
@@ -112,7 +114,8 @@ class SharedMemory:
     ) -> Work:
         """Sum (or take the maximum) in rank order through the slots, in place."""
         check_native(self, what)
-        self._buffers.allreduce(view(data[0]), COMBINE[op], self._code)
+        with on_host(data[0]) as memory:
+            self._buffers.allreduce(memory, COMBINE[op], self._code)
         return Work()
 
     def allgather_text(self, text: str) -> list[str]:
@@ -204,6 +207,18 @@ def _map(path: Path, size: int) -> np.ndarray:
         os.close(descriptor)
 
 
+@contextmanager
+def on_host(x: Any) -> Iterator[np.ndarray]:
+    """View the memory of a tensor, flat; of one on a GPU a copy, then written back."""
+    B = backend_of(x)
+    here = B.device_of(x) == "cpu"
+    host = x if here else B.copy_to(x, "cpu")
+    memory = view(host)
+    yield memory
+    if not here:
+        B.write_(x, 0, len(memory), host)
+
+
 def view(x: Any) -> np.ndarray:
     """View the memory of a CPU tensor, flat; raise `InvalidInput` for another one."""
     memory = backend_of(x).memory(x)
@@ -211,6 +226,6 @@ def view(x: Any) -> np.ndarray:
         raise InvalidInput(
             "expected a tensor that lies row by row in the CPU's memory, got one on "
             f"{backend_of(x).device_of(x)}, or a strided view; copy it with "
-            "B.copy_to(x, 'cpu'), or choose an engine for GPUs"
+            "B.copy_to(x, 'cpu')"
         )
     return memory
