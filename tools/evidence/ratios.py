@@ -138,5 +138,5 @@ def _sums(rows: list[Row]) -> list[list[str]]:
         if r["part"] != ALONE and r["candidate"].startswith("all-reduce "):
             _, _, name = r["candidate"].partition(", ")
             line = lines.setdefault((r["part"], name, r["backend"]), [])
-            line.append(f"{r['ratio']:.2f}")
+            line.append(f"{r['ratio']:{'.2f' if r['ratio'] >= 0.1 else '.2g'}}")
     return [[name, backend, *line] for (_, name, backend), line in lines.items()]
