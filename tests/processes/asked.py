@@ -47,8 +47,8 @@ CASES: dict[str, dict[str, Any]] = {
         "optimizer": "adam",
     },
     "mesh": {
-        "strategy": "mesh", "model": "mlp", "micro_batches": 2, "optimizer": "adam",
-        "mesh": {"data": 2, "tensor": 2},
+        "strategy": "mesh", "model": "mlp", "micro_batches": 2,
+        "mesh": {"data": 2, "tensor": 2}, "optimizer": Adam(eps=1e-3),
     },
     "mesh, ZeRO 1": {
         "strategy": "mesh", "model": "deep_mlp", "micro_batches": 3, "zero": 1,
