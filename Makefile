@@ -6,6 +6,7 @@
 #   TORCH_INDEX=...   a package index to take torch from, such as that of its CPU builds
 #   BACKENDS="torch"  the backends that run the notebooks
 #   TESTS=tests/pure  the unit tests to run, instead of all
+#   ONLY="ratios"     the tables of the evidence page to make again, instead of all
 #   BESIDE="..."      what else the tests require; "tensorflow horovod" is CI's choice
 
 SETUP ?= full
@@ -71,7 +72,8 @@ export TORCH_INDEX
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup horovod if-horovod book serve lab test check test-units \
-  test-notebooks test-posed test-fast coverage test-torch run-all check-pages execute lock bench clean
+  test-notebooks test-posed test-fast coverage test-torch run-all check-pages execute \
+  evidence lock bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -170,6 +172,10 @@ check-pages: book ## visit every page with Chromium
 
 execute: if-horovod ## run the notebooks on every backend and store what they print
 	$(RUN) tools/execute.py $(NOTEBOOKS)
+
+# Real runs of everything: give it a machine that does nothing else.
+evidence: if-horovod ## write the evidence page; ONLY="ratios faults" makes these again
+	@$(RUN) -m tools.evidence $(if $(ONLY),--only $(ONLY))
 
 # No setting of this machine but the network's: whoever locks gets the same files.
 lock: setup ## pin and hash all that requirements*.txt bring along

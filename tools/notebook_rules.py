@@ -77,9 +77,7 @@ def _cell_sources(nb: NotebookNode) -> Iterator[tuple[int, str]]:
             yield n, "the cell is empty; delete it"
         if len(lines) > MOST_LINES:
             yield n, f"{len(lines)} lines; at most {MOST_LINES}"
-        for line in lines:
-            if len(line) > MOST_COLUMNS:
-                yield n, f"{len(line)} columns, at most {MOST_COLUMNS}: {line[:40]}..."
+        yield from ((n, text) for text in _lines(cell.source))
         key = tab_of_cell(cell)
         if key is not None and key not in TABS:
             yield n, f"unknown tab {key!r}; expected one of {', '.join(TABS)}"
@@ -95,6 +93,15 @@ def _cell_sources(nb: NotebookNode) -> Iterator[tuple[int, str]]:
             yield n, f"needs {module!r}; expected one of {', '.join(BESIDE)}"
         if "nbval-skip" in tags_of(cell) or "NBVAL_SKIP" in cell.source:
             yield n, "nbval-skip hides the cell from the tests; begin with %%gpu N"
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Say which lines of code or of text are too wide for the page, or hold a TAB."""
+    for line in text.splitlines():
+        if len(line) > MOST_COLUMNS:
+            yield f"{len(line)} columns, at most {MOST_COLUMNS}: {line[:40]}..."
+        if "\t" in line:
+            yield f"a TAB, which is as wide as a browser likes: {line.strip()[:40]}..."
 
 
 def output_rules(nb: NotebookNode) -> list[str]:
@@ -129,6 +136,8 @@ def _cell_outputs(nb: NotebookNode) -> Iterator[tuple[int, str]]:
             ):
                 yield n, f"raised {output.ename}: {output.evalue}"
             text = printed(output)
+            if "text/html" not in output.get("data", {}):
+                yield from ((n, f"prints {words}") for words in _lines(text))
             if match := _ADDRESS.search(text):
                 yield n, f"shows an address in memory, which always differs: {match[0]}"
             if match := _PATH.search(text):

@@ -70,8 +70,11 @@ def bench_allreduce(
     if not hasattr(x, "__setitem__"):
         return found
 
+    # In place: Paddle's `x += y` would make a new tensor.
+    add_ = x.__iadd__ if hasattr(x, "__iadd__") else x.add_
+
     def two_lines() -> None:
-        x.__iadd__(y)
+        add_(y)
         y[:] = x
 
     return found | take_turns(

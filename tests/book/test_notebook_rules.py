@@ -14,6 +14,10 @@ ERROR = new_output("error", ename="E", evalue="v")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
+def result(text):
+    return new_output("execute_result", data={"text/plain": text}, execution_count=1)
+
+
 def rules(*cells):
     nb = NotebookNode(cells=list(cells))
     return notebook_rules.source_rules(nb) + notebook_rules.output_rules(nb)
@@ -22,12 +26,13 @@ def rules(*cells):
 GOOD = (
     LOAD,
     code("%%tab torch\nx = 1"),
-    code("x\n" * 25, printed("words\n")),
+    code("x\n" * 25, printed("words\n" + "#" * 79 + "\n"), result("#" * 79)),
     code("draw()", picture(), figure=CAPTION, alt="A red rectangle."),
     code(
         "1 / 0", new_output("error", ename="E", evalue="v"), tags=("raises-exception",)
     ),
     code("%%gpu 2\ngpus()", count=None),
+    code("slider()", new_output("display_data", data={"text/html": "#" * 80})),
 )
 
 
@@ -43,6 +48,10 @@ def test_a_good_notebook_has_nothing_against_it():
         ((TITLE, code("")), "In [1]: the cell is empty"),
         ((TITLE, code("x\n" * 26)), "26 lines; at most 25"),
         ((TITLE, code("#" * 80)), "80 columns, at most 79"),
+        ((TITLE, code("if x:\n\ty")), "a TAB, which is as wide as a browser likes: y"),
+        ((TITLE, code("x", printed("1\n" + "#" * 80))), "prints 80 columns"),
+        ((TITLE, code("x", printed("a\tb"))), "prints a TAB"),
+        ((TITLE, code("x", result("#" * 80))), "prints 80 columns"),
         ((TITLE, *[code("x")] * 26), "26 code cells run under one backend"),
         ((TITLE, LOAD, code("%%tab tf\nx")), "unknown tab 'tf'"),
         ((TITLE, code("%%needs jax\nx")), "needs 'jax'; expected one of tensorflow"),

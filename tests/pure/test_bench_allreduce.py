@@ -37,3 +37,9 @@ def test_each_group_of_rows_begins_with_what_it_is_compared_with():
     assert set(timings) - first == {
         "allreduce, ring", "memory copies", "ring of 100,000 on 8, ours",
     }  # fmt: skip
+
+
+def test_every_framework_is_timed_beside_its_own_two_lines(framework):
+    timings = bench_allreduce(framework.name, ranks=2, megabytes=1, repeats=1)
+    assert timings["one element on 2, two lines"].ratio == 1
+    assert timings["one element on 2, ours"].seconds > 0

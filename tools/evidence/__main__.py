@@ -1,0 +1,79 @@
+"""The command that makes the evidence page; see `__init__.py`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+from d2lmulti.backends import framework_names, get_backend
+from d2lmulti.errors import BackendNotInstalled
+from d2lmulti.notebook import is_installed
+
+from . import ROOT, __doc__
+from .machine import about_machine, about_now, load
+from .record import TABLES, load_record, write
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Make the tables that are asked for; 1 if anything came out wrong."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.evidence", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--only", nargs="+", choices=TABLES, help="only these tables")
+    parser.add_argument(
+        "--quick", action="store_true", help="a case of each on NumPy, to try the tool"
+    )
+    parser.add_argument(
+        "--render", action="store_true", help="lay out what is recorded; run nothing"
+    )
+    parser.add_argument("--output", type=Path, default=ROOT, help="for page and record")
+    options = parser.parse_args(arguments)
+    if options.render:
+        print(f"The page is {write(load_record(options.output), options.output)}")
+        return 0
+    if options.quick and options.output.resolve() == ROOT:
+        parser.error("--quick tries the tool and is no evidence; give it an --output")
+    if not options.quick and (missing := not_installed()):
+        parser.error(f"this needs all of it, and {missing}")
+    os.environ["D2LMULTI_QUIET"] = "1"  # the steps below are the progress
+    bad = []
+    for name in options.only or TABLES:
+        new = made(name, options.quick)
+        wrong = TABLES[name].wrong(new["rows"])
+        bad += [f"{name}: {text}" for text in wrong]
+        if not wrong:  # at once: what has been found is not lost if the next fails
+            page = write(load_record(options.output) | {name: new}, options.output)
+            print(f"The page with this table is {page}", flush=True)
+    if bad:
+        print("Not written, because this came out wrong:", *bad, sep="\n  ")
+    return bool(bad)
+
+
+def made(name: str, quick: bool) -> dict:
+    """Make one table, and tell what it is doing."""
+    about, began = about_now(), time.monotonic()
+
+    def step(what: str) -> None:
+        print(f"{time.monotonic() - began:6.0f} s  {name}: {what}", flush=True)
+
+    rows = TABLES[name].rows(quick, step)
+    about["minutes"] = round((time.monotonic() - began) / 60, 1)
+    about["load_after"] = load()
+    return {"made": about, "machine": about_machine(), "rows": rows}
+
+
+def not_installed() -> str:
+    """Say what is missing of the frameworks, or nothing."""
+    for name in framework_names():
+        try:
+            get_backend(name)
+        except BackendNotInstalled as error:
+            return str(error)
+    return "" if is_installed("horovod") else "Horovod is missing; make horovod"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

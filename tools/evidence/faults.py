@@ -1,0 +1,116 @@
+"""Ranks that are killed, stopped, or run out of disk: named in seconds, nothing left.
+
+And runs that are killed again and again, start again from the checkpoint each time, and
+end with the bits of a run that nothing happened to.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from processes.dying import dying_run
+from processes.failing import ENGINES as VICTIMS
+from processes.failing import cases
+from processes.test_faults import undisturbed
+
+import d2lmulti
+from d2lmulti.backends import get_backend
+from d2lmulti.launch import launch
+
+from .markdown import table
+from .strategies import ENGINES
+
+TITLE = "Kills survived"
+TIMES, KILLS = 2, {"shared_memory": 10, "torch": 4, "paddle": 4}
+Row = dict[str, Any]
+
+
+def rows(quick: bool, step: Any) -> list[Row]:
+    """Let every fault happen on every engine, then kill runs that go on."""
+    found: list[Row] = []
+    engines = ("shared_memory",) if quick else tuple(VICTIMS)
+    for engine in engines:
+        faults = cases(engine)
+        for fault in ("exit 0",) if quick else tuple(faults):
+            step(f"{fault}, {engine}")
+            outcomes = []
+            for _ in range(1 if quick else TIMES):
+                with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+                    outcomes.append(faults[fault](Path(folder)))
+            found.append({
+                "engine": engine, "backend": VICTIMS[engine], "fault": fault,
+                "times": len(outcomes),
+                "seconds": max(outcome.seconds for outcome in outcomes),
+                "wrong": [o.wrong for o in outcomes if o.wrong],
+            })  # fmt: skip
+    if not quick:
+        for engine, kills in KILLS.items():
+            step(f"{kills} kills, each survived, {engine}")
+            found.append(survived(engine, VICTIMS[engine], kills))
+    return found
+
+
+def survived(engine: str, backend: str, kills: int) -> Row:
+    """Kill a rank in each attempt but the last; tell what was lost and what is left."""
+    digits = d2lmulti.load("digits").first(160)
+    data = replace(digits, test_X=digits.test_X[:16], test_y=digits.test_y[:16])
+    want, began = undisturbed(get_backend(backend), data), time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="kills-") as folder:
+        path = str(Path(folder) / "run.npz")
+        run = launch(dying_run, 2, data, path, kills, engine=engine, backend=backend,
+                     restarts=kills)  # fmt: skip
+        left = sorted(set(os.listdir(folder)) - {"run.npz"})
+    same = run.values == [want, want]  # digests of all weights
+    bad = [] if same else ["other weights than undisturbed"]
+    bad += [] if run.restarts == kills else [f"only {run.restarts} kills"]
+    return {
+        "engine": engine, "backend": backend, "restarts": run.restarts,
+        "same_bits": same, "seconds": time.monotonic() - began,
+        "wrong": bad + ([f"left {', '.join(left)}"] if left else []),
+    }  # fmt: skip
+
+
+def wrong(rows: list[Row]) -> list[str]:
+    """List what did not end as it should."""
+    return [f"{r.get('fault', 'kills')} on {r['engine']}: {bad}"
+            for r in rows for bad in r["wrong"]]  # fmt: skip
+
+
+def show(rows: list[Row]) -> str:
+    """Lay out the faults, then the runs that went on."""
+    faults = [r for r in rows if "fault" in r]
+    engines = list(dict.fromkeys(r["engine"] for r in faults))
+    cells = {(r["engine"], r["fault"]): r for r in faults}
+
+    def cell(r: Row | None) -> str:
+        return f"{r['times']}, {r['seconds']:.1f} s" if r else "-"
+
+    body = [
+        [fault, *(cell(cells.get((engine, fault))) for engine in engines)]
+        for fault in dict.fromkeys(r["fault"] for r in faults)
+    ]
+    again = [
+        [ENGINES[r["engine"]][0], r["backend"], r["restarts"],
+         "yes" if r["same_bits"] else "no",
+         f"{r['seconds'] / (r['restarts'] + 1):.1f}"]
+        for r in rows if "restarts" in r
+    ]  # fmt: skip
+    head = ["", "backend", "kills", "the same bits", "seconds an attempt"]
+    parts = [
+        "How many times it happened, and the seconds until the launcher had named the "
+        "rank and all processes were ended, at most. After each no process, folder or "
+        "shared memory was left.",
+        table(["", *(ENGINES[engine][0] for engine in engines)], body),
+    ]
+    again_parts = [
+        "Runs of two ranks that were killed at random moments and started again from "
+        "their checkpoint: the weights at the end have the bits of a run that nothing "
+        "happened to.",
+        table(head, again, words=2),
+    ]
+    return "\n\n".join([*parts, *(again_parts if again else [])])

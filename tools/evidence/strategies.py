@@ -1,0 +1,295 @@
+"""However the work is split, and whatever carries the bytes: the weights of one device.
+
+Rows: engine, backend, the way to split, the world sizes tried, and the largest
+difference of any weight on any device from one device's, over the largest weight of its
+tensor. What an engine cannot do is tried too, and its refusal kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from functools import cache
+from typing import Any
+
+import numpy as np
+from processes.asked import UNEVEN, data
+
+import d2lmulti
+from d2lmulti.backends import backend_names, get_backend
+from d2lmulti.comm.collectives import usual_algorithm
+from d2lmulti.comm.group import local_group
+from d2lmulti.comm.process_group import started
+from d2lmulti.errors import InvalidInput
+from d2lmulti.launch import launch
+from d2lmulti.launch.mxnet_servers import launch_kvstore
+from d2lmulti.models import get_model
+from d2lmulti.plans.allreduce import ALLREDUCE
+from d2lmulti.plans.pipeline.schedules import SCHEDULES
+from d2lmulti.training.strategies import STRATEGIES
+
+from .markdown import listed, small, table, together
+
+TITLE = "Split in every way, the same weights"
+STEPS = 12
+LIMIT = {"float64": 1e-12, "float32": 1e-5}
+SERVER, KVSTORE, ONE = "parameter server, sync", "kvstore", "one process"
+Row = dict[str, Any]
+Weights = list[np.ndarray]
+
+# Engine -> its name on the page, and the backends whose tensors it carries.
+ENGINES: dict[str, tuple[str, tuple[str, ...]]] = {
+    ONE: ("simulated devices in one process", backend_names()),
+    "shared_memory": ("processes over shared memory", backend_names()),
+    "torch": ("`torch.distributed`", ("torch",)),
+    "paddle": ("`paddle.distributed`", ("paddle",)),
+    "horovod": ("Horovod", ("torch", "mxnet")),
+    KVSTORE: ("MXNet's `dist_sync` kvstore", ("mxnet",)),
+}
+
+
+def ways() -> dict[str, dict[str, Any]]:
+    """Give every way to split that the library has: name -> arguments of `train`."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in (*ALLREDUCE, "native"):
+        found[f"data, {name}"] = {"model": "lenet", "algorithm": name}
+    for name in ("ring", "native"):
+        options = {"model": "mlp", "algorithm": name, "bucket_bytes": 50_000}
+        found[f"data, {name}, in buckets"] = options
+    found["layer"] = {"strategy": "layer", "model": "mlp"}
+    for name in SCHEDULES:
+        options = {"strategy": "model", "model": "deep_mlp", "schedule": name}
+        found[f"model, {name}"] = options
+    for zero in (1, 2, 3):
+        options = {"strategy": "sharded", "model": UNEVEN, "zero": zero}
+        found[f"sharded, ZeRO {zero}"] = options
+    for name, axes, more in MESHES:
+        found[f"mesh, {name}"] = {
+            "strategy": "mesh", "model": "deep_mlp", "mesh": axes,
+            "micro_batches": 3, **more,
+        }  # fmt: skip
+    split = {options.get("strategy", "data") for options in found.values()}
+    if missing := set(STRATEGIES) - split:
+        raise NotImplementedError(f"no way to split here uses {sorted(missing)}")
+    return found | {SERVER: {"model": "mlp"}}
+
+
+# They have a table of their own (`mesh.py`), on as many ranks as they need.
+MESHES: list[tuple[str, dict[str, int], dict[str, Any]]] = [
+    ("data × tensor", {"data": 2, "tensor": 2}, {"model": "mlp"}),
+    ("data × pipeline", {"data": 2, "pipeline": 2}, {}),
+    ("data × pipeline, ZeRO 1", {"data": 2, "pipeline": 2}, {"zero": 1}),
+    ("tensor × pipeline", {"tensor": 2, "pipeline": 2}, {}),
+    (
+        "data × tensor × pipeline, ZeRO 1",
+        {"data": 2, "tensor": 2, "pipeline": 2},
+        {"zero": 1},
+    ),
+]
+IN_ONE_PROCESS = (
+    "the server of the chapter lives in one process; between processes MXNet's is the "
+    "parameter server"
+)
+
+
+def trained(way: str, n: int, backend: str) -> list[Weights]:
+    """Take the steps on n devices; give the weights of all that this process holds."""
+    B, options = get_backend(backend), dict(ways()[way])
+    settings = {"dtype": "float64", "dataset": data(), "backend": backend, "epochs": 4}
+    if way == SERVER and started() is not None:
+        raise InvalidInput(IN_ONE_PROCESS)
+    if way == SERVER:
+        on = d2lmulti.train_on_servers(n, 12, 0.05, momentum=0.9, **options, **settings)
+        return [[B.numpy(p) for p in on.params]]
+    if n > 1 and options.get("strategy") == "layer":
+        options["algorithm"] = usual_algorithm(started() or local_group(n))
+    if options.get("schedule") == "interleaved":
+        options["stages"] = 2 * n
+    history = d2lmulti.train(n, 12, 0.05, **options, **settings)
+    return [[B.numpy(p) for p in params] for params in history.device_params]
+
+
+@cache
+def one_device(model: str, backend: str) -> Weights:
+    """Take the same steps on one device."""
+    B, made = get_backend(backend), UNEVEN if model == UNEVEN.name else get_model(model)
+    history = d2lmulti.train(
+        1, 12, 0.05, epochs=4, dtype="float64", dataset=data(), backend=backend,
+        model=made,
+    )  # fmt: skip
+    weights = [B.numpy(p) for p in history.device_params[0]]
+    start = made.initial(np.random.default_rng(0))
+    moved = [np.abs(w - p).max() for w, p in zip(weights, start, strict=True)]
+    if min(moved) < 1e-4:
+        raise RuntimeError(f"{model} on {backend} learns nothing: equal means nothing")
+    return weights
+
+
+def model_of(way: str) -> str:
+    """Name the model of a way to split."""
+    model = ways()[way]["model"]
+    return model if isinstance(model, str) else model.name
+
+
+def difference(got: Weights, want: Weights) -> float:
+    """Give the largest difference over the largest weight, of all tensors."""
+    return max(
+        float(np.abs(a - b).max() / np.abs(b).max())
+        for a, b in zip(got, want, strict=True)
+    )
+
+
+def compared(n: int, backend: str, want: dict[str, Weights]) -> dict[str, float | str]:
+    """Train in every way on n ranks: the largest difference, or why it is refused."""
+    found: dict[str, float | str] = {}
+    for way in want:
+        try:
+            replicas = trained(way, n, backend)
+        except InvalidInput as error:
+            found[way] = str(error)
+        else:
+            found[way] = max(difference(mine, want[way]) for mine in replicas)
+    return found
+
+
+def rows(quick: bool, step: Any) -> list[Row]:
+    """Try every way on every engine and backend."""
+    found: list[Row] = []
+    names = [way for way, o in ways().items() if o.get("strategy") != "mesh"]
+    names = ["data, ring"] if quick else names
+    for engine, (title, backends) in ENGINES.items():
+        if engine == KVSTORE:
+            if not quick:
+                step(title)
+                found += on_kvstore()
+            continue
+        for backend in ("numpy",) if quick else backends:
+            if quick and engine not in (ONE, "shared_memory"):
+                continue
+            step(f"{title}, {backend}")
+            sizes = (2,) if quick else (2, 3, 4) if engine == ONE else (2, 3)
+            want = {way: one_device(model_of(way), backend) for way in names}
+            each = {n: on_ranks(engine, backend, n, want) for n in sizes}
+            found += [row(engine, backend, way, each) for way in names]
+    return found
+
+
+def on_ranks(
+    engine: str, backend: str, n: int, want: dict[str, Weights]
+) -> dict[str, float | str]:
+    """Ask the ranks of an engine; of their differences the largest counts."""
+    if engine == ONE:
+        return compared(n, backend, want)
+    run = launch(compared, n, n, backend, want, engine=engine, backend=backend)
+    # Refusals are alike on all ranks; else max() of a text and a number ends the run.
+    return {way: max(found[way] for found in run.values) for way in want}
+
+
+def row(engine: str, backend: str, way: str, each: dict[int, dict]) -> Row:
+    """Sum up what the world sizes gave."""
+    outcomes = {n: found[way] for n, found in each.items()}
+    good = {n: x for n, x in outcomes.items() if not isinstance(x, str)}
+    refused = {n: x for n, x in outcomes.items() if isinstance(x, str)}
+    return {
+        "engine": engine, "backend": backend, "way": way, "dtype": "float64",
+        "ranks": sorted(good), "difference": max(good.values(), default=None),
+        "refused": {str(n): text for n, text in refused.items()},
+    }  # fmt: skip
+
+
+def on_kvstore() -> list[Row]:
+    """Run the test's workers on MXNet's own servers, which hold float32 alone."""
+    from processes.test_mxnet_kvstore import WORKER, in_process
+
+    worst, alone = 0.0, in_process(1)
+    for servers in (1, 2):
+        outputs = launch_kvstore(WORKER, servers=servers, arguments=["dist_sync", "8"])
+        for _, _, weights, _ in map(json.loads, outputs):
+            got = [np.float32(w) for w in weights]
+            worst = max(worst, difference(got, alone))
+    return [{
+        "engine": KVSTORE, "backend": "mxnet", "way": SERVER, "dtype": "float32",
+        "ranks": [2], "difference": worst, "refused": {},
+    }]  # fmt: skip
+
+
+def wrong(rows: list[Row]) -> list[str]:
+    """List what differs by more than rounding, and what nothing was tried of."""
+    found = [
+        f"{r['way']} on {r['engine']}, {r['backend']}: off by {r['difference']}"
+        for r in rows
+        if r["ranks"] and not r["difference"] <= LIMIT[r["dtype"]]  # also of a NaN
+    ]
+    empty = {r["way"] for r in rows} - {r["way"] for r in rows if r["ranks"]}
+    return found + [f"{way}: refused everywhere" for way in sorted(empty)]
+
+
+def show(rows: list[Row]) -> str:
+    """Lay out a table for each kind of engine, and the refusals below."""
+    double = [r for r in rows if r["dtype"] == "float64" and r["ranks"]]
+    parts = [
+        f"{sum(len(r['ranks']) for r in double)} runs in float64, and the largest "
+        f"difference of all is {small(max(r['difference'] for r in double))}."
+    ]
+    groups = ([ONE], ["shared_memory"], [e for e in ENGINES if e not in
+                                         (ONE, "shared_memory")])  # fmt: skip
+    for engines in groups:
+        ours = [r for r in rows if r["engine"] in engines]
+        if not ours:
+            continue
+        columns = list(dict.fromkeys((r["engine"], r["backend"]) for r in ours))
+        cells = {(r["engine"], r["backend"], r["way"]): r for r in ours}
+        head = [_title(*column, engines) for column in columns]
+        body = [
+            [way, *(_cell(cells.get((*column, way))) for column in columns)]
+            for way in dict.fromkeys(r["way"] for r in rows)
+        ]
+        if len(engines) == 1:
+            parts.append(f"**{_capital(ENGINES[engines[0]][0])}:**")
+        else:
+            parts.append("**The frameworks' own engines:**")
+        parts.append(table(["", *head], body))
+        if notes := _notes(ours):
+            parts.append(notes)
+    return "\n\n".join(parts)
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _title(engine: str, backend: str, engines: list[str]) -> str:
+    if len(engines) == 1:
+        return backend
+    name, backends = ENGINES[engine]
+    return name if len(backends) == 1 else f"{name}, {backend}"
+
+
+def _cell(row: Row | None) -> str:
+    if row is None or not row["ranks"]:
+        return "-"
+    precision = ", float32" if row["dtype"] == "float32" else ""
+    return together(small(row["difference"]), f"({len(row['ranks'])}{precision})")
+
+
+def _notes(rows: list[Row]) -> str:
+    """Say in the library's words why something is missing."""
+    why: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(dict)
+    for r in rows:
+        for n, text in r["refused"].items():
+            # Where another number of ranks was good, this one has to be named.
+            key = (text, f", {n} ranks" if r["ranks"] else "")
+            where = why[key].setdefault(r["way"], [])
+            if ENGINES[r["engine"]][0] not in where:
+                where.append(ENGINES[r["engine"]][0])
+    lines = []
+    for (text, ranks), places in why.items():
+        for where in dict.fromkeys(map(tuple, places.values())):
+            ways = "; ".join(way for way, p in places.items() if tuple(p) == where)
+            lines.append(f"- {ways} ({listed(where)}{ranks}): refused, *{text}*")
+    if any(r["engine"] == KVSTORE for r in rows):
+        lines.append(
+            f"- {ENGINES[KVSTORE][0]} is a parameter server and nothing else; its "
+            "weights are float32, which tells seven digits apart"
+        )
+    return "\n".join(lines)
