@@ -84,7 +84,7 @@ def check(got, expected):
 
 @pytest.mark.parametrize("zero", [0, 1])
 def test_all_corners_of_a_cube_train_like_one_device(B, alone, zero):
-    for d, t, p in itertools.product((1, 2), repeat=3):
+    for d, t, p in itertools.product((1, 2)[zero:], (1, 2), (1, 2)):
         mesh = Mesh(data=d, tensor=t, pipeline=p)
         got = on_mesh(B, mesh, 5, "adam", zero=zero, micro_batches=2)
         check(got, alone(5, "adam", 2))
@@ -92,14 +92,14 @@ def test_all_corners_of_a_cube_train_like_one_device(B, alone, zero):
 
 def drawn(seed):
     """Draw a mesh of up to 16 devices, and how to train on it."""
-    rng = random.Random(seed)
+    rng, most = random.Random(seed), 8 if seed % 4 else 16  # few of the large ones
     while True:
         axes = {
             "data": rng.randint(1, 8),
             "tensor": rng.choice(sorted(CUTS)),
             "pipeline": rng.randint(1, LAYERS),
         }
-        if np.prod([*axes.values()]) <= 16:
+        if np.prod([*axes.values()]) <= most:
             break
     p, m = axes["pipeline"], rng.randint(1, 2)
     schedules = ["sequential", "gpipe", "1f1b"] + ["interleaved"] * (p in (1, 2))
