@@ -28,7 +28,7 @@ from d2lmulti.launch.processes import environment, free_port
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 KILLS = int(os.environ.get("D2LMULTI_KILLS", "1"))
-SETTINGS = ["--dtype", "float64", "--batch-size", "32"]
+SETTINGS = ["--dtype", "float64", "--batch-size", "64"]
 TORCHRUN = (
     "{python} -m torch.distributed.run --nnodes 2 --nproc-per-node 1 "
     "--node-rank {rank} --master-addr {addresses[0]} --master-port {port} {script}"
