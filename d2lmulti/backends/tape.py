@@ -172,7 +172,7 @@ def _lift(other: Any, like: Tensor) -> Tensor:
             f"expected a Tensor or a number, got {type(other).__name__}; "
             "make a tensor of it with array(value, device)"
         )
-    dtype = like.dtype if like.dtype.kind == "f" else None
+    dtype = like.dtype if like.dtype.kind in "fc" else None
     return Tensor(np.asarray(other, dtype=dtype))
 
 

@@ -1,5 +1,6 @@
 """What the Makefile decides: which Python to set up with, and what may fail."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -68,8 +69,10 @@ def test_a_python_that_does_not_fit_is_passed_over(make_setup):
 def test_only_beside_makes_it_an_error(beside, forgiving):
     """What `make test` runs: nothing optional stops the tests."""
     command = [MAKE, "-n", "if-horovod", f"BESIDE={beside}", f"PYTHON={sys.executable}"]
+    # Not what the `make` that runs these tests was told, such as SETUP=torch.
+    env = {"PATH": os.environ["PATH"]}
     told = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=True
+        command, cwd=ROOT, env=env, capture_output=True, text=True, check=True
     ).stdout
     (line,) = [line for line in told.splitlines() if "build_horovod" in line]
     assert ("--if-possible" in line) == forgiving
