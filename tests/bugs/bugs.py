@@ -25,6 +25,7 @@ STAGES = ("test_pipeline.py",)
 PROCESSES = ("../processes/test_shared_memory.py",)
 SHARDS = ("test_sharded.py",)
 ENGINES = ("../processes/test_engines.py",)
+TOKENS = ("test_sequence.py", "test_experts.py")
 
 BUGS = [
     Bug(
@@ -259,5 +260,26 @@ BUGS = [
         "for slot in slots[2:]:",
         "for slot in slots[2:-1]:",
         suite=PROCESSES,
+    ),
+    Bug(
+        "the online softmax forgets to scale down what it has",
+        "parallel/sequence/blocks.py",
+        "fade = B.exp(so_far[0] - top)",
+        "fade = 1.0",
+        suite=TOKENS,
+    ),
+    Bug(
+        "keys and values go round the wrong way",
+        "parallel/sequence/ring.py",
+        "rank, (rank + 1) % n, first",
+        "rank, (rank - 1) % n, first",
+        suite=TOKENS,
+    ),
+    Bug(
+        "the gradients of tokens stay with the experts",
+        "plans/requests.py",
+        'forward, backward = "all-to-all", "all-to-all"',
+        'forward, backward = "all-to-all", "identity"',
+        suite=TOKENS,
     ),
 ]
