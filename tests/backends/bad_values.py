@@ -237,7 +237,7 @@ PARAMETERS: dict[str, str] = {
     "config": "object",
     "group": "group",
     "model": "model",
-    "network": "object",
+    "link": "object",
     "optimizer": "optimizer",
     "record": "object",
     "sharded": "object",

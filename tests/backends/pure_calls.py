@@ -41,7 +41,7 @@ def pure_calls(w: World) -> Calls:
         "Adam": lambda: (Adam, {}),
         "AdamW": lambda: (AdamW, {}),
         "SGD": lambda: (SGD, {}),
-        "Network": lambda: (d2lmulti.Network, {}),
+        "Link": lambda: (d2lmulti.Link, {}),
         "Dataset.first": lambda: (w.data.first, {"n": 2}),
         "DeploymentConfig": lambda: (d2lmulti.DeploymentConfig, {}),
         "DeploymentConfig.variables_device": lambda: (config.variables_device, {}),
@@ -228,6 +228,6 @@ def machine_calls() -> Calls:
     }
     link = hardware.Link(1e-6, 1e9)
     small = networks.Transformer(**shape)
-    found["cluster.hardware.Link.seconds"] = _given(link.seconds, {"nbytes": 8})
+    found["Link.seconds"] = _given(link.seconds, {"nbytes": 8})
     found["cluster.networks.Transformer.flops"] = _given(small.flops, {"tokens": 8})
     return found
