@@ -164,6 +164,7 @@ def pure_calls(w: World) -> Calls:
         "launch.by_value.ByValue": lambda: (
             at("d2lmulti.launch.by_value").ByValue, {"function": print},
         ),
+        "launch.ranks.Ranks": lambda: (at("d2lmulti.launch.ranks").Ranks, {"n": 1}),
     }  # fmt: skip
     found |= machine_calls()
     tables: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
