@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from d2lmulti import ledger
@@ -98,6 +98,7 @@ def on_ranks(B, X, router, W1, W2, parts, capacity):
     capacity=st.integers(1, 5),
     seed=st.integers(0, 99),
 )
+@example(parts=[3, 4, 5], own=2, capacity=2, seed=0)
 def test_any_shares_equal_one_device(B, parts, own, capacity, seed):
     rng, ranks = np.random.default_rng(seed), len(parts)
     experts = own * ranks

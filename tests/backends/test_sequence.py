@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from d2lmulti import devices, ledger
@@ -72,6 +72,7 @@ def check(B, way, xs, at, causal, group=None, dtype="float64"):
     causal=st.booleans(),
     seed=st.integers(0, 99),
 )
+@example("ring", 4, 3, 1, 2, "zigzag", True, 0)
 def test_any_parts_equal_one_device(
     B, way, ranks, more, a_rank, size, order, causal, seed
 ):
