@@ -102,6 +102,18 @@ for push in serve(server, parts(), times(), 0):
 print("loss", mean_loss(server.params, *probe))
 """,
     "sharding": "",
+    "long_sequences": """
+at = deal(23, 4, "zigzag")
+Qs, Ks, Vs, targets = (cut(x[:, :23], at) for x in arrays)
+for step in range(40):
+    outs, logs = ring(Qs, Ks, Vs, at)
+    dOs = [out - target for out, target in zip(outs, targets)]
+    if step in (0, 39):
+        print("loss", sum(float(B.numpy((dO * dO).sum())) for dO in dOs))
+    grads = ring_back(Qs, Ks, Vs, at, outs, logs, dOs)
+    Qs, Ks, Vs = ([B.detach(x - 0.5 * d) for x, d in zip(xs, dxs)]
+                  for xs, dxs in zip((Qs, Ks, Vs), grads))
+""",
     "composing": "",
 }
 

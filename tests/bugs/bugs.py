@@ -6,21 +6,8 @@ stand in `file` exactly once.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class Bug(NamedTuple):
-    """One mistake that is easily made: in `file`, `old` becomes `new`.
-
-    `test`, a file below tests/ and the test's name, turns red.
-    """
-
-    name: str
-    file: str
-    old: str
-    new: str
-    test: str
-
+from bugs.bug import Bug
+from bugs.tokens import TOKEN_BUGS
 
 DATA, TRAINING = "backends/test_data_parallel.py::", "backends/test_training.py::"
 LAYER, PIPELINE = "backends/test_layer_parallel.py::", "backends/test_pipeline.py::"
@@ -50,6 +37,7 @@ MODULES = MODULE + "test_two_processes_beside_the_frameworks_own[torch]"
 SHARED_MEMORY = MEMORY + "test_the_same_bits_as_in_one_process[numpy]"
 
 BUGS = [
+    *TOKEN_BUGS,
     Bug(
         "the gradient is not divided by n",
         "optimizers/sgd.py",
