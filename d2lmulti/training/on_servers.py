@@ -16,9 +16,9 @@ import numpy as np
 from ..backends import get_backend
 from ..backends.protocol import AnyDevice, Backend, Tensor
 from ..checks import check_choice, check_count, check_number, check_positive
+from ..cluster.hardware import Link
 from ..cluster.push_pull import (
     Event,
-    Network,
     check_mode,
     check_times,
     check_workers,
@@ -102,7 +102,7 @@ def train_on_servers(
     model: str | Model = "mlp",
     placement: str = "greedy",
     seconds: np.ndarray | None = None,
-    network: Network | None = None,
+    link: Link | None = None,
     probe: int = 256,
     backend: str | None = None,
     devices: Sequence[AnyDevice] | None = None,
@@ -168,7 +168,7 @@ def train_on_servers(
             total,
             staleness=staleness,
             server_bytes=server.server_bytes,
-            network=network,
+            link=link,
         ):
             if event.kind == "pull":
                 current[event.worker] = next(queue)

@@ -42,7 +42,7 @@ def pure_calls(w: World) -> Calls:
         "Adam": lambda: (Adam, {}),
         "AdamW": lambda: (AdamW, {}),
         "SGD": lambda: (SGD, {}),
-        "Network": lambda: (d2lmulti.Network, {}),
+        "Link": lambda: (d2lmulti.Link, {}),
         "Dataset.first": lambda: (w.data.first, {"n": 2}),
         "DeploymentConfig": lambda: (d2lmulti.DeploymentConfig, {}),
         "DeploymentConfig.variables_device": lambda: (config.variables_device, {}),
@@ -63,6 +63,10 @@ def pure_calls(w: World) -> Calls:
         "Timeline.span": lambda: (entered(timeline.span), {"track": "a", "name": "b"}),
         "Timeline.busy": lambda: (timeline.busy, {"track": "a"}),
         "get_model": lambda: (d2lmulti.get_model, {"model": "mlp"}),
+        "parallel.sequence.token_positions": lambda: (
+            at("d2lmulti.parallel.sequence").token_positions,
+            {"length": 8, "ranks": 2},
+        ),
         "get_split": lambda: (d2lmulti.get_split, {"model": "mlp"}),
         "load": lambda: (d2lmulti.load, {"name": "digits"}),
         "worker_seconds": lambda: (d2lmulti.worker_seconds, {"workers": 2, "steps": 3}),
@@ -186,6 +190,7 @@ def pure_calls(w: World) -> Calls:
         "launch.by_value.ByValue": lambda: (
             at("d2lmulti.launch.by_value").ByValue, {"function": print},
         ),
+        "launch.ranks.Ranks": lambda: (at("d2lmulti.launch.ranks").Ranks, {"n": 1}),
     }  # fmt: skip
     found |= machine_calls()
     tables: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -257,6 +262,6 @@ def machine_calls() -> Calls:
     }
     link = hardware.Link(1e-6, 1e9)
     small = networks.Transformer(**shape)
-    found["cluster.hardware.Link.seconds"] = _given(link.seconds, {"nbytes": 8})
+    found["Link.seconds"] = _given(link.seconds, {"nbytes": 8})
     found["cluster.networks.Transformer.flops"] = _given(small.flops, {"tokens": 8})
     return found
