@@ -54,15 +54,6 @@ def test_parts_of_a_batch_train_like_the_whole(B, digits, optimizer):
                 assert np.array_equal(got, first)
 
 
-def test_a_convolutional_network_too(framework, digits):
-    few = digits.first(64)
-    alone = run(framework, few, model="lenet", epochs=1)
-    history = run(framework, few, 2, model="lenet", epochs=1, accumulate=4)
-    (expected,) = weights(framework, alone)
-    for got, want in zip(weights(framework, history)[1], expected, strict=True):
-        assert np.abs(got - want).max() < 1e-12 * np.abs(want).max()
-
-
 def test_a_step_moves_the_same_bytes_whatever_the_parts(reference, digits):
     moved = []
     for parts in (1, 2, 11):

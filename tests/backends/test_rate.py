@@ -102,7 +102,7 @@ def test_the_history_names_the_schedule(reference, digits):
     assert train(1, 64, 0.05, **some).as_json()["lr"] == 0.05
 
 
-@pytest.mark.parametrize("steps", [1, 3, 5])
+@pytest.mark.parametrize("steps", [1, 4])
 def test_a_run_that_goes_on_goes_on_in_its_schedule(
     framework, digits, tmp_path, monkeypatch, steps
 ):
