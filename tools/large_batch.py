@@ -1,0 +1,105 @@
+"""Make chapters/measured/large_batch.json: the full runs of the chapter large_batch.
+
+The code that trains is the page's own, its cells with the tag `experiment`. A run that
+is in the file already is not made again, so an interrupted one goes on:
+
+    OMP_NUM_THREADS=1 python tools/large_batch.py
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import numpy as np
+from evidence.machine import about_machine, about_now
+from tqdm import tqdm
+
+from d2lmulti.files.atomic import write_json
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "chapters" / "large_batch.ipynb"
+FILE = ROOT / "chapters" / "measured" / "large_batch.json"
+TAG = "experiment"
+TOGETHER = 5  # seeds side by side in one array
+SEEDS = 20
+KS = (1, 2, 4, 8, 16, 32, 64, 128)
+RULES = ("same", "none", "constant", "gradual", "root")
+EPOCHS = (0, 1, 2, 5, 10, 14, 20, 29)  # at which the noise is measured
+
+Runs = Iterator[tuple[str, Callable[[range], Any]]]
+
+
+def page_code() -> dict[str, Any]:
+    """Run the tagged cells of the page and give what they define."""
+    nb = nbformat.read(PAGE, as_version=4)
+    found: dict[str, Any] = {}
+    for cell in nb.cells:
+        if TAG in cell.metadata.get("tags", []):
+            exec(cell.source, found)
+    return found
+
+
+def runs(code: dict[str, Any]) -> Runs:
+    """Give every run by name, as a function of its seeds."""
+    train = code["train"]
+
+    def trained(k: int, rule: str, lr: float, **how: Any) -> Callable[[range], Any]:
+        return lambda seeds: train(k, code[rule](k, lr), seeds, **how)
+
+    for k in KS:
+        for rule in RULES if k > 1 else ("same",):
+            yield f"normalised/{rule}/{k}", trained(k, rule, 0.03)
+    for k in (1, 4, 8, 16, 32):
+        for name, gain in (("plain", 1.0), ("doubled", 2.0)):
+            for rule in RULES[1:4] if k > 1 else ("same",):
+                how = {"share": None, "gain": gain}
+                yield f"{name}/{rule}/{k}", trained(k, rule, 0.005, **how)
+    for k in (1, 4, 16, 32, 64, 128):
+        for times in (0.25, 0.5, 1, 2, 4):
+            yield f"rate/{times}/{k}", trained(k, "gradual", 0.03 * times)
+    for share in (64, 8, 4, 2, 1):
+        yield f"share/{share}", trained(8, "gradual", 0.03, share=share)
+    yield "noise", lambda seeds: noise(code, seeds)
+
+
+def noise(code: dict[str, Any], seeds: range) -> np.ndarray:
+    """Measure the noise scale along the run with the small batch: (seeds, EPOCHS)."""
+    found: list[np.ndarray] = []
+
+    def watch(epoch: float, Ws: list[np.ndarray], rows: np.ndarray) -> None:
+        if epoch in EPOCHS:
+            found.append(code["noise_scale"](Ws, rows))
+
+    code["train"](1, code["same"](1, 0.03), seeds, watch=watch)
+    return np.stack(found, 1)
+
+
+def main() -> int:
+    """Make what is missing, and write the file after every run."""
+    made: dict[str, Any] = {"runs": {}, "seconds": 0.0}
+    if FILE.exists():
+        made = json.loads(FILE.read_text(encoding="utf-8"))
+    made |= {"made": about_now(), "machine": about_machine(), "epochs": EPOCHS}
+    code = page_code()
+    wanted = dict(runs(code))
+    groups = [range(s, s + TOGETHER) for s in range(0, SEEDS, TOGETHER)]
+    made["runs"] = {k: rows for k, rows in made["runs"].items() if k in wanted}
+    missing = [name for name in wanted if name not in made["runs"]]
+    for name in tqdm(missing, unit=" runs"):
+        began = time.process_time()
+        with np.errstate(all="ignore"):  # what diverges is counted as lost
+            rows = np.concatenate([wanted[name](seeds) for seeds in groups])
+        made["runs"][name] = np.round(rows, 3).tolist()
+        made["seconds"] += time.process_time() - began
+        write_json(FILE, made)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
