@@ -138,6 +138,7 @@ PARAMETERS: dict[str, str] = {
     # machines that are not there
     "bus_bandwidth.seconds": "positive",
     "batch": "count",
+    "batch_per_gpu": "count",
     "cluster": "object",
     "ffn": "count",
     "formula_seconds.algorithm": "name",
@@ -150,6 +151,7 @@ PARAMETERS: dict[str, str] = {
     "layers": "count",
     "layout": "object",
     "micro_batch": "count",
+    "net": "object",
     "nbytes": "from 0",
     "pipeline": "count",
     "plan_layouts.model": "object",

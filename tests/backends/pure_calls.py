@@ -195,6 +195,13 @@ def machine_calls() -> Calls:
     table = Path(__file__).parents[2] / "chapters/measured/gpipe_tables_2_3.csv"
     calls: dict[str, tuple[Any, dict[str, Any]]] = {
         "clock.play": ("play", {"rounds": rounds, "cluster": dgx}),
+        "convolution.conv_step": (
+            "conv_step",
+            {
+                "net": networks.get_network("resnet-50"),
+                "gpus": 2, "batch_per_gpu": 4, "cluster": dgx,
+            },
+        ),
         "cost.bus_bandwidth": (
             "bus_bandwidth",
             {"collective": "allreduce", "n": 8, "nbytes": 8, "seconds": 1.0},
