@@ -62,6 +62,10 @@ def pure_calls(w: World) -> Calls:
         "Timeline.span": lambda: (entered(timeline.span), {"track": "a", "name": "b"}),
         "Timeline.busy": lambda: (timeline.busy, {"track": "a"}),
         "get_model": lambda: (d2lmulti.get_model, {"model": "mlp"}),
+        "parallel.sequence.token_positions": lambda: (
+            at("d2lmulti.parallel.sequence").token_positions,
+            {"length": 8, "ranks": 2},
+        ),
         "get_split": lambda: (d2lmulti.get_split, {"model": "mlp"}),
         "load": lambda: (d2lmulti.load, {"name": "digits"}),
         "worker_seconds": lambda: (d2lmulti.worker_seconds, {"workers": 2, "steps": 3}),

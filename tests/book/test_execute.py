@@ -118,6 +118,21 @@ def test_a_cell_that_needs_more_gpus_is_not_run(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_a_page_that_asks_for_no_framework_runs_once(tmp_path, monkeypatch):
+    asked = []
+
+    def run(nb, backend, folder, timeout):
+        asked.append(backend)
+        return script.Run(outputs={0: [printed("1\n")]}, seconds={0: 0.1})
+
+    monkeypatch.setattr(script, "run", run)
+    cell = new("print(1)", tags=("without-framework",))
+    path = save(tmp_path / "a.ipynb", TITLE, cell)
+    assert script.execute(path, [*BACKENDS], write=True, timeout=9) == []
+    assert asked == ["torch"]
+    assert nbformat.read(path, 4).cells[1].outputs == [printed("1\n")]
+
+
 def test_what_did_not_run_keeps_its_stored_output():
     kept = code("%%gpu 2\nrun()", printed("on two GPUs\n"), count=7)
     never = new("%%gpu 2\nrun()")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from processes.asked_mesh import on_a_mesh, refusal
+from processes.asked_tokens import tokens_and_experts
 
 import d2lmulti
 from d2lmulti.backends import get_backend
@@ -213,6 +214,7 @@ def everything() -> dict[str, Any]:
         "trained": train_all(n, B.name, list(CASES)),
         "refused": refusal(lambda: d2lmulti.devices(n + 1)),
         "mesh": on_a_mesh(B, group, n),
+        "tokens": tokens_and_experts(B, group, n),
         "without messages": without_messages(B, group, n),
     }
 

@@ -101,6 +101,12 @@ def test_sub_groups_are_those_of_one_process(
         assert "split the whole group" in again
 
 
+def test_attention_and_experts_have_the_bits_of_one_process(run: Run) -> None:
+    for found in run.values:
+        assert found["tokens"]["differ"] == []
+        assert found["tokens"]["count"] == 24 + 5
+
+
 def other_shapes_along_an_axis() -> None:
     mesh = Mesh(data=2, tensor=2)
     (rank,) = mesh.group.local_ranks
