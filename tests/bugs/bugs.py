@@ -25,13 +25,13 @@ EVALUATED = TRAINING + "test_evaluate_equals_a_count_in_numpy[torch-2-97]"
 LAYERS = LAYER + "test_ten_steps_equal_one_device[torch-mlp-2]"
 BLOCKS = LAYER + "test_ten_steps_equal_one_device[torch-transformer-2]"
 TOKENS = LAYER + "test_ten_steps_equal_one_device[torch-sequence-2]"
-STAGES = PIPELINE + "test_ten_steps_equal_one_device[torch-deep_mlp-zero_bubble-2]"
+STAGES = PIPELINE + "test_ten_steps_equal_one_device[torch-deep_mlp-zero_bubble-4]"
 PLACEMENTS = PLACES + "test_random_placements_and_orders_train_like_one_device[torch]"
 SHARDS = SHARDED + (
     "test_ten_steps_equal_one_device_and_all_bytes_the_formula[torch-2-momentum]"
 )
 PROCESSES = ENGINES + (
-    "test_n_processes_train_as_n_devices_and_as_one[shared_memory-numpy-4-data]"
+    "test_n_processes_train_as_n_devices_and_as_one[shared_memory-numpy-4]"
 )
 MODULES = MODULE + "test_two_processes_beside_the_frameworks_own[torch]"
 SHARED_MEMORY = MEMORY + "test_the_same_bits_as_in_one_process[numpy]"
