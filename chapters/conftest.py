@@ -195,7 +195,9 @@ def pytest_runtest_call(item):
                 "Run `python tools/execute.py` on the chapter"
             )
         if WITHOUT in cell.metadata.get("tags", []):
-            reply = item.parent.kernel.kc.execute_interactive(FORGET, silent=True)
+            reply = item.parent.kernel.kc.execute_interactive(
+                FORGET, silent=True, timeout=CELL_TIMEOUT
+            )
             if reply["content"]["status"] == "error":
                 item.raise_cell_error(reply["content"]["evalue"])
         if text := stderr_of(cell.outputs):

@@ -41,6 +41,7 @@ RIGHT: dict[str, set[str]] = {
     "positive": {"1.5", "2.0", "10**25"},
     "from 0": {"0", "1.5", "2.0", "10**25"},
     "below 1": {"0"},
+    "a share": set(),
     "any time": {"-1", "0", "1.5", "2.0", "10**25"},
     "bandwidth": {"inf", "1.5", "2.0", "10**25"},
     "name": set(),
@@ -66,6 +67,8 @@ RIGHT: dict[str, set[str]] = {
 # parameter, or function.parameter -> kind. None is right where it is the default.
 PARAMETERS: dict[str, str] = {
     # numbers
+    "accumulate": "count",
+    "at": "list",
     "batch_size": "count",
     "batches": "count",
     "beta1": "below 1",
@@ -80,6 +83,7 @@ PARAMETERS: dict[str, str] = {
     "examples": "count",
     "experts": "count",
     "factor": "positive",
+    "StepDecay.factor": "a share",
     "head_size": "count",
     "heads": "count",
     "index": "count from 0",
@@ -87,6 +91,7 @@ PARAMETERS: dict[str, str] = {
     "jitter": "from 0",
     "latency": "from 0",
     "bandwidth": "bandwidth",
+    "k": "positive",
     "length": "count",
     "lr": "positive",
     "micro_batches": "count",
@@ -111,12 +116,16 @@ PARAMETERS: dict[str, str] = {
     "servers": "count",
     "size": "count",
     "staleness": "count from 0",
+    "start": "positive",
+    "step": "count from 0",
     "stages": "count",
     "steps": "count",
+    "then": "positive",
     "threads": "count",
     "timeout": "positive",
     "total": "count from 0",
     "vocabulary": "count",
+    "warmup": "count",
     "weight_decay": "from 0",
     "width": "count",
     "words": "count",
@@ -140,6 +149,7 @@ PARAMETERS: dict[str, str] = {
     # machines that are not there
     "bus_bandwidth.seconds": "positive",
     "batch": "count",
+    "batch_per_gpu": "count",
     "cluster": "object",
     "ffn": "count",
     "formula_seconds.algorithm": "name",
@@ -153,6 +163,7 @@ PARAMETERS: dict[str, str] = {
     "layout": "object",
     "micro_batch": "count",
     "nbytes": "from 0",
+    "net": "object",
     "pipeline": "count",
     "plan_layouts.model": "object",
     "software": "object",
@@ -263,34 +274,3 @@ PARAMETERS: dict[str, str] = {
     "stamps": "array",
     "module": "object",
 }
-
-# Public names that are not tried, and why.
-LEFT_OUT: dict[str, str] = {
-    "d2lmulti.History": "filled by train",
-    "d2lmulti.ServerHistory": "filled by train_on_servers",
-    "d2lmulti.Ledger": "filled by what moves",
-    "d2lmulti.Dataset": "checked where it is used: see test_refused_data.py",
-    "d2lmulti.Device": "parsed where it is used",
-    "d2lmulti.training.strategy.Batch": "checked where it is used",
-    "d2lmulti.backends.protocol.Backend": "a description",
-    "d2lmulti.errors.D2LMultiError": "an error",
-    "d2lmulti.cli.main": "see bad_options.py",
-    "d2lmulti.cluster.pipeline_record.PipelineRecord": "filled by train_stages",
-    "d2lmulti.cluster.pipeline_record.Durations": "checked by add_transfers",
-    "d2lmulti.models.mlp.mlp": "a model's forward pass: its errors are explained",
-    "d2lmulti.models.model.run_layers": "inside a model",
-    "d2lmulti.models.tensor_parallel.split.RankInfo": "inside a model",
-    "d2lmulti.models.tensor_parallel.split.run_split": "inside a model",
-    "d2lmulti.models.transformer.attention": "inside a model",
-    "d2lmulti.parallel.experts.expert_layer": "inside a model",
-    "d2lmulti.comm.cooperative.run_cooperatively": "takes a model's own calls",
-    "d2lmulti.plans.collectives.ring_allgather": "arrays inside a plan: see verify",
-    "d2lmulti.plans.collectives.ring_reduce_scatter": "arrays inside a plan",
-    "d2lmulti.plans.rounds.make_round": "arrays inside a plan: see verify",
-    "d2lmulti.plans.hierarchical.together": "plans inside a plan: see verify",
-}
-FOR_PICTURES = ("d2lmulti.plot", "d2lmulti.notebook")
-A_CALL_OR_INSTRUCTION = (
-    "d2lmulti.plans.requests",
-    "d2lmulti.plans.pipeline.instructions",
-)
