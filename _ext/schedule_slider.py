@@ -49,7 +49,7 @@ def page(vectors: str) -> str:
         for kind, name in KINDS.items()
     )
     return f"""\
-<div class="schedule-slider">
+<div class="chart-box schedule-slider">
 <div class="controls">
 <label>Schedule <select data-part="schedule">{options}</select></label>
 {slider("devices", "Devices", found["devices"], FIRST["devices"])}

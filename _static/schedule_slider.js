@@ -1,12 +1,9 @@
 // The schedule slider: choose a schedule, devices and micro-batches, and see its chart.
 // What it shows was played by the Python library (tools/schedule_vectors.py); nothing is
-// computed here but where a box stands.
+// computed here but where a box stands; chart.js draws it.
 (() => {
   const SLOTS = { F: 1, B: 2, I: 1, W: 1 };
-  const ROW = 30; // height of a row, in pixels
-  const AXIS = 22; // and of the time axis below
   const LEAST_SLOT = 9; // pixels a slot; where they do not fit, the chart scrolls
-  const DIGIT = 6.5; // width of a digit in a box
 
   // "F0 -3 B0" of a device with one stage: F0 from 0 to 1, B0 from 4 to 6.
   const boxesOf = (row, stages) => {
@@ -23,48 +20,6 @@
       boxes.push({ kind, later: kind !== word[0], micro: word.slice(1), start, end: now });
     }
     return boxes;
-  };
-
-  const rect = (cls, x, y, width, height) =>
-    `<rect class="${cls}" x="${x}" y="${y}" width="${width}" height="${height}"/>`;
-
-  const boxSvg = (box, row, slot) => {
-    const [x, y] = [box.start * slot, row * ROW + 2];
-    const [width, height] = [(box.end - box.start) * slot, ROW - 4];
-    const fits = width > DIGIT * box.micro.length + 1;
-    return (
-      rect(box.kind, x, y, width, height) +
-      (box.later ? rect("later", x, y + height - 4, width, 4) : "") +
-      (fits
-        ? `<text class="${box.kind}" x="${x + width / 2}" y="${y + 17}">${box.micro}</text>`
-        : "")
-    );
-  };
-
-  const axisSvg = (end, slot, top) => {
-    const step = [1, 2, 5, 10, 20, 50, 100].find((n) => n * slot >= 40);
-    let marks = "";
-    for (let time = 0; time < end; time += step)
-      marks +=
-        `<line x1="${time * slot}" x2="${time * slot}" y1="${top}" y2="${top + 4}"/>` +
-        `<text class="time" x="${time * slot + 2}" y="${top + 16}">${time}</text>`;
-    return marks;
-  };
-
-  const chartSvg = (chart, stages, width) => {
-    const slot = Math.max(LEAST_SLOT, width / chart.end);
-    const [wide, top] = [chart.end * slot, chart.rows.length * ROW];
-    const rows = chart.rows.map(
-      (row, d) =>
-        rect("idle", 0, d * ROW + 2, wide, ROW - 4) +
-        boxesOf(row, stages)
-          .map((box) => boxSvg(box, d, slot))
-          .join(""),
-    );
-    return (
-      `<svg width="${wide}" height="${top + AXIS}" aria-hidden="true">` +
-      `${rows.join("")}${axisSvg(chart.end, slot, top)}</svg>`
-    );
   };
 
   const rounded = (x) => String(Math.round(10 * x) / 10);
@@ -84,10 +39,6 @@
     const find = (name) => box.querySelector(`[data-part="${name}"]`);
     const [schedule, devices, micros] = ["schedule", "devices", "micros"].map(find);
     const room = find("chart");
-    const fade = () => {
-      const behind = room.scrollWidth - room.clientWidth - room.scrollLeft;
-      room.classList.toggle("more", behind > 1);
-    };
 
     const show = () => {
       const [p, m] = [all.devices[devices.value], all.microBatches[micros.value]];
@@ -99,8 +50,10 @@
       const lines = (texts) => texts.map((text) => `<div>${text}</div>`).join("");
       find("names").innerHTML = lines(chart.rows.map((_, d) => `device ${d}`));
       find("held").innerHTML = lines(chart.held.map((n) => `holds ${rounded(n)}`));
-      room.innerHTML = chartSvg(chart, all.stages[schedule.value], room.clientWidth);
-      fade();
+      const rows = chart.rows.map((row) => boxesOf(row, all.stages[schedule.value]));
+      const slot = Math.max(LEAST_SLOT, room.clientWidth / chart.end);
+      room.innerHTML = timeChart.svg(rows, chart.end, slot, 1);
+      timeChart.fade(room);
       find("facts").textContent = factsOf(chart, m);
       const kinds = new Set(chart.rows.join("").toUpperCase().match(/[FBIW]/g));
       for (const item of box.querySelectorAll("[data-kind]"))
@@ -110,14 +63,7 @@
 
     for (const control of [schedule, devices, micros])
       control.addEventListener("input", show);
-    room.addEventListener("scroll", fade);
-    show();
-    let width = box.clientWidth;
-    new ResizeObserver(() => {
-      if (box.clientWidth === width) return; // only the height is another, by our doing
-      width = box.clientWidth;
-      show();
-    }).observe(box);
+    timeChart.keepDrawn(box, room, show);
   };
 
   if (typeof module !== "undefined") module.exports = { boxesOf };

@@ -23,6 +23,7 @@ import pytest
 from d2lmulti.notebook import (
     BESIDE,
     TABS,
+    WITHOUT,
     count_gpus,
     current_tab,
     gpus_needed,
@@ -38,6 +39,15 @@ HERE = Path(__file__).resolve().parent
 REPOSITORY = str(HERE.parent)
 SLOW = 15.0  # seconds that a chapter may take under one backend
 CELL_TIMEOUT = 120.0  # nbval's own is 2000 s
+
+
+# After this, whoever asks which framework was chosen gets an error: the page itself and
+# the processes that it starts.
+FORGET = f"""
+__import__("os").environ["D2LMULTI_BACKEND"] = "none: the page is tagged {WITHOUT}"
+if {set(TABS)} & __import__("sys").modules.keys():
+    raise ImportError("the page is tagged {WITHOUT}, but its first cell imports one")
+"""
 
 
 class ChapterKernel(nbval.kernel.RunningKernel):
@@ -184,6 +194,12 @@ def pytest_runtest_call(item):
                 "This cell was never executed: it has no execution count. "
                 "Run `python tools/execute.py` on the chapter"
             )
+        if WITHOUT in cell.metadata.get("tags", []):
+            reply = item.parent.kernel.kc.execute_interactive(
+                FORGET, silent=True, timeout=CELL_TIMEOUT
+            )
+            if reply["content"]["status"] == "error":
+                item.raise_cell_error(reply["content"]["evalue"])
         if text := stderr_of(cell.outputs):
             item.raise_cell_error("The stored output holds stderr", text)
         if text := stderr_of(item.test_outputs or []):

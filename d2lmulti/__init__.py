@@ -9,8 +9,9 @@ from . import interrupt
 interrupt.end_at_once()  # now, because the imports below take a while
 
 from .backends import backend_of, get_backend
+from .cluster.hardware import Link
 from .cluster.ledger import Ledger, ledger
-from .cluster.push_pull import Network, worker_seconds
+from .cluster.push_pull import worker_seconds
 from .cluster.timeline import Timeline, timeline
 from .comm.allreduce import allreduce
 from .comm.collectives import allgather, alltoall, broadcast, reduce, reduce_scatter
@@ -67,7 +68,7 @@ __all__ = [
     "allgather",
     "alltoall",
     "ParameterServer",
-    "Network",
+    "Link",
     "worker_seconds",
     "train_on_servers",
     "ServerHistory",

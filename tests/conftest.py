@@ -30,7 +30,7 @@ from hypothesis import HealthCheck, settings
 from d2lmulti.backends import backend_names, framework_names, get_backend
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.errors import BackendNotInstalled
-from d2lmulti.notebook import is_installed
+from d2lmulti.notebook import BESIDE, is_installed
 
 settings.register_profile(
     "default",
@@ -119,22 +119,31 @@ def load() -> Callable[[str], Backend]:
     return _load
 
 
+def _need(module: str) -> None:
+    """Skip where a module is missing, or fail if it is required."""
+    if not is_installed(module):
+        how = f"{module}: {BESIDE.get(module, f'pip install {module}')}"
+        if _is_required(module):
+            pytest.fail(f"D2LMULTI_REQUIRE names {how}", pytrace=False)
+        pytest.skip(f"needs {how}")
+
+
+@pytest.fixture(scope="session")
+def need() -> Callable[[str], None]:
+    """`need(module)`: skips where a module is missing that is imported by its name."""
+    return _need
+
+
 @pytest.fixture(scope="session")
 def horovod() -> None:
-    """Ask for Horovod: where it is missing, skip, or fail if it is required."""
-    if not is_installed("horovod"):
-        if _is_required("horovod"):
-            pytest.fail("D2LMULTI_REQUIRE names horovod; make horovod", pytrace=False)
-        pytest.skip("needs Horovod: make horovod, with a C++ compiler (g++)")
+    """Ask for Horovod."""
+    _need("horovod")
 
 
 @pytest.fixture(scope="session")
 def tensorflow() -> None:
-    """Ask for TensorFlow: where it is missing, skip, or fail if it is required."""
-    if not is_installed("tensorflow"):
-        if _is_required("tensorflow"):
-            pytest.fail("D2LMULTI_REQUIRE names tensorflow", pytrace=False)
-        pytest.skip("needs TensorFlow: pip install tensorflow-cpu==2.17.1")
+    """Ask for TensorFlow."""
+    _need("tensorflow")
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,8 @@
     python tools/execute.py --check                         # compare, write nothing
     python tools/execute.py --backend torch CHAPTER         # one backend, write nothing
 
-A tab cell keeps the output of its own backend. A common cell must print the same
-characters under all of them. A notebook that breaks a rule is not written.
+A tab cell keeps its own backend's output; a common cell must print the same under all.
+A chapter that asks for no framework runs once. One that breaks a rule is not written.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat import NotebookNode
 from nbval.kernel import CURRENT_ENV_KERNEL_NAME, NbvalKernelspecManager
 from notebook_rules import (
+    asks_for_no_framework,
     code_cells,
     output_rules,
     printed,
@@ -165,8 +166,8 @@ def execute(path: Path, backends: list[str], write: bool, timeout: float) -> lis
     needed = {module_needed(cell.source) for cell in code_cells(nb)} - {None}
     if absent := sorted(m for m in needed if not is_installed(m)):
         return [f"needs {', '.join(absent)} for its outputs; install requirements.txt"]
-    runs: dict[str, Run] = {}
-    for backend in backends:
+    whole, runs = set(backends) == set(TABS), {}
+    for backend in backends[:1] if asks_for_no_framework(nb) else backends:
         begin = time.monotonic()
         runs[backend] = done = run(nb, backend, path.parent, timeout)
         total = sum(done.seconds.values())
@@ -181,7 +182,6 @@ def execute(path: Path, backends: list[str], write: bool, timeout: float) -> lis
         if done.problems:
             return done.problems
     problems = differences(nb, runs)
-    whole = set(backends) == set(TABS)
     if whole:
         new = merged(nb, runs)
         problems += output_rules(new)

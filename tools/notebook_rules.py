@@ -13,7 +13,14 @@ from collections.abc import Iterator
 
 from nbformat import NotebookNode
 
-from d2lmulti.notebook import BESIDE, TABS, gpus_needed, module_needed, tab_of
+from d2lmulti.notebook import (
+    BESIDE,
+    TABS,
+    WITHOUT,
+    gpus_needed,
+    module_needed,
+    tab_of,
+)
 
 MOST_CELLS, MOST_LINES, MOST_COLUMNS = 25, 25, 79
 
@@ -35,6 +42,11 @@ def tags_of(cell: NotebookNode) -> list[str]:
 def tab_of_cell(cell: NotebookNode) -> str | None:
     """Return the framework tab that a code cell belongs to, or None."""
     return tab_of(cell.source, tags_of(cell))
+
+
+def asks_for_no_framework(nb: NotebookNode) -> bool:
+    """Tell whether a page says, by a tag of its first code cell, that it needs none."""
+    return any(WITHOUT in tags_of(cell) for cell in code_cells(nb)[:1])
 
 
 def images_of(cell: NotebookNode) -> list[NotebookNode]:
@@ -63,6 +75,8 @@ def _form(nb: NotebookNode) -> Iterator[str]:
     if most > MOST_CELLS:
         yield f"{most} code cells run under one backend; at most {MOST_CELLS}"
     first = code_cells(nb)[0].source if code_cells(nb) else ""
+    if keys and asks_for_no_framework(nb):
+        yield f"a notebook tagged {WITHOUT} has cells of {', '.join(map(str, keys))}"
     if keys and "%load_ext d2lmulti.notebook" not in first:
         yield (
             "a notebook with tabs must begin its first code cell with "

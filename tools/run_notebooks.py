@@ -3,13 +3,15 @@
     python tools/run_notebooks.py torch mxnet paddle
     python tools/run_notebooks.py torch --posed 8     # the CPU poses as 8 GPUs
 
-Each backend gets a process of its own, so no framework sees another's threads. Ends
-with 1 when any of them fails, also when it finds no notebook.
+Each backend gets a process of its own, so no framework sees another's threads. A
+chapter that asks for no framework runs under the first one alone. Ends with 1 when any
+of them fails, also when it finds no notebook.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pathlib
 import subprocess
@@ -17,6 +19,8 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from collections import defaultdict
+
+from d2lmulti.notebook import WITHOUT
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "_build" / "nbval"
@@ -31,6 +35,17 @@ def posing(gpus: int) -> dict[str, str]:
         "D2LMULTI_POSED": str(gpus),
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
     }
+
+
+def without_framework() -> list[pathlib.Path]:
+    """List the chapters whose first code cell is tagged as asking for no framework."""
+    found = []
+    for path in sorted((ROOT / "chapters").glob("*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        first = next((c for c in cells if c["cell_type"] == "code"), {"metadata": {}})
+        if WITHOUT in first["metadata"].get("tags", []):
+            found.append(path)
+    return found
 
 
 def run(backend: str, arguments: list[str], posed: int = 0) -> tuple[int, pathlib.Path]:
@@ -84,12 +99,14 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("expected torch alone with --posed: only PyTorch's CPU can pose")
     REPORTS.mkdir(parents=True, exist_ok=True)
     seconds: Seconds = defaultdict(dict)
+    once = [f"--ignore={path.relative_to(ROOT)}" for path in without_framework()]
     failed = []
     since = time.time()
-    for backend in options.backends:
+    for i, backend in enumerate(options.backends):
         where = f", on {options.posed} posed GPUs" * (options.posed > 0)
         print(f"\n== notebooks under {backend}{where}", flush=True)
-        status, report = run(backend, options.pytest.split(), options.posed)
+        more = [*options.pytest.split(), *(once if i else [])]
+        status, report = run(backend, more, options.posed)
         if status:
             failed.append(f"{backend} (pytest ended with {status})")
         for chapter, took in seconds_by_chapter(report).items():

@@ -63,6 +63,9 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("--dataset", default="digits", choices=DATASETS, help="data")
     run.add_argument("--batch-size", type=_whole, default=128, help="the whole batch")
     run.add_argument("--lr", type=_number, default=0.05, help="learning rate")
+    run.add_argument(
+        "--warmup", type=_whole, metavar="STEPS", help="the rate rises for so long"
+    )
     run.add_argument("--optimizer", default="sgd", choices=OPTIMIZERS)
     run.add_argument("--momentum", type=_number, help="of sgd (0.9 if not given)")
     run.add_argument("--epochs", type=_whole, default=10, help="passes over the data")
@@ -82,6 +85,12 @@ def make_parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--bucket-mb", type=_number, help="sum gradients in buckets of this size (data)"
+    )
+    run.add_argument(
+        "--accumulate",
+        type=_whole,
+        metavar="PARTS",
+        help="a batch goes in parts, one after another, for one step (data; 1)",
     )
     run.add_argument(
         "--schedule", choices=SCHEDULES, help="of the stages (model; 1f1b if not given)"

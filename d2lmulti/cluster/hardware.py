@@ -17,8 +17,8 @@ from ..errors import InvalidInput
 class Link:
     """A way for one message: `latency` seconds, then its bytes over `bandwidth`."""
 
-    latency: float = 0.0
-    bandwidth: float = math.inf  # bytes a second, in one direction
+    latency: float = 0.0  #: seconds a message
+    bandwidth: float = math.inf  #: bytes a second, in one direction
 
     def __post_init__(self) -> None:
         check_number("latency", self.latency, least=0, cure="give seconds")

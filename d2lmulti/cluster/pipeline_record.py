@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from ..plans.pipeline.durations import Durations
 from ..plans.pipeline.instructions import Instruction
+from .device_clocks import DeviceClocks
 from .timeline import Timeline
 
 
@@ -46,30 +47,27 @@ class PipelineRecord:
     slots: list[Slot] = field(default_factory=list, repr=False)  #: computations
     #: what was kept, from when on
     held: list[Held] = field(default_factory=list, repr=False)
-    _free: list[float] = field(default_factory=list, repr=False)
+    _clocks: DeviceClocks = field(default_factory=lambda: DeviceClocks(0), repr=False)
 
     def restart(self, devices: int, stages: int) -> None:
         """Forget the step before."""
         self.devices, self.stages = devices, stages
         self.slots, self.held = [], []
-        self._free = [0] * devices
+        self._clocks = DeviceClocks(devices)
 
     def compute(
         self, device: int, instruction: Instruction, ready: float, recompute: bool
     ) -> Slot:
         """Enter a computation whose inputs are there from `ready` on."""
-        start = max(self._free[device], ready)
-        end = start + self.durations.of(instruction, recompute)
-        self._free[device] = end
+        duration = self.durations.of(instruction, recompute)
+        start, end = self._clocks.occupy(device, duration, ready)
         slot = Slot(device, instruction, start, end)
         self.slots.append(slot)
         return slot
 
     def exchange(self, source: int, target: int) -> float:
         """Enter a message for which both devices wait; tell when it is there."""
-        end = max(self._free[source], self._free[target]) + self.durations.transfer
-        self._free[source] = self._free[target] = end
-        return end
+        return self._clocks.meet(source, target, self.durations.transfer).end
 
     def hold(
         self, time: float, device: int, stage: int, micro_batches: int, nbytes: int

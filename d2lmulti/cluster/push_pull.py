@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -26,6 +25,8 @@ from ..checks import (
     refusal,
 )
 from ..errors import InvalidInput
+from .device_clocks import DeviceClocks
+from .hardware import Link
 
 MODES = ("sync", "async", "bounded")
 MOST_STEPS = 10**8  # of all workers: their times lie in memory
@@ -38,23 +39,6 @@ class Event(NamedTuple):
     kind: Literal["pull", "push"]
     worker: int
     batch: int  # number of the mini-batch, from one queue for all workers
-
-
-@dataclass(frozen=True)
-class Network:
-    """Every worker and every server has one link, as fast in as out.
-
-    A message takes `latency` seconds and its bytes / `bandwidth` (bytes a second). A
-    link carries one message at a time; the next one waits. The default costs nothing.
-    """
-
-    latency: float = 0.0  #: seconds a message
-    bandwidth: float = math.inf  #: bytes a second, each way
-
-    def __post_init__(self) -> None:
-        check_number("latency", self.latency, least=0, cure="give seconds")
-        if self.bandwidth is not math.inf:
-            check_positive("bandwidth", self.bandwidth, "give bytes a second")
 
 
 def worker_seconds(
@@ -95,7 +79,7 @@ def push_pull_events(
     *,
     staleness: int | None = None,
     server_bytes: Sequence[int] = (0,),
-    network: Network | None = None,
+    link: Link | None = None,
 ) -> Iterator[Event]:
     """Yield the events of a run over `batches` mini-batches, in order of (time, rank).
 
@@ -103,7 +87,9 @@ def push_pull_events(
     the next mini-batch goes to the next worker that pulls. `sync`: nobody pulls before
     all have pushed. `async`: nobody waits. `bounded`: who is more than `staleness`
     steps ahead of the slowest waits (stale synchronous parallel: Ho et al., 2013).
-    `server_bytes` are the bytes of one push, or pull, by server.
+    `server_bytes` are the bytes of one push, or pull, by server. Every worker and every
+    server has one `link`, as fast in as out, for one message at a time; the next one
+    waits. Without it messages take no time.
     Raises `InvalidInput` for what `check_mode` refuses, and in `sync` for a number of
     batches that the workers do not divide.
     """
@@ -125,12 +111,12 @@ def push_pull_events(
             f"expected times for up to {batches} steps of a worker, got "
             f"{seconds.shape[1]}; draw more with worker_seconds(workers, steps)"
         )
-    network = Network() if network is None else network
-    check_kind("network", network, Network, "a Network")
+    link = Link() if link is None else link
+    check_kind("link", link, Link, "a Link")
     servers = len(server_bytes)
-    latency = network.latency if any(server_bytes) else 0.0
-    # When each server's link is free, for what it sends (get) and receives (put).
-    link = {"get": [0.0] * servers, "put": [0.0] * servers}
+    latency = link.latency if any(server_bytes) else 0.0
+    # One port a server for what it sends (get), and one for what it receives (put).
+    ports = {"get": DeviceClocks(servers), "put": DeviceClocks(servers)}
     heap = [(0.0, worker, "pull", -1, 0) for worker in range(workers)]
     done, waiting, taken = [0] * workers, set(range(0)), 0
     while heap:
@@ -141,12 +127,11 @@ def push_pull_events(
             yield Event(now, "pull", worker, taken)
             heapq.heappush(heap, (now, worker, "get", taken, 0))
             taken += 1
-        elif kind in link and part < servers:
+        elif kind in ports and part < servers:
             server = (worker + part) % servers  # each begins elsewhere: no queue at 0
             if server_bytes[server]:
-                start = max(now, link[kind][server])
-                now = start + server_bytes[server] / network.bandwidth
-                link[kind][server] = now
+                takes = server_bytes[server] / link.bandwidth
+                now = ports[kind].occupy(server, takes, ready=now).end
             heapq.heappush(heap, (now, worker, kind, batch, part + 1))
         elif kind == "get":
             ready = now + latency + float(seconds[worker, done[worker]])

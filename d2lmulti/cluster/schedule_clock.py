@@ -19,6 +19,7 @@ from ..plans.pipeline.instructions import (
     SendGradient,
 )
 from ..plans.pipeline.simulate import simulate
+from .device_clocks import DeviceClocks
 from .hardware import Link
 from .timeline import Timeline
 
@@ -52,18 +53,16 @@ def play_schedule(
     message = durations.transfer
     if link is not None:
         message = check_kind("link", link, Link, "a Link").seconds(nbytes)
-    found, free = Timeline(), [0.0] * len(lists)
+    found, clocks = Timeline(), DeviceClocks(len(lists))
     for device, one in simulate(lists):
         if isinstance(one, (ReceiveActivation, ReceiveGradient)):
             continue  # its sender came right before
         track = f"device {device}"
         if isinstance(one, (SendActivation, SendGradient)):
-            begin = max(free[device], free[one.device])
-            free[device] = free[one.device] = begin + message
+            span = clocks.meet(device, one.device, message)
             if message:
-                found.add(track, str(one), begin, begin + message)
+                found.add(track, str(one), *span)
         elif isinstance(one, Instruction):
-            end = free[device] + durations.of(one, recompute)
-            found.add(track, str(one), free[device], end)
-            free[device] = end
+            span = clocks.occupy(device, durations.of(one, recompute))
+            found.add(track, str(one), *span)
     return found

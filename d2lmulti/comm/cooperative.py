@@ -19,7 +19,7 @@ from ..plans.requests import Collective, CollectiveRequest
 from ..plans.rounds import Plan
 from .agreement import check_same
 from .allreduce import Op, start_allreduce
-from .collectives import allgather, reduce_scatter
+from .collectives import allgather, alltoall, reduce_scatter
 from .group import Group
 
 
@@ -39,7 +39,7 @@ class Segments:
         B, call = self.B, calls[0]
         with B.pause():
             tensors = [B.detach(c.tensor) for c in calls]
-            if call.forward in ("all-reduce", "max"):  # these work in place
+            if call.forward in ("all-reduce", "all-to-all", "max"):  # in place
                 tensors = [B.copy_to(x, B.device_of(x)) for x in tensors]
             carried = self._carry(call.forward, tensors, call, "forward")
             answers = [
@@ -79,7 +79,7 @@ class Segments:
         call: CollectiveRequest,
         direction: str,
     ) -> Sequence[Tensor]:
-        """Carry out one collective, and mark it; an all-reduce works in place."""
+        """Carry out one collective, and mark it; some work in place."""
         if what == "identity":
             return xs
         if what == "all-gather":
@@ -89,6 +89,8 @@ class Segments:
             shape = (rows, *xs[0].shape[1:])
             parts = reduce_scatter(xs, self.group)
             xs = [part.reshape(shape) for part in parts]
+        elif what == "all-to-all":
+            alltoall(xs, self.group)
         else:
             op: Op = "max" if what == "max" else "sum"
             start_allreduce(xs, self.algorithm, self.group, op).wait()

@@ -34,6 +34,9 @@ BESIDE = {
 }
 """What a cell may need besides its framework, and how to install it."""
 
+WITHOUT = "without-framework"
+"""The tag of a first code cell whose page asks for no framework, so it runs once."""
+
 _HIDDEN = {"tensorflow": ("pandas", "scipy", "sklearn")}
 """What it would import and can do without: it takes half of the time."""
 

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 Collective = Literal[
-    "identity", "all-reduce", "all-gather", "reduce-scatter", "max", "none"
+    "identity",
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "max",
+    "none",
 ]
 
 
@@ -70,6 +76,21 @@ class Scatter(CollectiveRequest):
     """
 
     forward, backward = "reduce-scatter", "all-gather"
+
+
+class Swap(CollectiveRequest):
+    """Exchange blocks of rows: block t of rank s becomes block s of rank t.
+
+    Backward the gradients go home by the same way. Source: Lepikhin et al. (2020).
+    """
+
+    forward, backward = "all-to-all", "all-to-all"
+
+
+class Total(CollectiveRequest):
+    """Sum over all devices, as a constant without a gradient."""
+
+    forward, backward = "all-reduce", "none"
 
 
 class Max(CollectiveRequest):

@@ -17,7 +17,6 @@ from ..checks import (
     check_kind,
     check_labels,
     check_list,
-    check_positive,
     refusal,
 )
 from ..comm.checks import check_algorithm
@@ -41,13 +40,10 @@ def check_mesh(mesh: Any) -> dict[str, int]:
     return check_axes(dict(mesh))
 
 
-def check_numbers(
-    batch_size: Any, lr: Any, epochs: Any, seed: Any
-) -> tuple[int, float, int, int]:
+def check_counts(batch_size: Any, epochs: Any, seed: Any) -> tuple[int, int, int]:
     """Give the settings back as Python's numbers, or refuse those out of range."""
     return (
         check_count("batch_size", batch_size),
-        check_positive("lr", lr, "try 0.05"),
         check_count("epochs", epochs, most=MOST_EPOCHS),
         check_count("seed", seed, least=0, most=None),
     )
@@ -58,7 +54,7 @@ def check_options(options: dict[str, Any]) -> None:
     given = {name: value for name, value in options.items() if value is not None}
     if "algorithm" in given:
         check_algorithm(given["algorithm"])
-    for name in ("bucket_bytes", "micro_batches", "stages"):
+    for name in ("bucket_bytes", "accumulate", "micro_batches", "stages"):
         if name in given:
             check_count(name, given[name])
     if "mesh" in given:

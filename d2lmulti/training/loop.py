@@ -29,11 +29,11 @@ from ..optimizers import Optimizer, make_optimizer
 from ..progress import progress
 from .arguments import (
     DTYPES,
+    check_counts,
     check_data,
     check_devices,
     check_fits,
     check_last_batch,
-    check_numbers,
     check_options,
 )
 from .checkpoint import Checkpoint
@@ -41,12 +41,14 @@ from .checkpoint.saver import Saver
 from .evaluate import evaluate
 from .history import Epoch, History
 from .metrics import Tally, allgather_values, check_weights
+from .rate import Schedule, make_rate, rate_at
 from .settings import (
     about_data,
     about_machine,
     about_model,
     about_start,
     check_settings,
+    in_words,
 )
 from .strategies import STRATEGIES, make_strategy
 from .strategy import Batch, Strategy
@@ -56,8 +58,9 @@ from .strategy import Batch, Strategy
 def train(
     num_gpus: int = 1,
     batch_size: int = 128,
-    lr: float = 0.05,
+    lr: float | Schedule = 0.05,
     *,
+    warmup: int | None = None,
     momentum: float | None = None,
     epochs: int = 10,
     seed: int = 0,
@@ -68,6 +71,7 @@ def train(
     strategy: str = "data",
     algorithm: str | None = None,
     bucket_bytes: int | None = None,
+    accumulate: int | None = None,
     schedule: str | None = None,
     micro_batches: int | None = None,
     stages: int | None = None,
@@ -84,13 +88,15 @@ def train(
     In a started group of as many processes, each trains its own device on its own part
     of every batch; the history is the same in all, and rank 0 saves.
 
-    `batch_size` is the size of the whole batch, before it is split. `devices` names
-    them one by one instead. `strategy` says how the work is split, and the options
-    after it belong to it (see `strategies.py`); `momentum` is that of `sgd`, 0.9 if not
-    given. Raises `InvalidInput`, before any work is done, for settings out of range,
-    for a batch (also the short last one of an epoch) with fewer examples than it is cut
-    into, for labels that are no classes, and for a model that cannot be split so; and
-    `Diverged` as soon as it sees a loss or a weight that is not finite.
+    `batch_size` is the size of the whole batch, before it is split. `lr` is a number,
+    reached after `warmup` steps if that is given, or a schedule (see `rate.py`).
+    `devices` names them one by one instead of `num_gpus`. `strategy` says how the work
+    is split, and the options after it belong to it (see `strategies.py`); `momentum` is
+    that of `sgd`, 0.9 if not given. Raises `InvalidInput`, before any work is done, for
+    settings out of range, for a batch (also the short last one of an epoch) with fewer
+    examples than it is cut into, for labels that are no classes, and for a model that
+    cannot be split so; and `Diverged` as soon as it sees a loss or a weight that is not
+    finite.
 
     With `checkpoint`, a file, everything is saved after each epoch, or each
     `save_every` steps. With `resume` the run goes on from that file, if it is there:
@@ -101,13 +107,15 @@ def train(
     options = {
         "algorithm": algorithm,
         "bucket_bytes": bucket_bytes,
+        "accumulate": accumulate,
         "schedule": schedule,
         "micro_batches": micro_batches,
         "stages": stages,
         "zero": zero,
         "mesh": mesh,
     }
-    batch_size, lr, epochs, seed = check_numbers(batch_size, lr, epochs, seed)
+    batch_size, epochs, seed = check_counts(batch_size, epochs, seed)
+    rate = make_rate(lr, warmup)
     check_choice("dtype", dtype, DTYPES)
     check_choice("strategy", strategy, STRATEGIES)
     check_options(options)
@@ -131,7 +139,7 @@ def train(
         "dataset": data.name,
         "dtype": dtype,
         "batch_size": batch_size,
-        "lr": lr,
+        "lr": in_words(rate) if isinstance(rate, Schedule) else rate,
         "momentum": getattr(learner, "momentum", None),
         "seed": seed,
         "optimizer": optimizer if isinstance(optimizer, str) else repr(optimizer),
@@ -179,7 +187,7 @@ def train(
         with progress(epochs * n, " images", title, wanted=group.leader) as bar:
             bar.update(min(n, at.step * batch_size) + n * min(at.epoch, epochs))
             while at.epoch < epochs:
-                _run_epoch(at, split, data, lr, batch_size, seed, saver, bar)
+                _run_epoch(at, split, data, rate, batch_size, seed, saver, bar)
                 history.device_params, places = split.replicas()
                 check_weights(history.device_params, f"after epoch {at.epoch + 1}")
                 accuracy = evaluate(
@@ -196,14 +204,15 @@ def train(
 
 
 def _run_epoch(
-    at: Checkpoint, split: Strategy, data: Dataset, lr: float, batch_size: int,
-    seed: int, saver: Saver, bar: Any,
+    at: Checkpoint, split: Strategy, data: Dataset, rate: float | Schedule,
+    batch_size: int, seed: int, saver: Saver, bar: Any,
 ) -> None:  # fmt: skip
     """Train on what is left of the epoch, and keep the position `at` up to date."""
     B, group = backend_of(split.owned[0][0]), split.group
     before = at.seconds, at.bytes_moved
     part = group if group.is_distributed and split.cuts_batches else None
     n, each = len(data.train_X), data.train_y.size // len(data.train_y)
+    before_it = at.epoch * batch_count(n, batch_size)  # steps of earlier epochs
     order = batches(data.train_X, data.train_y, batch_size, seed, at.epoch, group=part)
     with ledger() as moved:
         tally = Tally(group, moved, at.epoch, at.step)
@@ -216,7 +225,7 @@ def _run_epoch(
         for X, y in islice(order, at.step, None):
             whole = min(batch_size, n - at.step * batch_size)  # examples
             batch = Batch(B.array(X), B.array(y), n=whole * each)
-            tally.losses.append(split.step(batch, lr))
+            tally.losses.append(split.step(batch, rate_at(rate, before_it + at.step)))
             tally.targets.append(whole * each)
             at.step += 1
             if saver.is_due(at.step):

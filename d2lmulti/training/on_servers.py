@@ -15,10 +15,10 @@ import numpy as np
 
 from ..backends import get_backend
 from ..backends.protocol import AnyDevice, Backend, Tensor
-from ..checks import check_choice, check_count, check_number
+from ..checks import check_choice, check_count, check_number, check_positive
+from ..cluster.hardware import Link
 from ..cluster.push_pull import (
     Event,
-    Network,
     check_mode,
     check_times,
     check_workers,
@@ -36,11 +36,11 @@ from ..parallel.parameter_server import ParameterServer, run_events
 from ..plans.rounds import even_bounds
 from .arguments import (
     DTYPES,
+    check_counts,
     check_data,
     check_devices,
     check_fits,
     check_last_batch,
-    check_numbers,
 )
 
 
@@ -102,7 +102,7 @@ def train_on_servers(
     model: str | Model = "mlp",
     placement: str = "greedy",
     seconds: np.ndarray | None = None,
-    network: Network | None = None,
+    link: Link | None = None,
     probe: int = 256,
     backend: str | None = None,
     devices: Sequence[AnyDevice] | None = None,
@@ -116,7 +116,8 @@ def train_on_servers(
     """
     check_workers(workers)
     check_mode(mode, staleness)
-    batch_size, lr, epochs, seed = check_numbers(batch_size, lr, epochs, seed)
+    batch_size, epochs, seed = check_counts(batch_size, epochs, seed)
+    lr = check_positive("lr", lr, "try 0.05")
     check_choice("dtype", dtype, DTYPES)
     check_count("probe", probe, cure="it counts examples")
     optimizer = SGD(momentum)
@@ -167,7 +168,7 @@ def train_on_servers(
             total,
             staleness=staleness,
             server_bytes=server.server_bytes,
-            network=network,
+            link=link,
         ):
             if event.kind == "pull":
                 current[event.worker] = next(queue)

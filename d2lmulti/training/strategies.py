@@ -15,7 +15,7 @@ import numpy as np
 from ..backends import backend_of
 from ..backends.checks import check_tensors
 from ..backends.protocol import AnyDevice, Tensor, element_count
-from ..checks import check_choice, check_kind, check_list
+from ..checks import check_choice, check_count, check_kind, check_list
 from ..comm.collectives import allgather, usual_algorithm
 from ..comm.group import group_for
 from ..errors import InvalidInput
@@ -27,6 +27,7 @@ from ..parallel.buckets import reduce_in_buckets
 from ..parallel.data import Reducer, get_params, train_batch
 from ..plans.pipeline.schedules import CHUNKS
 from ..plans.rounds import Plan
+from .accumulate import check_accumulates, train_in_parts
 from .on_mesh import OnMesh
 from .sharded import Sharded
 from .strategy import Batch, Snapshot, Strategy
@@ -35,7 +36,7 @@ from .strategy import Batch, Snapshot, Strategy
 class DataParallel(Strategy):
     """Every device holds the whole network and a part of each batch."""
 
-    options = ("algorithm", "bucket_bytes")
+    options = ("algorithm", "bucket_bytes", "accumulate")
     cuts_batches = True
 
     def __init__(
@@ -43,8 +44,11 @@ class DataParallel(Strategy):
         *common: Any,
         algorithm: str | Plan | None = None,
         bucket_bytes: int | None = None,
+        accumulate: int = 1,
     ) -> None:
         super().__init__(*common)
+        self.accumulate = check_count("accumulate", accumulate)
+        check_accumulates(self.model, self.accumulate)
         self.algorithm = algorithm or usual_algorithm(self.group)
         self.bucket_bytes = bucket_bytes
         self.reducer: Reducer | None = None
@@ -60,8 +64,11 @@ class DataParallel(Strategy):
         return list(owned[0])
 
     def step(self, batch: Batch, lr: float) -> list[Tensor]:
-        """Take one step; see `train_batch`."""
-        return train_batch(
+        """Take one step; see `train_batch`, and `train_in_parts`."""
+        step = train_batch
+        if self.accumulate > 1:
+            step = partial(train_in_parts, parts=self.accumulate)
+        return step(
             batch.X,
             batch.y,
             self.owned,
@@ -77,8 +84,10 @@ class DataParallel(Strategy):
 
     @property
     def shares(self) -> tuple[int, str]:
-        """A shard for each device."""
-        return self.group.size, "devices"
+        """A shard for each device, in as many parts as it takes passes."""
+        if self.accumulate == 1:
+            return self.group.size, "devices"
+        return self.group.size * self.accumulate, "devices times parts"
 
     def replicas(self) -> tuple[list[list[Tensor]], list[AnyDevice]]:
         """Give every device's own replica."""

@@ -20,7 +20,7 @@ from d2lmulti.backends.protocol import Backend
 from d2lmulti.comm.group import local_group
 from d2lmulti.comm.mesh import Mesh
 from d2lmulti.models.mlp import make_mlp
-from d2lmulti.parallel import buckets, pipeline
+from d2lmulti.parallel import buckets, pipeline, sequence
 from d2lmulti.parallel.pipeline import cut_stages, place_params
 from d2lmulti.plans.allreduce import ring
 from d2lmulti.training import strategies
@@ -69,6 +69,13 @@ class World:
     @property
     def ones(self) -> list[Any]:
         return [self.B.array(np.ones((4, 2), "float32")) for _ in range(2)]
+
+    @property
+    def tokens(self) -> dict[str, Any]:
+        drawn = np.random.default_rng(0).normal(size=(3, 2, 3, 2, 4))
+        parts = [[self.B.array(x) for x in each] for each in drawn]
+        given = dict(zip(("queries", "keys", "values"), parts, strict=True))
+        return given | {"positions": sequence.token_positions(6, 2)}
 
     @property
     def stages(self) -> list[Any]:
@@ -167,6 +174,12 @@ class World:
             ),
             "gather_shards": lambda: (
                 d2lmulti.gather_shards, {"sharded": w.sharded},
+            ),
+            "parallel.sequence.ring_attention": lambda: (
+                sequence.ring_attention, w.tokens,
+            ),
+            "parallel.sequence.ulysses_attention": lambda: (
+                sequence.ulysses_attention, w.tokens,
             ),
             "comm.mesh.Mesh": lambda: (Mesh, {"data": 2, "tensor": 1}),
             "comm.mesh.Mesh.ranks_along": lambda: (

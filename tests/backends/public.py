@@ -10,7 +10,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-from backends.bad_values import A_CALL_OR_INSTRUCTION, FOR_PICTURES, LEFT_OUT
+from backends.left_out import A_CALL_OR_INSTRUCTION, FOR_PICTURES, LEFT_OUT
 
 import d2lmulti
 

@@ -28,6 +28,7 @@ def pure_calls(w: World) -> Calls:
     lists = SCHEDULES["1f1b"](2, 2)
     order = [[Forward(0, 0), Backward(0, 0)]]
     checkpoint = at("d2lmulti.training.checkpoint")
+    rate = at("d2lmulti.training.rate")
     settings = {"model": "mlp", "dataset": "digits", "dtype": "float64"}
     settings |= {"batch_size": 8, "seed": 0, "optimizer": "sgd"}
     saved = checkpoint.Checkpoint(settings, params=[np.ones(2)])
@@ -41,7 +42,7 @@ def pure_calls(w: World) -> Calls:
         "Adam": lambda: (Adam, {}),
         "AdamW": lambda: (AdamW, {}),
         "SGD": lambda: (SGD, {}),
-        "Network": lambda: (d2lmulti.Network, {}),
+        "Link": lambda: (d2lmulti.Link, {}),
         "Dataset.first": lambda: (w.data.first, {"n": 2}),
         "DeploymentConfig": lambda: (d2lmulti.DeploymentConfig, {}),
         "DeploymentConfig.variables_device": lambda: (config.variables_device, {}),
@@ -62,6 +63,10 @@ def pure_calls(w: World) -> Calls:
         "Timeline.span": lambda: (entered(timeline.span), {"track": "a", "name": "b"}),
         "Timeline.busy": lambda: (timeline.busy, {"track": "a"}),
         "get_model": lambda: (d2lmulti.get_model, {"model": "mlp"}),
+        "parallel.sequence.token_positions": lambda: (
+            at("d2lmulti.parallel.sequence").token_positions,
+            {"length": 8, "ranks": 2},
+        ),
         "get_split": lambda: (d2lmulti.get_split, {"model": "mlp"}),
         "load": lambda: (d2lmulti.load, {"name": "digits"}),
         "worker_seconds": lambda: (d2lmulti.worker_seconds, {"workers": 2, "steps": 3}),
@@ -125,6 +130,31 @@ def pure_calls(w: World) -> Calls:
             at("d2lmulti.data.batches").batches,
             {"X": X, "y": y, "batch_size": 4},
         ),
+        "training.rate.rate_at": lambda: (rate.rate_at, {"lr": 0.1, "step": 0}),
+        "training.rate.scale_linearly": lambda: (
+            rate.scale_linearly, {"lr": 0.1, "k": 4},
+        ),
+        "training.rate.scale_by_root": lambda: (
+            rate.scale_by_root, {"lr": 0.1, "k": 4},
+        ),
+        "training.rate.GradualWarmup": lambda: (
+            rate.GradualWarmup, {"start": 0.1, "steps": 4, "then": 0.4},
+        ),
+        "training.rate.GradualWarmup.rate": lambda: (
+            rate.GradualWarmup(0.1, 4, 0.4).rate, {"step": 0},
+        ),
+        "training.rate.ConstantWarmup": lambda: (
+            rate.ConstantWarmup, {"start": 0.1, "steps": 4, "then": 0.4},
+        ),
+        "training.rate.ConstantWarmup.rate": lambda: (
+            rate.ConstantWarmup(0.1, 4, 0.4).rate, {"step": 0},
+        ),
+        "training.rate.StepDecay": lambda: (
+            rate.StepDecay, {"lr": 0.1, "at": (2, 5)},
+        ),
+        "training.rate.StepDecay.rate": lambda: (
+            rate.StepDecay(0.1, (2, 5)).rate, {"step": 0},
+        ),
         "training.checkpoint.load_checkpoint": lambda: (
             checkpoint.load_checkpoint, {"path": w.folder / "there.npz"},
         ),
@@ -160,6 +190,7 @@ def pure_calls(w: World) -> Calls:
         "launch.by_value.ByValue": lambda: (
             at("d2lmulti.launch.by_value").ByValue, {"function": print},
         ),
+        "launch.ranks.Ranks": lambda: (at("d2lmulti.launch.ranks").Ranks, {"n": 1}),
     }  # fmt: skip
     found |= machine_calls()
     tables: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -194,6 +225,13 @@ def machine_calls() -> Calls:
     table = Path(__file__).parents[2] / "chapters/measured/gpipe_tables_2_3.csv"
     calls: dict[str, tuple[Any, dict[str, Any]]] = {
         "clock.play": ("play", {"rounds": rounds, "cluster": dgx}),
+        "convolution.conv_step": (
+            "conv_step",
+            {
+                "net": networks.get_network("resnet-50"), "gpus": 8,
+                "batch_per_gpu": 32, "cluster": dgx,
+            },
+        ),
         "cost.bus_bandwidth": (
             "bus_bandwidth",
             {"collective": "allreduce", "n": 8, "nbytes": 8, "seconds": 1.0},
@@ -224,6 +262,6 @@ def machine_calls() -> Calls:
     }
     link = hardware.Link(1e-6, 1e9)
     small = networks.Transformer(**shape)
-    found["cluster.hardware.Link.seconds"] = _given(link.seconds, {"nbytes": 8})
+    found["Link.seconds"] = _given(link.seconds, {"nbytes": 8})
     found["cluster.networks.Transformer.flops"] = _given(small.flops, {"tokens": 8})
     return found

@@ -8,7 +8,8 @@ from backends.compare import assert_same_bits
 
 from d2lmulti import devices, get_model, get_params, ledger, train_batch
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.cluster.push_pull import Network, worker_seconds
+from d2lmulti.cluster.hardware import Link
+from d2lmulti.cluster.push_pull import worker_seconds
 from d2lmulti.data.batches import batches
 from d2lmulti.data.datasets import Dataset
 from d2lmulti.errors import InvalidInput
@@ -78,7 +79,7 @@ def test_the_same_seed_gives_the_same_bits(
         run(
             B, data, mode=mode, staleness=bound, servers=2,
             seconds=worker_seconds(3, 99, jitter=0.5, seed=7),
-            network=Network(0.01, 1e6),
+            link=Link(0.01, 1e6),
         )
         for _ in range(2)
     ]  # fmt: skip

@@ -51,6 +51,7 @@ ONE = [
 TWO = [
     text("# Moving gradients\n\nAfter {numref}`fig-bytes`."),
     text("```{schedule-slider}\n:name: a-slider\n\nChoose a schedule.\n```"),
+    text("```{step-calculator}\n:name: a-calculator\n\nChoose a layout.\n```"),
     code("%load_ext d2lmulti.notebook"),
     # Tags alone make tabs too.
     *(code("x = 1", printed(f"{k} again\n"), tags=(f"tab-{k}",)) for k in TABS),
@@ -116,7 +117,7 @@ def build_book(folder: Path) -> Path:
     """Write the small book into a folder and build it."""
     chapters = folder / "chapters"
     chapters.mkdir()
-    for name in ("_ext", "_static"):
+    for name in ("_ext", "_extra", "_static"):
         shutil.copytree(ROOT / name, folder / name)
     for name in ("_config.yml", "chapters/references.bib"):
         shutil.copy(ROOT / name, folder / name)

@@ -85,6 +85,20 @@ DIES = {
     "after": code("1", value("1")),
 }
 
+TAGGED = ("without-framework",)
+FORGETS = {
+    "first": code("%load_ext d2lmulti.notebook", tags=TAGGED),
+    "plain": code("print(6 * 7)", printed("42\n")),
+    "asks": code("import d2lmulti\nd2lmulti.get_backend();"),
+    "a child asks": code(
+        "import subprocess, sys\n"
+        "code = 'import d2lmulti; d2lmulti.get_backend()'\n"
+        "done = subprocess.run([sys.executable, '-c', code], capture_output=True)\n"
+        "print(done.stderr.decode().splitlines()[-1])",
+        printed("it answered\n"),
+    ),
+}
+
 
 def run(folder, *options, chapters="chapters", **environment):
     """Run pytest on the chapters of a folder; return its output and its results."""
@@ -122,6 +136,9 @@ def write_chapters(folder):
     save(folder / "chapters/passes.ipynb", LOAD, *PASSES.values())
     save(folder / "chapters/fails.ipynb", LOAD, *(cell for cell, _ in FAILS.values()))
     save(folder / "chapters/dies.ipynb", *DIES.values())
+    save(folder / "chapters/forgets.ipynb", *FORGETS.values())
+    imports = code("import sys\nsys.modules['paddle'] = sys", tags=TAGGED)
+    save(folder / "chapters/imports.ipynb", imports)
     shutil.copy(ROOT / "chapters/conftest.py", folder / "chapters")
     return folder
 
@@ -170,6 +187,18 @@ def test_a_dead_kernel_fails_at_once(under_torch):
     assert kind == "failure"
     assert "the kernel died while this cell ran" in message + text
     assert results["dies", 1][0][0] == "failure"
+
+
+def test_a_page_without_framework_must_not_ask_for_one(under_torch):
+    _, results = under_torch
+    assert [results["forgets", n] for n in (0, 1)] == [[], []]
+    for n in (2, 3):
+        ((kind, message, text),) = results["forgets", n]
+        assert kind == "failure"
+        assert "got 'none: the page is tagged without-framework'" in message + text
+    ((kind, message, text),) = results["imports", 0]
+    assert kind == "failure"
+    assert "its first cell imports one" in message + text
 
 
 def test_a_table_tells_the_time_of_every_chapter(under_torch):

@@ -13,7 +13,6 @@ import pytest
 from book import cheat_processes
 
 from d2lmulti.launch import launch
-from d2lmulti.notebook import is_installed
 
 SHEET = Path(__file__).resolve().parents[2] / "chapters" / "cheatsheet.md"
 SHELL = ("torchrun ", "python ", "horovodrun ")
@@ -40,15 +39,6 @@ def code_of(tool: str) -> dict[str, list[str]]:
     }
 
 
-def need(module: str) -> None:
-    """Skip without a module, unless the set-up promises it."""
-    if is_installed(module):
-        return
-    if module in os.environ.get("D2LMULTI_REQUIRE", "").split(","):
-        pytest.fail(f"D2LMULTI_REQUIRE names {module}, which is not installed")
-    pytest.skip(f"needs {module}")
-
-
 def test_every_tool_tells_every_step() -> None:
     found = tools()
     assert len(found) == 8
@@ -65,7 +55,7 @@ def test_every_tool_tells_every_step() -> None:
         ("Horovod", "horovod", "horovod"),
     ],
 )
-def test_rows_run_in_two_processes(tool, module, engine, tmp_path: Path) -> None:
+def test_rows_run_in_two_processes(tool, module, engine, need, tmp_path: Path) -> None:
     need(module)
     rows = getattr(cheat_processes, f"{module}_rows")
     backend = "torch" if module == "horovod" else module
@@ -79,7 +69,7 @@ def test_rows_run_in_two_processes(tool, module, engine, tmp_path: Path) -> None
     ("tool", "module"),
     [("MXNet", "mxnet"), ("TensorFlow", "tensorflow"), ("Keras", "tensorflow")],
 )
-def test_rows_run_on_two_devices(tool: str, module: str, tmp_path: Path) -> None:
+def test_rows_run_on_two_devices(tool, module, need, tmp_path: Path) -> None:
     need(module)
     command = (
         "import json, sys; from book import cheat_devices\n"

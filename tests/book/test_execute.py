@@ -118,6 +118,34 @@ def test_a_cell_that_needs_more_gpus_is_not_run(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.fixture
+def printing(monkeypatch):
+    """`printing(cell, ...)`: each run prints what its cells say for its backend."""
+
+    def let_print(*cells):
+        asked = []
+
+        def run(nb, backend, folder, timeout):
+            asked.append(backend)
+            words = [c if isinstance(c, str) else c[backend] for c in cells]
+            outputs = {n: [printed(w)] if w else [] for n, w in enumerate(words)}
+            return script.Run(outputs, seconds={0: 0.1})
+
+        monkeypatch.setattr(script, "run", run)
+        return asked
+
+    return let_print
+
+
+def test_a_page_that_asks_for_no_framework_runs_once(tmp_path, printing):
+    asked = printing("1\n")
+    cell = new("print(1)", tags=("without-framework",))
+    path = save(tmp_path / "a.ipynb", TITLE, cell)
+    assert script.execute(path, [*BACKENDS], write=True, timeout=9) == []
+    assert asked == ["torch"]
+    assert nbformat.read(path, 4).cells[1].outputs == [printed("1\n")]
+
+
 def test_what_did_not_run_keeps_its_stored_output():
     kept = code("%%gpu 2\nrun()", printed("on two GPUs\n"), count=7)
     never = new("%%gpu 2\nrun()")
@@ -130,47 +158,52 @@ def test_what_did_not_run_keeps_its_stored_output():
 
 
 @needs_all
-def test_a_common_cell_that_prints_the_backend_is_refused(tmp_path):
+def test_a_common_cell_that_prints_the_backend_is_refused(tmp_path, printing, capsys):
     path = save(tmp_path / "a.ipynb", TITLE, LOAD, new(f"print('same')\nprint({NAME})"))
     before = path.read_text()
-    done = execute(path)
-    assert done.returncode == 1
-    assert "In [2] is common, but prints different characters" in done.stderr
+    printing("", {name: f"same\n{name}\n" for name in BACKENDS})
+    assert script.main([str(path)]) == 1
+    said = capsys.readouterr().err
+    assert "In [2] is common, but prints different characters" in said
     for line in ("--- torch", "+++ mxnet", "+++ paddle", "-torch", "+mxnet", " same"):
-        assert f"    {line}" in done.stderr
+        assert f"    {line}" in said
     assert path.read_text() == before
 
 
 @pytest.mark.parametrize(
-    ("cell", "complaint"),
+    ("cells", "complaints"),
     [
-        (new("import sys\nsys.stderr.write('careful')"), "In [2] stderr: careful"),
-        (new("1 / 0"), "ZeroDivisionError"),
-        (new("os._exit(3)"), "Kernel died"),
-        (new("x = 1" + " " * 80), "In [2]: 85 columns"),
+        (
+            [new("import sys\nsys.stderr.write('careful');"), new("1 / 0")],
+            ["In [2] stderr: careful", "In [3]: ", "ZeroDivisionError"],
+        ),
+        ([new("os._exit(3)")], ["Kernel died"]),
+        ([new("x = 1" + " " * 80)], ["In [2]: 85 columns"]),
     ],
-    ids=["stderr", "raises", "dies", "rule"],
+    ids=["stderr, raises", "dies", "rule"],
 )
-def test_a_cell_that_fails_is_refused(tmp_path, cell, complaint):
-    path = save(tmp_path / "a.ipynb", TITLE, LOAD, cell)
+def test_a_cell_that_fails_is_refused(tmp_path, cells, complaints):
+    path = save(tmp_path / "a.ipynb", TITLE, LOAD, *cells)
     before = path.read_text()
     done = execute(path, "--backend", "torch")
     assert done.returncode == 1
-    assert complaint in done.stderr
+    for complaint in complaints:
+        assert complaint in done.stderr
     assert path.read_text() == before
 
 
-def test_one_backend_alone_compares_and_writes_nothing(tmp_path):
+def test_one_backend_alone_compares_and_writes_nothing(tmp_path, printing, capsys):
     path = save(tmp_path / "a.ipynb", TITLE, LOAD, new("print(1)"))
     before = path.read_text()
-    done = execute(path, "--backend", "torch")
-    assert done.returncode == 1
-    assert "In [2] was never executed" in done.stderr
+    asked = printing("", "1\n")
+    assert script.main([str(path), "--backend", "torch"]) == 1
+    assert "In [2] was never executed" in capsys.readouterr().err
+    assert asked == ["torch"]
     assert path.read_text() == before
 
 
 @needs_all
-def test_check_finds_a_stale_output_and_writes_nothing(tmp_path):
+def test_check_finds_a_stale_output_and_writes_nothing(tmp_path, printing, capsys):
     stored = {
         "torch": "I am torch\n",
         "mxnet": "I was mxnet\n",
@@ -186,9 +219,10 @@ def test_check_finds_a_stale_output_and_writes_nothing(tmp_path):
         ),
     )
     before = path.read_text()
-    done = execute(path, "--check")
-    assert done.returncode == 1
-    assert "1 problem" in done.stderr
-    assert "In [3] stores something else" in done.stderr
-    assert "-I was mxnet" in done.stderr
+    printing("", *["I am torch\n", "I am mxnet\n", "I am paddle\n"])
+    assert script.main([str(path), "--check"]) == 1
+    said = capsys.readouterr().err
+    assert "1 problem" in said
+    assert "In [3] stores something else" in said
+    assert "-I was mxnet" in said
     assert path.read_text() == before

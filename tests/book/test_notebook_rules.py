@@ -60,6 +60,10 @@ def test_a_good_notebook_has_nothing_against_it():
             (TITLE, code("%%tab torch\nx")),
             "must begin its first code cell with %load_ext",
         ),
+        (
+            (TITLE, code("x", tags=("without-framework",)), code("%%tab torch\nx")),
+            "tagged without-framework has cells of torch",
+        ),
         ((TITLE, code("x", tags=("nbval-skip",))), "nbval-skip hides the cell"),
         ((TITLE, code("x", count=None)), "never executed"),
         ((TITLE, code("x", printed("careful", "stderr"))), "wrote to stderr: careful"),

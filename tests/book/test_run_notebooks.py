@@ -4,6 +4,7 @@ import os
 
 import pytest
 import run_notebooks
+from book.notebooks import code, save, text
 
 REPORT = """<testsuites><testsuite>
   <testcase classname="chapters.setup.ipynb" name="Cell 0" time="1.5"/>
@@ -61,6 +62,22 @@ def test_each_backend_is_told_who_it_is(monkeypatch, tmp_path):
     assert env["D2LMULTI_BACKEND"] == "mxnet"
     assert env["D2LMULTI_QUIET"] == "1"
     assert command[-2:] == ["-k", "setup"]
+
+
+def test_a_chapter_that_asks_for_no_framework_runs_once(monkeypatch, tmp_path):
+    tagged = code("1", tags=("without-framework",))
+    save(tmp_path / "chapters/alike.ipynb", text("# A"), tagged)
+    save(tmp_path / "chapters/other.ipynb", text("# B"), code("1"), tagged)
+    seen = []
+    monkeypatch.setattr(run_notebooks, "ROOT", tmp_path)
+    monkeypatch.setattr(run_notebooks, "REPORTS", tmp_path)
+    monkeypatch.setattr(
+        run_notebooks.subprocess,
+        "call",
+        lambda command, cwd, env: seen.append(command[-1]) or 0,
+    )
+    run_notebooks.main(["torch", "mxnet", "paddle", "--pytest=-k setup"])
+    assert seen == ["setup", *["--ignore=chapters/alike.ipynb"] * 2]
 
 
 def test_posed_gpus_are_told_to_the_kernels(monkeypatch, tmp_path, capsys):

@@ -1,263 +1,286 @@
-"""Seeded bugs: patches to the library that its ordinary tests must notice.
+"""Seeded bugs: patches to the library, and for each an ordinary test that notices it.
 
-Each names the tests that were written against it, or against what it breaks alone;
-those do not count. `old` must stand in `file` exactly once.
+That test was not written against the bug, nor against what it breaks alone. `old` must
+stand in `file` exactly once.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from bugs.bug import Bug
+from bugs.tokens import TOKEN_BUGS
 
+DATA, TRAINING = "backends/test_data_parallel.py::", "backends/test_training.py::"
+LAYER, PIPELINE = "backends/test_layer_parallel.py::", "backends/test_pipeline.py::"
+PLACES, SHARDED = "backends/test_placements.py::", "backends/test_sharded.py::"
+ENGINES, MEMORY = "processes/test_engines.py::", "processes/test_shared_memory.py::"
+MODULE = "processes/test_modules_in_buckets.py::"
 
-class Bug(NamedTuple):
-    """One mistake that is easily made: in `file`, `old` becomes `new`."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    written_for: tuple[str, ...] = ()
-    suite: tuple[str, ...] = ("test_data_parallel.py", "test_training.py")
-
-
-LAYERS = ("test_layer_parallel.py",)
-STAGES = ("test_pipeline.py",)
-PROCESSES = ("../processes/test_shared_memory.py",)
-SHARDS = ("test_sharded.py",)
-ENGINES = ("../processes/test_engines.py",)
+TWO_DEVICES = DATA + "test_twenty_steps_equal_one_device[torch-mlp-2]"
+THREE_DEVICES = DATA + "test_twenty_steps_equal_one_device[torch-mlp-3]"
+BUCKETS = DATA + "test_a_step_in_buckets_has_the_same_bits[torch-100000-lenet]"
+PLAIN_NUMPY = TRAINING + "test_training_equals_plain_numpy[torch-0.9-3]"
+TRAINED = TRAINING + "test_two_and_three_devices_train_like_one[torch-mlp-3]"
+SYNCHRONISED = TRAINED.replace("mlp-3", "lenet_sync_bn-1")
+EVALUATED = TRAINING + "test_evaluate_equals_a_count_in_numpy[torch-2-97]"
+LAYERS = LAYER + "test_ten_steps_equal_one_device[torch-mlp-2]"
+BLOCKS = LAYER + "test_ten_steps_equal_one_device[torch-transformer-2]"
+TOKENS = LAYER + "test_ten_steps_equal_one_device[torch-sequence-2]"
+STAGES = PIPELINE + "test_ten_steps_equal_one_device[torch-deep_mlp-zero_bubble-4]"
+PLACEMENTS = PLACES + "test_random_placements_and_orders_train_like_one_device[torch]"
+SHARDS = SHARDED + (
+    "test_ten_steps_equal_one_device_and_all_bytes_the_formula[torch-2-momentum]"
+)
+PROCESSES = ENGINES + (
+    "test_n_processes_train_as_n_devices_and_as_one[shared_memory-numpy-4]"
+)
+MODULES = MODULE + "test_two_processes_beside_the_frameworks_own[torch]"
+SHARED_MEMORY = MEMORY + "test_the_same_bits_as_in_one_process[numpy]"
 
 BUGS = [
+    *TOKEN_BUGS,
     Bug(
         "the gradient is not divided by n",
         "optimizers/sgd.py",
         "v = B.grad(p) / n",
         "v = B.grad(p)",
+        PLAIN_NUMPY,
     ),
     Bug(
         "the gradient is divided by the shard's length",
         "parallel/data.py",
         "lr, n=element_count(y) if n is None else n)",
         "lr, n=element_count(y_shards[0]))",
+        TWO_DEVICES,
     ),
     Bug(
         "mean of the shards' means",
         "parallel/data.py",
         "losses_of(B, out, y_shard).sum()",
         "losses_of(B, out, y_shard).sum() / len(y_shard) * len(X) / len(devices)",
+        TWO_DEVICES,
     ),
     Bug(
         "all-reduce sums into a tensor that nobody has",
         "comm/group.py",
         "merge(part, source, out=part)",
         "merge(part, source)",
+        TWO_DEVICES,
     ),
     Bug(
         "copy_to gives back its argument",
         "backends/pytorch.py",
         "native(device), copy=True, memory_format=torch.contiguous_format",
         "native(device)",
-        ("test_replicas_do_not_share_storage",),
+        TWO_DEVICES,
     ),
     Bug(
         "get_params copies only between places",
         "parallel/data.py",
         "copies = [load(p, device) for p in params]",
         "copies = [backend_of(p).detach(p) for p in params]",
-        ("test_replicas_do_not_share_storage",),
+        TWO_DEVICES,
     ),
     Bug(
         "the star forgets to add the last rank",
         "plans/allreduce.py",
         "yield make_round(others, 0, 0, length, add=True)",
         "yield make_round(others[: max(1, ranks - 2)], 0, 0, length, add=True)",
-        ("test_bytes_of_a_step_equal_the_formula",),
+        THREE_DEVICES,
     ),
     Bug(
         "the star sends the sum back to rank 1 only",
         "plans/allreduce.py",
         "yield make_round(0, others, 0, length, add=False)",
         "yield make_round(0, others[:1], 0, length, add=False)",
-        ("test_bytes_of_a_step_equal_the_formula",),
+        THREE_DEVICES,
     ),
     Bug(
         "the last parameter's gradient is not all-reduced",
         "parallel/data.py",
         "for same_parameter in zip(*trained, strict=True):",
         "for same_parameter in list(zip(*trained, strict=True))[:-1]:",
-        ("test_bytes_of_a_step_equal_the_formula",),
+        TWO_DEVICES,
     ),
     Bug(
         "what does not divide evenly is dropped",
         "plans/rounds.py",
         "return i * size + np.minimum(i, longer)",
         "return i * size",
+        TWO_DEVICES,
     ),
     Bug(
         "labels are dealt out in another order than images",
         "parallel/data.py",
         "zip(logits, y_shards, strict=True)",
         "zip(logits, [*y_shards[1:], y_shards[0]], strict=True)",
+        TWO_DEVICES,
     ),
     Bug(
         "gradients are never cleared",
         "parallel/data.py",
         "            B.clear_grad_(p)\n",
         "            pass\n",
-        ("test_gradients_do_not_pile_up_over_steps",),
+        TWO_DEVICES,
     ),
     Bug(
         "synchronised batch norm uses the shard's own statistics",
         "models/batch_norm.py",
         "together=together(lenet_sync_bn, _BUFFERS)",
         "together=None",
-        ("test_moving_statistics_of_synchronised_replicas",),
+        SYNCHRONISED,
     ),
     Bug(
         "the gradient of a cut is not summed",
         "comm/cooperative.py",
         'dys += self._carry(call.backward, grads, call, "backward")',
         "dys += grads",
+        SYNCHRONISED,
     ),
     Bug(
         "a stale bucket: the sum is not written back",
         "parallel/buckets.py",
         "                    self._unflatten_(flat, params, row)\n",
         "                    pass\n",
+        BUCKETS,
     ),
     Bug(
         "the last bucket never leaves",
         "parallel/buckets.py",
         "while self.next < len(self.buckets) and",
         "while self.next < len(self.buckets) - 1 and",
+        BUCKETS,
     ),
     Bug(
         "all replicas share one velocity",
         "training/strategy.py",
         "[optimizer.start(mine) for mine in self.trained()]",
         "[optimizer.start(self.trained()[0])] * len(self.owned)",
+        TRAINED,
     ),
     Bug(
         "the momentum is forgotten",
         "optimizers/__init__.py",
         "return SGD(0.9 if momentum is None else momentum)",
         "return SGD()",
+        PLAIN_NUMPY,
     ),
     Bug(
         "evaluation looks at replica 0 only",
         "training/evaluate.py",
         "model.predict(B, device_params[i], part)",
         "model.predict(B, device_params[0], part)",
-        ("test_a_replica_that_went_astray_lowers_the_accuracy",),
+        EVALUATED,
     ),
     Bug(
         "the loss is averaged over batches",
         "training/loop.py",
         "loss = at.loss / data.train_y.size",
         "loss = at.loss / (batch_size * batch_count(n, batch_size))",
-        ("test_the_loss_is_the_mean_over_all_examples",),
+        PLAIN_NUMPY,
     ),
     Bug(
         "every epoch has the same order",
         "data/batches.py",
         "np.random.default_rng([seed, epoch])",
         "np.random.default_rng([seed, 0])",
+        PLAIN_NUMPY,
     ),
     Bug(
         "the short last batch is dropped",
         "data/batches.py",
         "return -(-n // batch_size)  # rounded up",
         "return n // batch_size",
-        ("test_the_loss_is_the_mean_over_all_examples",),
+        PLAIN_NUMPY,
     ),
     Bug(
         "the initial weights ignore the seed",
         "training/loop.py",
         "model.initial(np.random.default_rng(seed))",
         "model.initial(np.random.default_rng())",
-        ("test_the_same_seed_gives_the_same_bits",),
+        TRAINED,
     ),
     Bug(
         "f forgets to sum the gradients",
         "plans/requests.py",
         'forward, backward = "identity", "all-reduce"',
         'forward, backward = "identity", "identity"',
-        suite=LAYERS,
+        BLOCKS,
     ),
     Bug(
         "every device adds the bias of a layer split by inputs",
         "models/tensor_parallel/layers.py",
         "(H,) = yield Leave(linear(B, X, W))\n    H = _add_bias(H, b)",
         "(H,) = yield Leave(_add_bias(linear(B, X, W), b))",
-        suite=LAYERS,
+        LAYERS,
     ),
     Bug(
         "each device keeps the gradient of its own tokens",
         "parallel/tensor.py",
         "if cut.summed:",
         "if cut.summed and group.size == 1:",
-        suite=LAYERS,
+        TOKENS,
     ),
     Bug(
         "the last micro-batch's weight gradients are lost",
         "parallel/pipeline/executor.py",
         "        for p, dp in zip(params, grads, strict=True):",
         "        for p, dp in zip(params, grads if i.micro < 2 else []):",
-        suite=STAGES,
+        STAGES,
     ),
     Bug(
         "the gradient is divided by a micro-batch's length",
         "parallel/pipeline/training.py",
         "states[i], lr, n=element_count(y))",
         "states[i], lr, n=element_count(y[slice(*batch.bounds[0])]))",
-        suite=STAGES,
+        STAGES,
     ),
     Bug(
         "a stage is updated when device s mod p is done, wherever it lies",
         "parallel/pipeline/training.py",
         "if ranks[s] == device:",
         "if s % group.size == device:",
-        suite=("test_placements.py",),
+        PLACEMENTS,
     ),
     Bug(
         "the updated parts are not gathered",
         "parallel/sharded/training.py",
         "zip(sharded, gather(parts, group), strict=True):",
         "zip(sharded, []):",
-        suite=SHARDS,
+        SHARDS,
     ),
     Bug(
         "a part of the gradient is added to that of the step before",
         "parallel/sharded/training.py",
         "B.write_(mine[l], 0, element_count(part), part)",
         "B.write_(mine[l], 0, element_count(part), part, add=True)",
-        suite=SHARDS,
+        SHARDS,
     ),
     Bug(
         "every process trains on the first one's examples",
         "data/batches.py",
         "part[slice(*bounds[rank])]",
         "part[slice(*bounds[0])]",
-        suite=ENGINES,
+        PROCESSES,
     ),
     Bug(
         "a bucket is given back before the engine has summed it",
         "parallel/buckets.py",
         "            work.wait()\n            if not alone",
         "            if not alone",
-        suite=ENGINES,
+        MODULES,
     ),
     Bug(
         "a part is sent after others have been added to it",
         "comm/engines/shared_memory/__init__.py",
         "part = part.copy()",
         "part = part",
-        suite=PROCESSES,
+        SHARED_MEMORY,
     ),
     Bug(
         "the last rank's slot is not added",
         "comm/engines/shared_memory/staging.py",
         "for slot in slots[2:]:",
         "for slot in slots[2:-1]:",
-        suite=PROCESSES,
+        SHARED_MEMORY,
     ),
 ]

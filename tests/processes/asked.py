@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from processes.asked_mesh import on_a_mesh, refusal
+from processes.asked_tokens import tokens_and_experts
 
 import d2lmulti
 from d2lmulti.backends import get_backend
@@ -64,6 +65,11 @@ CASES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+A_FEW = (  # one of each way to split
+    "data, buckets", "layer", "model, interleaved", "mesh, ZeRO 1", "sharded, ZeRO 3",
+)  # fmt: skip
+
+
 def data() -> d2lmulti.Dataset:
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(42, 1, 28, 28)), rng.integers(0, 10, 42)
@@ -72,7 +78,7 @@ def data() -> d2lmulti.Dataset:
 
 
 def train_all(n: int, backend: str, names: list[str]) -> dict[str, tuple]:
-    """Train each case on n devices for 12 steps; give history and all weights."""
+    """Train each case on n devices for 6 steps; give history and all weights."""
     B, found = get_backend(backend), {}
     for name in names:
         options = dict(CASES[name])
@@ -82,7 +88,7 @@ def train_all(n: int, backend: str, names: list[str]) -> dict[str, tuple]:
             (first, _), (second, size) = options["mesh"].items()
             options["mesh"] = {first: -(-n // size), second: min(n, size)}
         history = d2lmulti.train(
-            n, 12, 0.05, epochs=4, dtype="float64", dataset=data(), backend=backend,
+            n, 12, 0.05, epochs=2, dtype="float64", dataset=data(), backend=backend,
             **options,
         )  # fmt: skip
         weights = [[B.numpy(p) for p in params] for params in history.device_params]
@@ -191,8 +197,8 @@ def as_dtype(B: Backend, x: np.ndarray, dtype: str) -> Any:
     return found
 
 
-def everything() -> dict[str, Any]:
-    """Ask everything of the engine; called in each process."""
+def everything(cases: list[str]) -> dict[str, Any]:
+    """Ask everything of the engine, and train; called in each process."""
     group, B = started(), get_backend()
     n, rank, engine = group.size, group.local_ranks[0], group.engine
     differ, count = compared(B, group, n, messages=True)
@@ -210,9 +216,10 @@ def everything() -> dict[str, Any]:
         "arrived": arrived,
         "native": [B.numpy(x).tolist() for x in native],
         "told": engine.allgather_text(f"rang {rank} é"),
-        "trained": train_all(n, B.name, list(CASES)),
+        "trained": train_all(n, B.name, cases),
         "refused": refusal(lambda: d2lmulti.devices(n + 1)),
         "mesh": on_a_mesh(B, group, n),
+        "tokens": tokens_and_experts(B, group, n),
         "without messages": without_messages(B, group, n),
     }
 

@@ -32,6 +32,7 @@ ENGINES = {
     "shared_memory": "numpy",
     "torch": "torch",
     "paddle": "paddle",
+    "horovod": "torch",
     "kvstore": "mxnet",
 }
 # Fault -> what the error says of the victim, rank (or worker) 1.

@@ -22,6 +22,7 @@ SOME = {
     "shared_memory": ("killed", "stopped", "exit 0", "full disk", "launcher killed"),
     "torch": ("killed", "exit 0", "exception"),
     "paddle": ("exit 0",),
+    "horovod": (),
     "kvstore": ("killed", "stopped", "exit 0"),
 }
 PAIRS = [
@@ -33,9 +34,15 @@ PAIRS = [
 
 @pytest.mark.parametrize(("engine", "fault"), PAIRS)
 def test_a_fault_is_named_in_time(
-    engine: str, fault: str, load: Callable[[str], Backend], tmp_path: Path
+    engine: str,
+    fault: str,
+    load: Callable[[str], Backend],
+    need: Callable[[str], None],
+    tmp_path: Path,
 ) -> None:
     load(ENGINES[engine])
+    if engine == "horovod":
+        need(engine)
     outcome = cases(engine)[fault](tmp_path)
     assert not outcome.wrong
 

@@ -7,12 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from d2lmulti.cluster.push_pull import (
-    Event,
-    Network,
-    push_pull_events,
-    worker_seconds,
-)
+from d2lmulti.cluster.hardware import Link
+from d2lmulti.cluster.push_pull import Event, push_pull_events, worker_seconds
 from d2lmulti.errors import InvalidInput
 
 
@@ -34,7 +30,7 @@ def test_every_batch_is_pulled_and_pushed_once_in_order_of_time(
     bound = staleness if mode == "bounded" else None
     events = run(
         mode, workers, rounds, seed=seed, staleness=bound,
-        server_bytes=[10, 3], network=Network(0.1, 7),
+        server_bytes=[10, 3], link=Link(0.1, 7),
     )  # fmt: skip
     assert [e.seconds for e in events] == sorted(e.seconds for e in events)
     for kind in ("pull", "push"):
@@ -85,9 +81,7 @@ def test_times_by_hand() -> None:
     """Two workers, one server, 10 bytes at 10 bytes/s, latency 0.5, 2 s of work."""
     seconds = np.full((2, 2), 2.0)
     events = list(
-        push_pull_events(
-            "async", seconds, 2, server_bytes=[10], network=Network(0.5, 10)
-        )
+        push_pull_events("async", seconds, 2, server_bytes=[10], link=Link(0.5, 10))
     )
     # Worker 1 waits a second until the server's link has sent to worker 0.
     assert events == [
@@ -104,7 +98,7 @@ def test_servers_share_the_queue(servers: int) -> None:
     events = list(
         push_pull_events(
             "sync", np.full((4, 1), 1e-9), 4,
-            server_bytes=[40 // servers] * servers, network=Network(0, 40),
+            server_bytes=[40 // servers] * servers, link=Link(0, 40),
         )
     )  # fmt: skip
     first = min(e.seconds for e in events if e.kind == "push")
@@ -127,8 +121,8 @@ def test_a_straggler_takes_its_factor() -> None:
         (lambda: worker_seconds(0, 3), "as workers, got 0"),
         (lambda: worker_seconds(2, 3, -1.0), "above 0 as seconds, got -1.0"),
         (lambda: worker_seconds(2, 3, stragglers={2: 3.0}), "a straggler, got 2"),
-        (lambda: Network(-1.0), "of at least 0 as latency, got -1.0"),
-        (lambda: Network(0.0, 0.0), "above 0 as bandwidth, got 0.0"),
+        (lambda: Link(-1.0), "of at least 0 as latency, got -1.0"),
+        (lambda: Link(0.0, 0.0), "above 0 as bandwidth, got 0.0"),
         (lambda: run("eager", 2, 2), "one of sync, async, bounded as mode"),
         (lambda: run("bounded", 2, 2, staleness=-1), "as staleness, got -1"),
         (lambda: run("bounded", 2, 2), "as staleness, got None"),

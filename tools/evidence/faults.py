@@ -26,7 +26,7 @@ from .markdown import table
 from .strategies import ENGINES
 
 TITLE = "Kills survived"
-TIMES, KILLS = 2, {"shared_memory": 10, "torch": 4, "paddle": 4}
+TIMES, KILLS = 20, {"shared_memory": 10, "torch": 4, "paddle": 4}
 Row = dict[str, Any]
 
 

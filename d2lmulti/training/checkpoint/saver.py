@@ -85,8 +85,11 @@ class Saver:
         if self.path is None or not self.resume or not Path(self.path).exists():
             return beginning
         saved = load_checkpoint(self.path)
-        for name in FIXED:
-            old, new = saved.settings[name], beginning.settings[name]
+        had, asked = saved.settings, beginning.settings
+        # Another number as the rate is a choice; a schedule would break off.
+        scheduled = any(isinstance(s.get("lr"), str) for s in (had, asked))
+        for name in (*FIXED, *(["lr"] if scheduled else [])):
+            old, new = had.get(name), asked.get(name)
             if old != new:
                 raise InvalidInput(
                     f"expected to go on with {name} {old!r}, as in {self.path}, got "

@@ -1,0 +1,150 @@
+"""Processes that stay: started once, then asked for one function after another.
+
+`launch` starts processes for one function, and most of that time is the framework's
+import. Chapter: *why_not_faster*.
+"""
+
+from __future__ import annotations
+
+import pickle
+import secrets
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from multiprocessing.connection import Client, Connection, Listener
+from threading import Thread
+from typing import Any
+
+import cloudpickle
+
+from ..backends import backend_name
+from ..checks import MOST_RANKS, check_count, check_kind, check_positive
+from ..comm import process_group as engines
+from . import _pickled, launch
+
+_LOOK_EVERY = 0.05  # seconds: whether the processes still live
+_GRACE = 10.0  # seconds in which they end
+
+
+class Ranks:
+    """n processes in one group: `ranks(function, *args)` runs it in each of them.
+
+    They start at the first call, on the engine, backend and threads that `launch` would
+    give them, and live until `close`, the end of a `with` block, or `timeout` seconds.
+    A function finds its rank in `started()`; what it leaves in modules stays there for
+    the next one. Gives what it returned, in rank order. Raises `ProcessFailed` as
+    `launch` does, after which the next call starts new processes.
+    """
+
+    def __init__(
+        self,
+        n: int = 2,
+        *,
+        engine: str | None = None,
+        backend: str | None = None,
+        threads: int = 1,
+        timeout: float = 3600.0,
+    ) -> None:
+        self._n = check_count("n", n, most=MOST_RANKS, cure="say how many processes")
+        check_count("threads", threads, most=MOST_RANKS)
+        check_positive("timeout", timeout, "give seconds")
+        engines.check_name(engine)
+        self._how: dict[str, Any] = {
+            "engine": engine,
+            "backend": None if backend is None else backend_name(backend),
+            "threads": threads,
+            "timeout": timeout,
+        }
+        self._run: Future[Any] | None = None
+        self._connections: list[Connection] = []
+
+    def __call__(
+        self, function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> list[Any]:
+        """Run `function(*args, **kwargs)` in every process, all at the same time."""
+        check_kind("function", function, Callable, "a function")
+        job = _pickled(function, args, kwargs)
+        try:
+            if self._run is None:
+                self._start()
+            for connection in self._connections:
+                connection.send_bytes(job)
+            answers = [self._answer(connection) for connection in self._connections]
+        except (EOFError, OSError):  # one is gone, and the launcher knows why
+            run = self._run
+            self.close()
+            if run is not None:
+                run.result(0)
+            raise
+        except BaseException:  # Ctrl-C: what they answer now, nobody waits for
+            self.close()
+            raise
+        return [pickle.loads(answer) for answer in answers]
+
+    def _start(self) -> None:
+        key = secrets.token_bytes(32)
+        with Listener(authkey=key) as listener:
+            address = listener.address
+            self._run = _background(launch, _serve, self._n, address, key, **self._how)
+            accepted = _background(_accept, listener, self._n)
+            while not accepted.done():
+                if self._run.done():
+                    raise EOFError
+                wait([accepted, self._run], return_when=FIRST_COMPLETED)
+            self._connections = accepted.result()
+
+    def _answer(self, connection: Connection) -> bytes:
+        while not connection.poll(_LOOK_EVERY):
+            if self._run is None or self._run.done():
+                raise EOFError
+        return connection.recv_bytes()
+
+    def close(self) -> None:
+        """End the processes, if there are any."""
+        run, self._run = self._run, None
+        for connection in self._connections:
+            connection.close()  # each takes that as the end
+        self._connections = []
+        if run is not None:
+            wait([run], _GRACE)
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _serve(address: Any, key: bytes) -> None:
+    """Do what the launcher asks for, until it hangs up; runs in every process."""
+    with Client(address, authkey=key) as launcher:
+        launcher.send(engines.process_info().rank)
+        while True:
+            try:
+                job = launcher.recv_bytes()
+            except EOFError:
+                return
+            function, args, kwargs = pickle.loads(job)
+            launcher.send_bytes(cloudpickle.dumps(function(*args, **kwargs)))
+
+
+def _accept(listener: Listener, n: int) -> list[Connection]:
+    """Give the connections to n processes, in rank order."""
+    found: dict[int, Connection] = {}
+    while len(found) < n:
+        connection = listener.accept()
+        found[connection.recv()] = connection
+    return [found[rank] for rank in range(n)]
+
+
+def _background(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
+    """Run it on a thread that does not keep Python from ending."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function(*args, **kwargs))
+        except BaseException as error:
+            future.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    return future

@@ -1,0 +1,109 @@
+"""Gradient accumulation: a batch in parts, one after another, for one step.
+
+Each pass adds its gradients to those of the passes before. The devices sum them once,
+after the last: a step moves the same bytes, and holds the activations of one part.
+Chapter: *large_batch*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..backends.protocol import AnyDevice, Tensor, backend_of, element_count
+from ..checks import check_count
+from ..comm.allreduce import start_allreduce
+from ..comm.group import group_for, local_group
+from ..comm.split import split_batch
+from ..errors import InvalidInput
+from ..events import working
+from ..models.checks import explained
+from ..models.model import Model, losses_of
+from ..optimizers import Optimizer
+from ..parallel.data import Reducer
+from ..plans.rounds import Plan, even_bounds
+
+
+def check_accumulates(model: Model, parts: int) -> None:
+    """Refuse a model whose devices meet on the way: a later part would not be there."""
+    if model.together is not None and parts > 1:
+        raise InvalidInput(
+            f"expected a model without sums over the whole batch to accumulate, got "
+            f"{model.name}: it would sum over each of {parts} parts; use more devices, "
+            "or lenet_bn, which normalises each part by itself"
+        )
+
+
+def train_in_parts(
+    X: Tensor,
+    y: Tensor,
+    device_params: Sequence[Sequence[Tensor]],
+    devices: Sequence[AnyDevice],
+    lr: float,
+    *,
+    parts: int,
+    model: Model,
+    optimizer: Optimizer,
+    states: Sequence[Sequence[Tensor]],
+    algorithm: str | Plan = "star",
+    reducer: Reducer | None = None,
+    n: int | None = None,
+) -> list[Tensor]:
+    """Take the step of `train_batch` in so many passes; each device cuts its shard.
+
+    Arguments are those of `train_batch`. Returns the summed losses of every pass, each
+    device's in turn. Raises `InvalidInput` for a shard with fewer examples than parts,
+    and for a model whose devices meet on the way.
+    """
+    B, parts = backend_of(X), check_count("parts", parts)
+    check_accumulates(model, parts)
+    group = group_for(len(devices))
+    trained = [params[: len(params) - model.buffers] for params in device_params]
+    with working(devices, "load", B.synchronize):
+        cut = group if n is None else local_group(len(devices))
+        shards = [*zip(*split_batch(X, y, devices, cut), strict=True)]
+    if (fewest := min(len(X_shard) for X_shard, _ in shards)) < parts:
+        raise InvalidInput(
+            f"cannot cut {fewest} examples of a device into {parts} parts; use a "
+            "larger batch, fewer devices or fewer parts"
+        )
+    for params in trained:
+        for p in params:
+            B.clear_grad_(p)
+    leaves = [  # with MXNet a pass would overwrite the gradient of p itself
+        [*B.accumulating(mine), *params[len(mine) :]]
+        for mine, params in zip(trained, device_params, strict=True)
+    ]
+    bounds = [even_bounds(len(X_shard), parts) for X_shard, _ in shards]
+    found: list[Tensor] = []
+    for part in range(parts):
+        losses: list[Tensor] = []
+        with (
+            B.record(),
+            working(devices, "forward", B.synchronize),
+            explained(model.name, X),
+        ):
+            for params, (X_shard, y_shard), cuts in zip(
+                leaves, shards, bounds, strict=True
+            ):
+                rows = slice(*cuts[part])
+                logits = model.forward(B, params, X_shard[rows])
+                losses.append(losses_of(B, logits, y_shard[rows]).sum())
+        found += [B.detach(loss) for loss in losses]
+        if reducer is not None and part == parts - 1:
+            with (
+                working(devices, "backward and all-reduce", B.synchronize),
+                reducer(trained, algorithm=algorithm, group=group),
+            ):
+                B.backward(losses)
+        else:
+            with working(devices, "backward", B.synchronize):
+                B.backward(losses)
+    if reducer is None:
+        with working(devices, "all-reduce", B.synchronize):
+            for same_parameter in zip(*trained, strict=True):
+                grads = [B.grad(p) for p in same_parameter]
+                start_allreduce(grads, algorithm, group).wait()
+    for mine, state, device in zip(trained, states, devices, strict=True):
+        with working([device], "update", B.synchronize):
+            optimizer.step_(mine, state, lr, n=element_count(y) if n is None else n)
+    return found

@@ -1,0 +1,114 @@
+"""Gradient accumulation: a batch in parts is the same step as the whole batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from backends.test_checkpoint import interrupted, same_bits
+from backends.test_checkpoint import run as run_saved
+
+from d2lmulti import ledger, load, train
+from d2lmulti.cluster.timeline import timeline
+from d2lmulti.errors import InvalidInput
+from d2lmulti.optimizers import Adam
+
+
+@pytest.fixture(scope="module")
+def digits():
+    whole = load("digits", "float64").first(150)  # batches of 64, 64 and 22
+    return replace(whole, test_X=whole.test_X[:60], test_y=whole.test_y[:60])
+
+
+def run(B, data, k=1, **settings):
+    settings = {"epochs": 2, "lr": 0.02, "model": "mlp", "dtype": "float64", **settings}
+    return train(k, 64, dataset=data, backend=B.name, **settings)
+
+
+def weights(B, history):
+    return [[B.numpy(p) for p in params] for params in history.device_params]
+
+
+CASES = [
+    {"k": 1, "accumulate": 4},
+    {"k": 1, "accumulate": 22},  # one example in each part of the last batch
+    {"k": 3, "accumulate": 5},
+    {"k": 2, "accumulate": 3, "bucket_bytes": 2**18},
+    {"k": 2, "accumulate": 3, "bucket_bytes": 1, "algorithm": "ring"},
+]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", Adam(eps=1e-3)], ids=["sgd", "adam"])
+def test_parts_of_a_batch_train_like_the_whole(B, digits, optimizer):
+    alone = run(B, digits, optimizer=optimizer)
+    (expected,) = weights(B, alone)
+    for case in CASES if optimizer == "sgd" else CASES[:1]:
+        history = run(B, digits, optimizer=optimizer, **case)
+        assert history.losses == pytest.approx(alone.losses, rel=1e-12)
+        replicas = weights(B, history)
+        for replica in replicas:
+            for got, want in zip(replica, expected, strict=True):
+                assert np.abs(got - want).max() < 1e-12 * np.abs(want).max(), case
+            for got, first in zip(replica, replicas[0], strict=True):
+                assert np.array_equal(got, first)
+
+
+def test_a_step_moves_the_same_bytes_whatever_the_parts(reference, digits):
+    moved = []
+    for parts in (1, 2, 11):
+        with ledger() as counted:
+            history = run(reference, digits, 2, epochs=1, accumulate=parts)
+        moved.append(counted.bytes)
+        assert history.settings["accumulate"] == parts
+    assert moved[0] == moved[1] == moved[2] > 0
+
+
+def test_a_device_works_in_as_many_passes(reference, digits):
+    with timeline() as seen:
+        run(reference, digits.first(64), epochs=1, accumulate=4)
+    names = [span.name for span in seen.spans]
+    assert [names.count(n) for n in ("forward", "backward", "update")] == [4, 4, 1]
+
+
+def test_with_normalisation_the_parts_are_not_the_whole(reference, digits):
+    """Each part has statistics of its own, as each of so many devices has."""
+    few = digits.first(64)
+    settings = {"model": "lenet_bn", "epochs": 1}
+    alone, parts, devices = (
+        weights(reference, run(reference, few, **settings, **more))[0][:-4]
+        for more in ({}, {"accumulate": 4}, {"k": 4})
+    )
+    apart = [np.abs(p - q).max() for p, q in zip(parts, alone, strict=True)]
+    assert max(apart) > 1e-4
+    for got, want in zip(parts, devices, strict=True):
+        assert np.abs(got - want).max() < 1e-12 * np.abs(want).max()
+
+
+def test_a_run_in_parts_goes_on_bit_for_bit(framework, digits, tmp_path, monkeypatch):
+    path, more = tmp_path / "run.npz", {"accumulate": 3}
+    interrupted(monkeypatch, framework, digits, path, 4, 2, **more)
+    again = run_saved(framework, digits, 2, checkpoint=path, resume=True, **more)
+    assert same_bits(framework, again, run_saved(framework, digits, 2, **more))
+
+
+REFUSED = {
+    "no parts": ({"accumulate": 0}, "at least 1 as accumulate, got 0"),
+    "more parts than examples": (
+        {"k": 2, "accumulate": 12},
+        "22 of 150 examples, fewer than 24 devices times parts",
+    ),
+    "a model whose devices meet": (
+        {"model": "lenet_sync_bn", "accumulate": 2}, "lenet_sync_bn.*or lenet_bn",
+    ),
+    "layers": ({"k": 2, "strategy": "layer", "accumulate": 2}, "layer, got accumulate"),
+    "stages": ({"k": 2, "strategy": "model", "accumulate": 2}, "model, got accumulate"),
+    "shards": ({"strategy": "sharded", "accumulate": 2}, "sharded, got accumulate"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cause", REFUSED)
+def test_where_it_has_no_meaning_it_is_refused(reference, digits, cause):
+    settings, message = REFUSED[cause]
+    with pytest.raises(InvalidInput, match=message):
+        run(reference, digits, **settings)

@@ -1,0 +1,206 @@
+"""Schedules of the rate: their values, and the same training on every backend."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from backends.test_checkpoint import interrupted, same_bits
+from backends.test_checkpoint import run as run_saved
+
+from d2lmulti import get_model, load, train
+from d2lmulti.errors import InvalidInput
+from d2lmulti.launch import launch
+from d2lmulti.training.rate import (
+    ConstantWarmup,
+    GradualWarmup,
+    Schedule,
+    StepDecay,
+    make_rate,
+    rate_at,
+    scale_by_root,
+    scale_linearly,
+)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    whole = load("digits", "float64").first(150)
+    return replace(whole, test_X=whole.test_X[:60], test_y=whole.test_y[:60])
+
+
+RATES = {
+    0.2: [0.2] * 7,
+    GradualWarmup(0.1, 4, 0.5): [0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.5],
+    ConstantWarmup(0.1, 3, 0.4): [0.1, 0.1, 0.1, 0.4, 0.4, 0.4, 0.4],
+    StepDecay(0.8, (2, 5), 0.25): [0.8, 0.8, 0.2, 0.2, 0.2, 0.05, 0.05],
+    GradualWarmup(0.2, 2, StepDecay(0.4, [3])): [0.2, 0.3, 0.4, 0.04, 0.04, 0.04, 0.04],
+    # Down to what a decay has left at the end of the warm-up, not to its beginning.
+    GradualWarmup(0.3, 2, StepDecay(1.0, [1])): [0.3, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1],
+}
+
+
+@pytest.mark.parametrize("lr", RATES, ids=str)
+def test_the_rate_of_every_step(lr):
+    assert [rate_at(lr, t) for t in range(7)] == pytest.approx(RATES[lr], rel=1e-12)
+
+
+def test_how_the_rate_grows_with_the_batch():
+    assert scale_linearly(0.05, 16) == 0.8
+    assert scale_by_root(0.05, 16) == 0.2
+    assert scale_linearly(0.8, 1 / 16) == 0.05
+
+
+def test_a_warmup_of_so_many_steps_rises_evenly():
+    rates = [rate_at(make_rate(0.4, 4), t) for t in range(6)]
+    assert rates == pytest.approx([0.1, 0.175, 0.25, 0.325, 0.4, 0.4], rel=1e-12)
+    assert make_rate(0.4) == 0.4
+
+
+SCHEDULE = GradualWarmup(0.01, 3, StepDecay(0.05, (4, 5), 0.5))
+RUN = {"model": "mlp", "dtype": "float64", "momentum": 0.9, "seed": 3}
+
+
+def test_training_equals_plain_numpy(B, digits):
+    """Six steps, over the end of an epoch, the rates written out by hand."""
+    W1, b1, W2, b2 = params = get_model("mlp").initial(np.random.default_rng(3))
+    velocities = [np.zeros_like(p) for p in params]
+    rates = iter([0.01, 0.01 + 0.04 / 3, 0.01 + 0.08 / 3, 0.05, 0.025, 0.0125])
+    for epoch in range(2):
+        order = np.random.default_rng([3, epoch]).permutation(150)
+        for batch in np.split(order, [64, 128]):
+            X, y = digits.train_X[batch].reshape(len(batch), -1), digits.train_y[batch]
+            H = np.maximum(X @ W1 + b1, 0)
+            D = np.exp(H @ W2 + b2)
+            D /= D.sum(1, keepdims=True)
+            D[np.arange(len(y)), y] -= 1
+            D /= len(y)
+            back = (D @ W2.T) * (H > 0)
+            grads = X.T @ back, back.sum(0), H.T @ D, D.sum(0)
+            lr = next(rates)
+            for p, v, g in zip(params, velocities, grads, strict=True):
+                v[...] = 0.9 * v + g
+                p -= lr * v
+    history = train(2, 64, SCHEDULE, epochs=2, dataset=digits, backend=B.name, **RUN)
+    for replica in history.device_params:
+        for got, want in zip(replica, params, strict=True):
+            assert np.abs(B.numpy(got) - want).max() < 1e-12 * np.abs(want).max()
+
+
+def test_the_history_names_the_schedule(reference, digits):
+    some = {"dataset": digits, "backend": "numpy", "epochs": 1, **RUN}
+    told = train(1, 64, SCHEDULE, **some).as_json()
+    assert json.loads(json.dumps(told))["lr"] == (
+        "GradualWarmup(start=0.01, steps=3, "
+        "then=StepDecay(lr=0.05, at=(4, 5), factor=0.5))"
+    )
+    told = train(1, 64, 0.05, warmup=5, **some).as_json()
+    assert told["lr"] == "GradualWarmup(start=0.01, steps=5, then=0.05)"
+    assert train(1, 64, 0.05, **some).as_json()["lr"] == 0.05
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_run_that_goes_on_goes_on_in_its_schedule(
+    framework, digits, tmp_path, monkeypatch, steps
+):
+    path, scheduled = tmp_path / "run.npz", {"lr": SCHEDULE}
+    whole = run_saved(framework, digits, 2, **scheduled)
+    interrupted(monkeypatch, framework, digits, path, steps, 2, **scheduled)
+    again = run_saved(framework, digits, 2, checkpoint=path, resume=True, **scheduled)
+    assert same_bits(framework, again, whole)
+    assert whole.losses != run_saved(framework, digits, 2, lr=0.05).losses
+
+
+@pytest.mark.parametrize(
+    ("saved", "asked"),
+    [
+        ({"lr": SCHEDULE}, {"lr": 0.05}),
+        ({"lr": 0.05}, {"lr": SCHEDULE}),
+        ({"lr": SCHEDULE}, {"lr": replace(SCHEDULE, steps=4)}),
+        ({"lr": 0.05, "warmup": 3}, {"lr": 0.05, "warmup": 4}),
+        ({"lr": 0.05, "warmup": 3}, {"lr": 0.06, "warmup": 3}),
+    ],
+)
+def test_a_checkpoint_of_another_schedule_is_refused(
+    reference, digits, tmp_path, saved, asked
+):
+    path = tmp_path / "run.npz"
+    run_saved(reference, digits, epochs=1, checkpoint=path, **saved)
+    before = path.read_bytes()
+    with pytest.raises(InvalidInput, match="go on with lr .*run.npz, got .*same one"):
+        run_saved(reference, digits, checkpoint=path, resume=True, **asked)
+    assert path.read_bytes() == before
+
+
+def test_another_number_as_the_rate_is_a_choice(reference, digits, tmp_path):
+    path = tmp_path / "run.npz"
+    run_saved(reference, digits, epochs=1, checkpoint=path, lr=0.05)
+    assert run_saved(reference, digits, checkpoint=path, resume=True, lr=0.01).epochs
+
+
+def in_a_process(rates, digits):
+    from d2lmulti import train
+    from d2lmulti.comm.process_info import process_info
+    from d2lmulti.errors import InvalidInput
+
+    lr = rates[process_info().rank]
+    try:
+        train(2, 64, lr, epochs=1, model="mlp", dataset=digits, dtype="float64",
+              backend="numpy")  # fmt: skip
+    except InvalidInput as error:
+        return str(error)
+    return "it trained"
+
+
+def test_processes_with_different_schedules_are_refused(digits):
+    rates = [SCHEDULE, replace(SCHEDULE, steps=4)]
+    run = launch(
+        partial(in_a_process, rates, digits), 2, engine="shared_memory",
+        backend="numpy",
+    )  # fmt: skip
+    for told in run.values:
+        assert "lr GradualWarmup(start=0.01, steps=3" in told and "rank 1" in told
+
+
+class Cosine(Schedule):
+    """A schedule of the user's own, without a repr."""
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def rate(self, step):
+        return 0.05 * (1 + np.cos(np.pi * min(step / self.steps, 0.99)))
+
+
+def test_a_schedule_of_the_users_own(reference, digits, tmp_path):
+    path = tmp_path / "run.npz"
+    run_saved(reference, digits, epochs=1, checkpoint=path, lr=Cosine(6))
+    again = run_saved(reference, digits, checkpoint=path, resume=True, lr=Cosine(6))
+    assert again.settings["lr"] == "Cosine(steps=6)"
+    assert again.losses == run_saved(reference, digits, lr=Cosine(6)).losses
+
+
+REFUSED = {
+    "a rate that is none": (lambda: rate_at("fast", 0), "above 0 as lr, got 'fast'"),
+    "a step before the first": (lambda: rate_at(0.1, -1), "at least 0 as step, got -1"),
+    "a warm-up of no steps": (lambda: GradualWarmup(0.1, 0, 0.2), "as steps, got 0"),
+    "from a rate of zero": (lambda: GradualWarmup(0, 5, 0.2), "above 0 as start"),
+    "into nothing": (lambda: ConstantWarmup(0.1, 5, None), "as then, got None"),
+    "steps out of order": (lambda: StepDecay(0.1, (5, 3)), r"rising order.*\(5, 3\)"),
+    "a step twice": (lambda: StepDecay(0.1, (3, 3)), "rising order"),
+    "growth": (lambda: StepDecay(0.1, (3,), 2), "below 1 as factor, got 2"),
+    "a smaller batch than none": (lambda: scale_linearly(0.1, 0), "above 0 as k"),
+    "a warm-up into a warm-up": (
+        lambda: make_rate(SCHEDULE, 5), r"beside a warm-up of 5 steps.*GradualWarmup",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cause", REFUSED)
+def test_what_is_no_schedule_is_refused(cause):
+    call, message = REFUSED[cause]
+    with pytest.raises(InvalidInput, match=message):
+        call()

@@ -1,0 +1,194 @@
+"""The calculator's scripts do the library's sums; its page works without a mouse."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from typing import Any
+
+import calculator_data
+import pytest
+import schedule_vectors
+from book.notebooks import ROOT
+from book.test_schedule_slider import NO_BROWSER, boxes
+from check_pages import FLAGS, chromium
+
+from d2lmulti.cluster.layout import Layout
+from d2lmulti.cluster.networks import get_network
+from d2lmulti.cluster.presets import get_cluster
+from d2lmulti.cluster.step_time import step_time
+
+FOLDER = ROOT / "_extra" / "calculator"
+SCRIPTS = [FOLDER / f"{n}.js" for n in ("kernels", "layers", "step_time", "pipeline")]
+NODE = shutil.which("node")
+NO_SCRIPTS = pytest.mark.skipif(
+    NODE is None and NO_BROWSER, reason="needs Node, or playwright and a Chromium"
+)
+
+
+def evaluate(function: str, given: Any) -> Any:
+    """Call a JavaScript function beside the calculator's scripts: Node or Chromium."""
+    if NODE is None:
+        from playwright.sync_api import sync_playwright
+
+        with sync_playwright() as play:
+            browser = play.chromium.launch(executable_path=chromium(), args=FLAGS)
+            page = browser.new_page()
+            for script in SCRIPTS:
+                page.add_script_tag(path=script)
+            found = page.evaluate(function, given)
+            browser.close()
+            return found
+    load = "".join(f"require({json.dumps(str(script))});" for script in SCRIPTS)
+    read = "JSON.parse(require('fs').readFileSync(0))"
+    done = subprocess.run(
+        [NODE, "-e", f"{load}console.log(JSON.stringify(({function})({read})));"],
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def test_the_stored_files_are_what_the_command_writes():
+    again = "run: python tools/calculator_data.py"
+    for file, text in (
+        (calculator_data.DATA, calculator_data.data_text()),
+        (calculator_data.VECTORS, calculator_data.vectors_text()),
+    ):
+        assert file.read_text(encoding="utf-8") == text, f"{file.name}: {again}"
+
+
+@NO_SCRIPTS
+def test_the_scripts_predict_what_the_library_does():
+    data = json.loads(calculator_data.DATA.read_text(encoding="utf-8"))
+    vectors = json.loads(calculator_data.VECTORS.read_text(encoding="utf-8"))
+    steps = evaluate(
+        "({ data, vectors }) => { const step = stepModel(data.constants);"
+        "return vectors.map((v) => step(data.networks[v.network], v.layout,"
+        "data.clusters[v.cluster], data.programs[v.program])); }",
+        {"data": data, "vectors": vectors},
+    )
+    compared = 0
+    for vector, found in zip(vectors, steps, strict=True):
+        if vector["step"] is None:
+            assert found is None, vector
+            continue
+        some = {name: found[name] for name in vector["step"]}
+        assert some == pytest.approx(vector["step"], rel=1e-9, abs=1e-30), vector
+        compared += len(some)
+    assert compared > 1800
+
+
+@NO_SCRIPTS
+def test_the_chart_is_the_schedule_1f1b():
+    charts = json.loads(schedule_vectors.FILE.read_text(encoding="utf-8"))["charts"]
+    sizes = [list(map(int, size.split())) for size in charts["1F1B"]]
+    found = evaluate(
+        "(sizes) => sizes.map(([p, m]) =>"
+        "playPipeline(Array(p).fill({ forward: 1, backward: 2 }), m))",
+        sizes,
+    )
+    for chart, played in zip(charts["1F1B"].values(), found, strict=True):
+        assert played["rows"] == [boxes(row, 1) for row in chart["rows"]]
+        assert played["end"] == chart["end"]
+
+
+@NO_SCRIPTS
+def test_a_slow_stage_sets_the_pace_of_the_chart():
+    """Two slots until stage 2 begins, 60 that it works, 1 that it waits, 4 to drain."""
+    works = [{"forward": f, "backward": 2 * f} for f in (1, 1, 2, 1)]
+    assert evaluate("(works) => playPipeline(works, 10)", works)["end"] == 67
+
+
+@NO_SCRIPTS
+def test_the_chart_takes_no_longer_than_the_formula():
+    data = json.loads(calculator_data.DATA.read_text(encoding="utf-8"))
+    vectors = json.loads(calculator_data.VECTORS.read_text(encoding="utf-8"))
+    ratios = evaluate(
+        "({ data, vectors }) => { const step = stepModel(data.constants);"
+        "return vectors.filter((v) => v.step && v.layout.chunks === 1).map((v) => {"
+        "const found = step(data.networks[v.network], v.layout,"
+        "data.clusters[v.cluster], data.programs[v.program]);"
+        "return playPipeline(found.works, v.layout.micro_batches).end / found.stages;"
+        "}); }",
+        {"data": data, "vectors": vectors},
+    )
+    assert max(ratios) < 1 + 1e-12
+    assert sorted(ratios)[len(ratios) // 2] > 0.999
+    assert min(ratios) > 0.7
+
+
+def test_the_page_holds_the_tables_the_words_and_the_scripts(small_book):
+    text = (small_book / "chapters" / "two.html").read_text(encoding="utf-8")
+    figure = re.search(r'<figure[^>]*id="a-calculator".*?</figure>', text, re.S)[0]
+    stored = re.search(r'<script type="application/json">(.*?)</script>', figure, re.S)
+    held = json.loads(stored[1])
+    assert held["data"] == json.loads(calculator_data.data_text())
+    words = json.loads((FOLDER / "labels.en.json").read_text(encoding="utf-8"))
+    assert held["labels"] == words
+    sources = re.findall(r'src="([^"]*)"', figure)
+    assert len(sources) == 5
+    for source in sources:
+        assert (small_book / "chapters" / source).is_file()
+    one = (small_book / "chapters" / "one.html").read_text(encoding="utf-8")
+    assert "calculator" not in one  # other pages do not ask for its scripts
+
+
+def test_no_word_of_the_scripts_is_missing_in_the_table():
+    words = json.loads((FOLDER / "labels.en.json").read_text(encoding="utf-8"))
+    script = (FOLDER / "calculator.js").read_text(encoding="utf-8")
+    used = re.findall(r'labels(?:\.(\w+)|\["([\w ]+)"\])', script)
+    assert {a or b for a, b in used} <= set(words)
+    assert len(used) > 4
+
+
+@pytest.mark.skipif(NO_BROWSER, reason="needs playwright and a Chromium")
+@pytest.mark.parametrize("width", [360, 1280])
+def test_the_keyboard_chooses_and_the_numbers_are_the_librarys(small_book, width):
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=chromium(), args=FLAGS)
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        wrong: list[str] = []
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.goto((small_book / "chapters" / "two.html").as_uri())
+        box = page.locator(".step-calculator")
+        facts = box.locator('[data-part="facts"]')
+
+        def told(layout: Layout) -> bool:
+            step = step_time(get_network("llama3-8b"), layout, get_cluster("dgx-h100"))
+            number = f"{float(f'{step.tokens_per_gpu:.4g}'):,.0f} tokens a second"
+            return number in facts.inner_text()
+
+        assert told(Layout(8, 2, 4, 1, 16, zero=1)), facts.inner_text()
+        box.locator('[data-part="gpus"]').focus()
+        page.keyboard.press("ArrowDown")  # to 128 GPUs
+        assert told(Layout(16, 2, 4, 1, 16, zero=1)), facts.inner_text()
+        assert box.locator("rect.F").count() > 4 * 16
+        page.keyboard.press("Home")  # to one GPU
+        assert "cannot be dealt out to 2 x 4" in facts.inner_text()
+        assert not box.locator('[data-part="results"]').is_visible()
+        for name in ("tensor", "pipeline"):
+            box.locator(f'[data-part="{name}"]').focus()
+            page.keyboard.press("Home")
+        assert told(Layout(1, 1, 1, 1, 16, zero=1)), facts.inner_text()
+        fits = box.locator('[data-part="fits"]')
+        assert "does not fit" in fits.inner_text()
+
+        text = box.inner_text()
+        assert not re.search(r"undefined|NaN|Infinity|\{\w+\}", text), text
+        sizes = page.evaluate(
+            "[...document.querySelectorAll('.step-calculator *')]"
+            ".filter((e) => e.checkVisibility() && e.textContent.trim())"
+            ".map((e) => parseFloat(getComputedStyle(e).fontSize))"
+        )
+        assert min(sizes) >= 9
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert not wrong
+        browser.close()
