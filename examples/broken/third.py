@@ -40,4 +40,3 @@ for epoch in range(3):
         step(one_device, other, X[batch], y[batch])
     same = torch.allclose(model.module.weight, one_device.weight, 1e-12, 1e-12)
     print(f"epoch {epoch} is done; weights like those of one device: {same}")
-dist.destroy_process_group()
