@@ -13,6 +13,7 @@ LEFT_OUT: dict[str, str] = {
     "d2lmulti.backends.protocol.Backend": "a description",
     "d2lmulti.errors.D2LMultiError": "an error",
     "d2lmulti.cli.main": "see bad_options.py",
+    "d2lmulti.launch.processes.state_of": "asks the system about any number",
     "d2lmulti.cluster.pipeline_record.PipelineRecord": "filled by train_stages",
     "d2lmulti.cluster.pipeline_record.Durations": "checked by add_transfers",
     "d2lmulti.models.mlp.mlp": "a model's forward pass: its errors are explained",

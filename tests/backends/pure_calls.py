@@ -63,6 +63,10 @@ def pure_calls(w: World) -> Calls:
         "Timeline.span": lambda: (entered(timeline.span), {"track": "a", "name": "b"}),
         "Timeline.busy": lambda: (timeline.busy, {"track": "a"}),
         "get_model": lambda: (d2lmulti.get_model, {"model": "mlp"}),
+        "parallel.experts.expert_capacity": lambda: (
+            at("d2lmulti.parallel.experts").expert_capacity,
+            {"tokens": 64, "experts": 8, "factor": 1.25},
+        ),
         "parallel.sequence.token_positions": lambda: (
             at("d2lmulti.parallel.sequence").token_positions,
             {"length": 8, "ranks": 2},

@@ -102,6 +102,11 @@ for push in serve(server, parts(), times(), 0):
 print("loss", mean_loss(server.params, *probe))
 """,
     "sharding": "",
+    "experts": """
+history = train(0.1, 1, n=4)
+print("loss", history[0, 0])
+print("loss", history[-1, 0])
+""",
     "long_sequences": """
 at = deal(23, 4, "zigzag")
 Qs, Ks, Vs, targets = (cut(x[:, :23], at) for x in arrays)

@@ -1,0 +1,54 @@
+"""Elastic: one of two machines is gone, and the other goes on alone.
+
+`torchrun --nnodes 1:2` starts a script of `examples/` that knows nothing of it; its
+checkpoint holds a part a rank, written by two and read by one.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from processes.launchers import ELASTIC, EXAMPLES, Launchers
+from processes.reading import READ
+
+ARGUMENTS = ["--dtype", "float64", "--batch-size", "64", "--checkpoint"]
+
+
+def writers(checkpoint: Path) -> dict[int, set[str]]:
+    """The ranks that wrote a part of it, for each epoch."""
+    return {
+        int(folder.suffix[1:]): {file.name[2] for file in folder.glob("__*.distcp")}
+        for folder in checkpoint.glob("epoch.*")
+    }
+
+
+@pytest.mark.torch
+def test_the_machine_that_is_left_goes_on_alone(
+    load: Callable, machines: list[Any], tmp_path: Path, monkeypatch: Any
+) -> None:
+    load("torch")
+    path, alone = tmp_path / "run", tmp_path / "alone"
+    arguments = [*ARGUMENTS, str(path), "--epochs", "1000"]
+    with Launchers("pytorch_fsdp", machines, tmp_path, arguments, ELASTIC) as run:
+        run.wait_until(lambda: {"0", "1"} in writers(path).values())
+        run.kill(1)
+        both = max(writers(path))
+        run.wait_until(
+            lambda: any(w == {"0"} for e, w in writers(path).items() if e > both)
+        )
+    epochs = max(writers(path))
+
+    script = EXAMPLES / "pytorch_single.py"
+    arguments = [*ARGUMENTS, str(alone), "--epochs", str(epochs)]
+    monkeypatch.setattr(sys, "argv", [str(script), *arguments])
+    runpy.run_path(str(script))
+    weights = READ["pytorch_fsdp"](path), READ["pytorch_single"](alone)
+    assert len(weights[1]) == 6
+    for p, q in zip(*weights, strict=True):
+        assert np.abs(p - q).max() <= 1e-12 * np.abs(q).max()
