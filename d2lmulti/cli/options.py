@@ -128,8 +128,8 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--zero",
         type=_whole,
-        help="what is cut, with sharded: 1 the optimizer's state, 2 also the gradients, "
-        "3 also the weights (default: 3)",
+        help="what is cut, with sharded: 1 the optimizer's state, 2 also the "
+        "gradients, 3 also the weights (default: 3)",
     )
     run.add_argument(
         "--mesh",
