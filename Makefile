@@ -69,6 +69,10 @@ REQUIRED := $(subst $() ,$(comma),$(strip $(BACKENDS) $(BESIDE)))
 export D2LMULTI_SETUP := $(SETUP)
 export TORCH_INDEX
 
+# Compiled files are kept, whatever this machine's habit: without them every process
+# compiles its framework again, and the tests start hundreds.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup horovod if-horovod book serve lab test check test-units \
