@@ -1,8 +1,9 @@
 """The tests that CS336 hands its learners, on our library; they are not copied here.
 
-Where a clone of them lies is said by the environment variable CS336: see
-`cs336/adapters.py`. Without it our own steps alone use the adapters, in
-`tests/processes/test_modules_in_buckets.py`.
+Clone https://github.com/stanford-cs336/assignment2-systems, install what its
+`cs336_basics` imports (einops, einx, jaxtyping), and say where the clone is:
+`CS336=<clone> python -m pytest tests/peers/test_cs336.py`. Without it our own steps
+use the adapters, in `tests/processes/test_modules_in_buckets.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import pytest
 
 ADAPTERS = Path(__file__).parent / "cs336" / "adapters.py"
 HERE = Path(__file__).parents[2]
-FILES = ("ddp", "ddp_individual_parameters", "fsdp", "sharded_optimizer")  # if there
+# In the edition of 2025, buckets of three sizes; in that of 2026, FSDP.
+FILES = ("ddp", "ddp_individual_parameters", "fsdp", "sharded_optimizer")
 # Their weights in float32 must be the same bits as of one device. Two halves of a batch
 # add up to those of the whole only where the processor's matrix product adds in such an
 # order, whatever is between them, so the copy that is run allows for rounding there.

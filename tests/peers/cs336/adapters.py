@@ -1,15 +1,9 @@
 """Adapters from the tests of CS336's second assignment to `d2lmulti`.
 
 Stanford's *Language Modeling from Scratch* hands its learners tests and a file of
-empty functions, `tests/adapters.py`; this file stands in its place. The tests are at
-https://github.com/stanford-cs336/assignment2-systems: with a clone of it, and the
-packages that its `cs336_basics` imports (einops, einx, jaxtyping) installed,
-
-    CS336=<the clone> python -m pytest tests/peers/test_cs336.py
-
-runs all of them but those of attention, in either edition: that of 2025, with buckets
-of three sizes, and that of 2026, with FSDP. A learner's module stays a module here, so
-what is used of the library is what lies under `shard_params` and `train_shards`.
+empty functions, `tests/adapters.py`; this file stands in its place. A learner's module
+stays a module here, so what is used of the library is what lies under `shard_params`
+and `train_shards`.
 """
 
 from __future__ import annotations
