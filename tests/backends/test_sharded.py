@@ -79,6 +79,7 @@ def part(size, k, rank):
     return size // k + (rank < size % k)
 
 
+@pytest.mark.dealt
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("zero", [1, 2, 3])
 def test_ten_steps_equal_one_device_and_all_bytes_the_formula(B, alone, zero, name):
