@@ -25,6 +25,7 @@ from .console import complain, say
 BENCHMARKS = {
     "devices": "LeNet step, whole batch 256",
     "allreduce": "ring all-reduce of 16 MiB on 4 simulated devices",
+    "sharded": "ZeRO 1, 2, 3 on two processes beside data parallelism, and FSDP",
     "engines": "one worker against two processes on two cores, ratios of times",
 }
 
