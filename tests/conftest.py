@@ -11,12 +11,14 @@ HYPOTHESIS_PROFILE=thorough            forty times as many examples, and every c
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 
 # Before a framework is imported: one thread each, because the tensors are tiny, and
 # on GPUs the full precision of float32, which the comparisons with NumPy need.
@@ -123,12 +125,15 @@ def _is_required(name: str) -> bool:
     return name in os.environ.get("D2LMULTI_REQUIRE", "").replace(" ", "").split(",")
 
 
+@cache
 def _load(name: str) -> Backend:
     """Import a backend; where it is missing, skip, or fail if it is required."""
     try:
         with warnings.catch_warnings():  # a framework may warn while it is imported
             warnings.simplefilter("ignore")
-            return get_backend(name)
+            found = get_backend(name)
+        gc.freeze()  # a framework is no garbage: who collects need not look at it
+        return found
     except BackendNotInstalled as error:
         if _is_required(name):
             pytest.fail(f"D2LMULTI_REQUIRE names {name}: {error}", pytrace=False)
