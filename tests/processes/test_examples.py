@@ -1,12 +1,9 @@
 """The scripts of `examples/`: two machines train as one device, also after a kill.
 
 Each is started on two machines, one of them is killed in the middle of the run, both
-are started again, and the weights are those of the script for one device.
-
-D2LMULTI_KILLS=10 pytest tests/processes/test_examples.py
-
-kills ten times, at any moment, a launcher or a worker alone, and compares the weights
-also with those of a run that nobody disturbed, bit for bit.
+are started again, and the weights are those of the script for one device. With
+`D2LMULTI_KILLS=10` a launcher or a worker alone is killed, ten times, at any moment,
+and the weights are also, bit for bit, those of a run that nobody disturbed.
 """
 
 from __future__ import annotations
