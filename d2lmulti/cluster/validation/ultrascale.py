@@ -38,7 +38,7 @@ def ultrascale(rows: list[Row], report: Report) -> None:
     runs: list[Run] = []
     failed = Counter[str]()
     for row in rows:
-        ran = row.text("status") in ("", "ok")
+        ran = _ran(row)
         try:
             step, layout = _predict(row)
             if ran:
@@ -65,6 +65,13 @@ def ultrascale(rows: list[Row], report: Report) -> None:
     }
 
 
+def _ran(row: Row) -> bool:
+    """Tell whether a run ended well; without a word of it, whether it has a speed."""
+    if word := row.text("status").lower():
+        return word in ("ok", "success", "completed")
+    return bool(row.text("tok_s_gpu"))
+
+
 def _predict(row: Row) -> tuple[Step, Layout]:
     name = row.text("model")
     if name not in TRANSFORMERS:
@@ -72,7 +79,7 @@ def _predict(row: Row) -> tuple[Step, Layout]:
         raise InvalidInput(f"expected one of {known} as model, got {name!r}")
     layout = Layout(
         row.count("dp"), row.count("tp"), row.count("pp"), row.count("mbs"),
-        row.count("grad_acc"), min(1, row.count("zero", least=0, most=3)),
+        row.count("grad_acc"), row.count("zero", least=0, most=3),
     )  # fmt: skip
     return step_time(TRANSFORMERS[name], layout, get_cluster(CLUSTER)), layout
 
