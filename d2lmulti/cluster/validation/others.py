@@ -138,12 +138,13 @@ def collectives(rows: list[Row], report: Report) -> None:
         if op not in COLLECTIVES:
             known = ", ".join(COLLECTIVES)
             raise InvalidInput(f"expected one of {known} as op, got {op!r}")
-        gpus, nodes = row.count("gpus", least=2, most=2**16), row.count_or("nodes", 1)
+        cluster = machine(f"{row.text('hw')} {source}")
+        gpus = row.count("gpus", least=2, most=2**16)
+        nodes = row.count_or("nodes", cluster.nodes(gpus))
         if nodes > gpus or gpus % nodes:
             raise InvalidInput(
                 f"expected a number of nodes that divides {gpus} GPUs, got {nodes}"
             )
-        cluster = machine(f"{row.text('hw')} {source}")
         cluster = with_nodes_of(cluster, gpus // nodes) if nodes > 1 else cluster
         size = row.count("bytes")
         seconds = nccl_seconds(op, size, gpus, cluster, gpus // nodes)
@@ -168,7 +169,8 @@ def machine(words: str) -> Cluster:
     named = [c for name, c in CLUSTERS.items() if name in lower]
     if named:
         return named[0]
-    if device.name == "H100" and any(w in lower for w in ("ultrascale", "efa", "p5")):
+    amazon = ("ultrascale", "efa", "p5", "/node")  # the Playbook has "8xH100/node"
+    if device.name == "H100" and any(word in lower for word in amazon):
         return CLUSTERS["p5.48xlarge"]
     if device.name not in USUAL:
         raise InvalidInput(

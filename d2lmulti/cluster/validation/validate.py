@@ -34,6 +34,7 @@ class Kind(NamedTuple):
     name: str
     columns: tuple[str, ...]
     read: Reader
+    never: str = ""  # a column of another kind, of which this one has all columns
 
     def missing(self, header: list[str]) -> list[str]:
         """Name the columns that a header lacks."""
@@ -63,6 +64,7 @@ KINDS = (
         ("hidden", "layers", "heads", "TP", "PP", "DP", "global_batch", "seq", "vocab",
          "tflops_per_gpu"),
         _by_row(megatron.megatron_core),
+        never="recompute",
     ),
     Kind(
         "data parallelism of convolutional networks",
@@ -92,18 +94,23 @@ def validate(path: Any) -> Report:
     kind = _kind_of(header)
     report = Report(kind.name)
     kind.read(rows, report)
-    if not report.rows:
-        why = report.refused[0] if report.refused else "there is nothing to compare"
+    if not report.rows and not report.extra:
+        why = "there is nothing to compare; a speed-up needs two rows of one model"
+        if report.refused:
+            why = report.refused[0]
         raise InvalidInput(f"expected a row that can be predicted, got none; {why}")
     return report
 
 
 def _kind_of(header: list[str]) -> Kind:
     for kind in KINDS:
-        if not kind.missing(header):
+        if not kind.missing(header) and kind.never not in header:
             return kind
     known = "".join(f"\n  {kind.name}: {', '.join(kind.columns)}" for kind in KINDS)
-    near = min(KINDS, key=lambda k: len(k.missing(header)) / len(k.columns))
+    near = min(
+        (k for k in KINDS if k.missing(header)),
+        key=lambda k: len(k.missing(header)) / len(k.columns),
+    )
     lacks = near.missing(header)
     nearest = f"; {near.name}, needs {', '.join(lacks)} too"
     if len(lacks) == len(near.columns):
