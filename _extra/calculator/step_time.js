@@ -13,7 +13,7 @@ globalThis.stepModel = (K) => {
     const stages = Array.from({ length: p }, () => ({
       layers: 0,
       embedding: false,
-      head: false, // and the loss: the logits go nowhere
+      head: false, // and the loss
     }));
     if (!software.cut_by_cost) {
       for (const stage of stages) stage.layers = model.layers / p;

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .layout import Layout, Stage, cut_layers, stage_parameters
+from .layout import Layout, Stage, cut_layers, owners, stage_parameters
 from .networks import Transformer
 from .software import Software
 
@@ -39,7 +39,7 @@ def footprint(model: Transformer, layout: Layout, software: Software) -> Footpri
     sums = [a + b for a, b in zip(states, kept, strict=True)]
     fullest = max(range(len(sums)), key=sums.__getitem__)
     reserved = states[0] + kept[0]
-    if layout.owners(2) == 1:  # else a layer's, which are among the states
+    if owners(layout, 2) == 1:  # else a layer's, which are among the states
         reserved += 2 * stage_parameters(model, layout, stages[0])
     if layout.tensor > 1 and layout.sequence and layout.recompute == "none":
         gathered = 4 * model.hidden * layout.micro_batch * model.sequence
@@ -54,12 +54,12 @@ def _states(
     the weights of two pieces: the one that is used, and the next.
     """
     weights = stage_parameters(model, layout, stage)
-    a_weight = 2 / layout.owners(3) + 12 / layout.owners(1)
-    held = weights * (a_weight + software.gradient_bytes / layout.owners(2))
-    if weights and layout.owners(2) > 1:  # whole for a while: a layer, or an end
+    a_weight = 2 / owners(layout, 3) + 12 / owners(layout, 1)
+    held = weights * (a_weight + software.gradient_bytes / owners(layout, 2))
+    if weights and owners(layout, 2) > 1:  # whole for a while: a layer, or an end
         ends = model.embedding_parameters * (stage.embedding or stage.head)
         piece = max(model.layer_parameters, ends) / layout.tensor
-        held += piece * (6 if layout.owners(3) > 1 else 2)
+        held += piece * (6 if owners(layout, 3) > 1 else 2)
     return held
 
 

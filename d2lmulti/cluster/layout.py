@@ -58,14 +58,15 @@ class Layout:
         """Examples of one step."""
         return self.data * self.micro_batch * self.micro_batches
 
-    def owners(self, zero: int) -> int:
-        """Devices that divide what is sharded from this stage of ZeRO on, or 1."""
-        return self.data if self.zero >= zero else 1
-
     def __str__(self) -> str:
         words = f"data {self.data} x tensor {self.tensor} x pipeline {self.pipeline}"
         more = f", {self.micro_batches} micro-batches of {self.micro_batch}"
         return f"{words}, ZeRO {self.zero}{more}"
+
+
+def owners(layout: Layout, zero: int) -> int:
+    """Devices that share out what is sharded from this stage of ZeRO on, or 1."""
+    return layout.data if layout.zero >= zero else 1
 
 
 @dataclass
@@ -74,7 +75,7 @@ class Stage:
 
     layers: float = 0
     embedding: bool = False
-    head: bool = False  # and the loss: the logits go nowhere
+    head: bool = False  # and the loss: logits would be the largest message of all
 
 
 def cut_layers(model: Transformer, layout: Layout, software: Software) -> list[Stage]:

@@ -14,7 +14,14 @@ from .footprint import Footprint, footprint
 from .hardware import Cluster
 from .kernels import memory_seconds
 from .layer_time import Split, Work, head_work, layer_work
-from .layout import ImpossibleLayout, Layout, Stage, cut_layers, stage_parameters
+from .layout import (
+    ImpossibleLayout,
+    Layout,
+    Stage,
+    cut_layers,
+    owners,
+    stage_parameters,
+)  # fmt: skip
 from .nccl import US
 from .networks import Transformer
 from .replicas import gradient_seconds, shard_seconds
@@ -100,7 +107,7 @@ def _stage_work(split: Split, layout: Layout, stage: Stage, weights: float) -> W
     work += (head + loss).times(stage.head)
     # Gradients of 16 bits are added to sums of 32 after every micro-batch.
     device = split.cluster.device
-    sums = split.software.accumulate_bytes * weights / layout.owners(2)
+    sums = split.software.accumulate_bytes * weights / owners(layout, 2)
     forward, backward = work.forward, work.backward + memory_seconds(device, sums, 0)
     asked, asked_back = work.forward_calls * CALL, work.backward_calls * CALL
     if layout.pipeline == 1:  # nothing waits: the host may run ahead over both ways
@@ -140,6 +147,6 @@ def _pipeline(works: list[Work], layout: Layout) -> float:
 
 def _optimizer(split: Split, layout: Layout, weights: float) -> float:
     """Clip 12, clear 4 bytes a gradient; Adam and the copy 34 a weight of its own."""
-    moved = weights * (16 / layout.owners(2) + 34 / layout.owners(1))
+    moved = weights * (16 / owners(layout, 2) + 34 / owners(layout, 1))
     calls = 5 * 6 * split.model.layers / layout.pipeline  # a tensor, six a layer
     return memory_seconds(split.cluster.device, moved, 0) + calls * CALL
