@@ -58,6 +58,9 @@ NO_PYTHON = was not found; install it, or name another with \
 LOCK = $(BIN)/uv pip compile --quiet --generate-hashes --no-annotate \
   --custom-compile-command "make lock"
 
+# Two chapters at a time, in the order of chapters/conftest.py.
+TWO_AT_ONCE := -n logical --maxprocesses 2 --dist loadfile --no-loadscope-reorder
+
 BEGAN := $(shell date +%s)
 TOOK = $$(($$(date +%s) - $(BEGAN)))
 
@@ -68,6 +71,10 @@ REQUIRED := $(subst $() ,$(comma),$(strip $(BACKENDS) $(BESIDE)))
 
 export D2LMULTI_SETUP := $(SETUP)
 export TORCH_INDEX
+
+# Compiled files are kept, whatever this machine's habit: without them every process
+# compiles its framework again, and the tests start hundreds.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -134,16 +141,15 @@ test-units: if-horovod ## unit and property tests
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
 	  $(RUN) -m pytest -q -n logical --maxprocesses 8 --dist loadgroup $(TESTS)
 
-# Two chapters at a time: most of a chapter's time is the import of its framework.
 test-notebooks: if-horovod ## pytest --nbval chapters, once per backend
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
 	  $(RUN) tools/run_notebooks.py $(BACKENDS) \
-	  --pytest="-n logical --maxprocesses 2 --dist loadfile"
+	  --pytest="$(TWO_AT_ONCE)"
 
 test-posed: setup ## the notebooks under PyTorch, the CPU posing as 1, 2 and 8 GPUs
 	@for gpus in 1 2 8; do \
 	  OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(RUN) tools/run_notebooks.py torch \
-	    --posed $$gpus --pytest="-n logical --maxprocesses 2 --dist loadfile" || exit 1; \
+	    --posed $$gpus --pytest="$(TWO_AT_ONCE)" || exit 1; \
 	done
 
 # What breaks most often, on the two backends that start the quickest, and two chapters.

@@ -39,6 +39,8 @@ HERE = Path(__file__).resolve().parent
 REPOSITORY = str(HERE.parent)
 SLOW = 15.0  # seconds that a chapter may take under one backend
 CELL_TIMEOUT = 120.0  # nbval's own is 2000 s
+# They begin first: at the end no worker waits for the one that has such a chapter.
+LONGEST_FIRST = ["tensorflow", "many_machines", "horovod", "parameter_server"]
 
 
 # After this, whoever asks which framework was chosen gets an error: the page itself and
@@ -129,7 +131,11 @@ def missing_backend():
 
 
 def pytest_collection_modifyitems(items):
-    """Refuse a backend that is not installed, except in the torch-only set-up."""
+    """Put the longest chapters first, and refuse a backend that is not installed.
+
+    Not in the torch-only set-up, where its cells are skipped.
+    """
+    items.sort(key=place)
     if not any(map(is_chapter_cell, items)) or not (missing := missing_backend()):
         return
     if missing != "torch" and os.environ.get("D2LMULTI_SETUP") == "torch":
@@ -139,6 +145,12 @@ def pytest_collection_modifyitems(items):
         f"{missing!r}; install the packages of requirements.txt, choose another "
         "backend, or set D2LMULTI_SETUP=torch to skip all but PyTorch"
     )
+
+
+def place(item):
+    """Give the place of an item's chapter: the longest first, others as they are."""
+    known = [*LONGEST_FIRST, Path(item.path).stem]
+    return known.index(known[-1])
 
 
 @functools.cache

@@ -3,7 +3,8 @@
 pytest -m mxnet                        only this backend
 D2LMULTI_REQUIRE=torch,mxnet,paddle    a missing backend fails, it is not skipped
 D2LMULTI_REQUIRE=...,horovod           the same for Horovod
-HYPOTHESIS_PROFILE=thorough            forty times as many examples
+HYPOTHESIS_PROFILE=thorough            forty times as many examples, and every case
+                                       of a test that is marked `dealt`
 """
 
 # ruff: noqa: E402  (the threads are set before the frameworks are imported)
@@ -14,6 +15,7 @@ import os
 import shutil
 import subprocess
 import warnings
+from collections import Counter
 from collections.abc import Callable
 
 # Before a framework is imported: one thread each, because the tensors are tiny, and
@@ -42,6 +44,7 @@ settings.register_profile("ci", settings.get_profile("default"), derandomize=Tru
 settings.register_profile(
     "thorough", settings.get_profile("default"), max_examples=1000
 )
+THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE")
     or ("ci" if os.environ.get("CI") else "default")
@@ -51,6 +54,41 @@ settings.load_profile(
 def pytest_configure(config: pytest.Config) -> None:
     for name in backend_names():
         config.addinivalue_line("markers", f"{name}: runs on the backend {name}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Deal the cases of a test marked `dealt` out: each to one framework, all to NumPy.
+
+    Neighbours go to different frameworks, and so do the rows of a matrix, so each of a
+    parameter's values meets each framework. A test that is named runs as it is.
+    """
+    if THOROUGH or any("::" in argument for argument in config.args):
+        return
+    frameworks = [name for name in framework_names() if is_installed(name)]
+    seen: Counter[tuple[str, str]] = Counter()
+    dropped = set()
+    for item in items:
+        given = getattr(item, "callspec", None)
+        if not given or not item.get_closest_marker("dealt"):
+            continue
+        words = [value for value in given.params.values() if isinstance(value, str)]
+        name = next((word for word in words if word in frameworks), None)
+        if name is None:  # NumPy, or a framework that is not here
+            continue
+        test = item.nodeid.partition("[")[0], name
+        place, seen[test] = seen[test], seen[test] + 1
+        if frameworks[(place + place // len(frameworks)) % len(frameworks)] != name:
+            dropped.add(item)
+    config.hook.pytest_deselected(items=[*dropped])
+    items[:] = [item for item in items if item not in dropped]
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Three workers for two cores: a third of the time, a test of processes waits."""
+    return -(-3 * (os.cpu_count() or 1) // 2)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

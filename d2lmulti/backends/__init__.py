@@ -14,7 +14,6 @@ from types import ModuleType
 from ..checks import check_choice, check_kind
 from ..errors import BackendNotInstalled, InvalidInput
 from ..interrupt import heeded
-from .hidden import uncollected
 from .protocol import BACKENDS, Backend, backend_of, owner_of
 
 # A framework that crashes the process when it is loaded after another.
@@ -71,7 +70,7 @@ def get_backend(name: str | None = None) -> Backend:
         )
     module, _, package = BACKENDS[key]
     try:
-        with uncollected(), heeded():
+        with heeded():
             return importlib.import_module(module)
     except Exception as error:  # MXNet on NumPy 2 ends in an AttributeError, for one
         raise BackendNotInstalled(

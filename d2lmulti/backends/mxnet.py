@@ -8,19 +8,16 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import mxnet as mx
 import numpy as np
+from mxnet import autograd, npx
+from mxnet.base import _LIB, NDArrayHandle, check_call
+from mxnet.numpy import ndarray as Tensor
 
 from . import checks
 from .dtypes import DTYPES, dtype_name
-from .hidden import hidden
 from .memory import view_at
 from .protocol import AnyDevice, Context
-
-with hidden("sklearn", "scipy.stats"):
-    import mxnet as mx
-    from mxnet import autograd, npx
-    from mxnet.base import _LIB, NDArrayHandle, check_call
-    from mxnet.numpy import ndarray as Tensor
 
 name = "mxnet"
 Tensors = Sequence[Tensor]

@@ -102,7 +102,8 @@ def maximum_(x: Tensor, first: int, last: int, y: Tensor) -> None:
 def memory(x: Tensor) -> np.ndarray | None:
     if not x.is_cpu or not x.is_contiguous() or x.is_conj() or x.is_neg():
         return None
-    flat = x.detach() if x.dim() == 1 else x.detach().view(-1)
+    flat = x.detach() if x.requires_grad else x
+    flat = flat if flat.dim() == 1 else flat.view(-1)
     if x.dtype == torch.bfloat16:
         return flat.view(torch.int16).numpy().view(BFLOAT16)
     return flat.numpy()

@@ -41,6 +41,7 @@ _ENGINES_OF = {
     "paddle": ("paddle",),
     "mxnet": ("shared_memory", "horovod"),
 }
+_PEERS = {"pytorch": "pytorch_peers"}  # modules of engines with the framework's step
 _CPU = Device("cpu")
 
 Candidate = tuple[Callable[[], object], bool]  # what to run, and whether on rank 0 only
@@ -71,7 +72,7 @@ def measure(repeats: int) -> dict[str, tuple[float, float]]:
     group, B = started(), get_backend()
     if group is None:
         return {}
-    _pin(group.local_ranks[0])
+    pin(group.local_ranks[0])
     groups = {group.engine.name: group}
     if group.engine.name not in ("shared_memory", "horovod"):
         beside = import_module("d2lmulti.comm.engines.shared_memory")
@@ -118,7 +119,8 @@ def _training(
         how = {"algorithm": "native", "reducer": reduce_in_buckets}
         run = ours(group, *part, **how)
         candidates[f"{model.name}, two, {name}"] = run, False
-    module = import_module(f"d2lmulti.comm.engines.{ENGINES[next(iter(groups))]}")
+    name = ENGINES[next(iter(groups))]
+    module = import_module(f"d2lmulti.comm.engines.{_PEERS.get(name, name)}")
     if hasattr(module, "peer_step"):
         peer = module.peer_step(partial(model.forward, B), start, *part, 1e-4, batch)
 
@@ -162,10 +164,24 @@ def _summing(
 def _take_turns(
     candidates: dict[str, Candidate], group: Group, repeats: int, peer: str = ""
 ) -> dict[str, tuple[float, float]]:
-    """Time the candidates in turn; both ranks begin each at the same time.
+    """Time the candidates in turn.
 
     The ratios are to the first; a second row tells those beside a peer, if it is there.
     """
+    seconds = seconds_in_turn(candidates, group, repeats)
+    base = next(iter(seconds.values()))
+    found = {name: beside(times, base) for name, times in seconds.items()}
+    if peer in seconds:
+        ours = [name for name in seconds if ", two, " in name and name != peer]
+        for name in ours:
+            found[f"{name}, to its own"] = beside(seconds[name], seconds[peer])
+    return found
+
+
+def seconds_in_turn(
+    candidates: dict[str, Candidate], group: Group, repeats: int
+) -> dict[str, list[float]]:
+    """Time the candidates in turn; both ranks begin each at the same time."""
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     B = get_backend()
     meet = B.array(np.zeros(1, "float32"))
@@ -177,20 +193,15 @@ def _take_turns(
                 run()
             if turn:  # the first is a warm-up
                 seconds[name].append(time.perf_counter() - began)
-    base = next(iter(seconds.values()))
-    found = {name: _beside(times, base) for name, times in seconds.items()}
-    if peer in seconds:
-        beside = [name for name in seconds if ", two, " in name and name != peer]
-        for name in beside:
-            found[f"{name}, to its own"] = _beside(seconds[name], seconds[peer])
-    return found
+    return seconds
 
 
-def _beside(times: list[float], base: list[float]) -> tuple[float, float]:
+def beside(times: list[float], base: list[float]) -> tuple[float, float]:
+    """Give the median of the times, and of their ratios turn by turn."""
     return median(times), median(a / b for a, b in zip(times, base, strict=True))
 
 
-def _pin(rank: int) -> None:
+def pin(rank: int) -> None:
     """Keep all threads of this process on one core, where the system can do that."""
     if not hasattr(os, "sched_setaffinity"):
         return

@@ -193,12 +193,14 @@ def _bench(arguments: argparse.Namespace) -> int:
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
     from ..bench.allreduce import bench_allreduce
     from ..bench.engines import bench_engines
+    from ..bench.sharded import bench_sharded
     from ..bench.timing import Timing, bench_devices
 
     runs: dict[str, Callable[..., dict[str, Timing]]] = {
         "devices": bench_devices,
         "allreduce": bench_allreduce,
         "engines": bench_engines,
+        "sharded": bench_sharded,
     }
     run = runs[arguments.what]
     say(

@@ -25,6 +25,7 @@ from .console import complain, say
 BENCHMARKS = {
     "devices": "LeNet step, whole batch 256",
     "allreduce": "ring all-reduce of 16 MiB on 4 simulated devices",
+    "sharded": "ZeRO 1, 2, 3 on two processes beside data parallelism, and FSDP",
     "engines": "one worker against two processes on two cores, ratios of times",
 }
 
@@ -39,6 +40,15 @@ class _Parser(argparse.ArgumentParser):
             say(message.rstrip("\n"))
 
 
+class _WithDefaults(argparse.ArgumentDefaultsHelpFormatter):
+    """Help that ends with the default, but for options that are off or say it."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or action.default is False:
+            return action.help
+        return super()._get_help_string(action)
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser of all commands; the one that is chosen is its `command`."""
     parser = _Parser(
@@ -50,24 +60,27 @@ def make_parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "train",
         help="train, the work split over devices",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=_WithDefaults,
     )
     backend = os.environ.get("D2LMULTI_BACKEND") or _usual_backend()
     run.add_argument("--backend", default=backend, help="torch, mxnet, paddle, numpy")
     run.add_argument(
         "--devices",
         type=_whole,
-        help="how many (2; in a launch, one a process)",
+        help="how many to use (default: 2; in a launch, one a process)",
     )
     run.add_argument("--model", default="lenet", choices=MODELS, help="network")
     run.add_argument("--dataset", default="digits", choices=DATASETS, help="data")
     run.add_argument("--batch-size", type=_whole, default=128, help="the whole batch")
     run.add_argument("--lr", type=_number, default=0.05, help="learning rate")
     run.add_argument(
-        "--warmup", type=_whole, metavar="STEPS", help="the rate rises for so long"
+        "--warmup",
+        type=_whole,
+        metavar="STEPS",
+        help="raise the rate to --lr step by step",
     )
     run.add_argument("--optimizer", default="sgd", choices=OPTIMIZERS)
-    run.add_argument("--momentum", type=_number, help="of sgd (0.9 if not given)")
+    run.add_argument("--momentum", type=_number, help="of sgd (default: 0.9)")
     run.add_argument("--epochs", type=_whole, default=10, help="passes over the data")
     run.add_argument("--seed", type=_whole, default=0, help="of weights and shuffling")
     dtypes = ("float32", "float64")
@@ -75,55 +88,67 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--strategy",
         choices=STRATEGIES,
-        help="what is split: data (also sharded), layers, the model into stages, or all"
-        " on a mesh (data if not given; mesh with --mesh)",
+        help="what is split: the batch (data; sharded: and what the optimizer keeps), "
+        "every layer, the model into stages, or all of these on a mesh (default: data; "
+        "with --mesh, mesh)",
     )
     run.add_argument(
         "--algorithm",
         choices=[*ALLREDUCE, "auto", "native"],
-        help="of the all-reduce (data, layer; star if not given; native: the engine's)",
+        help="of the all-reduce, with data or layer (default: star; native: the "
+        "engine's own)",
     )
     run.add_argument(
-        "--bucket-mb", type=_number, help="sum gradients in buckets of this size (data)"
+        "--bucket-mb",
+        type=_number,
+        help="sum the gradients in buckets of this size, with data",
     )
     run.add_argument(
         "--accumulate",
         type=_whole,
         metavar="PARTS",
-        help="a batch goes in parts, one after another, for one step (data; 1)",
+        help="add up the gradients of so many parts of a batch before its one step, "
+        "with data (default: 1)",
     )
     run.add_argument(
-        "--schedule", choices=SCHEDULES, help="of the stages (model; 1f1b if not given)"
+        "--schedule",
+        choices=SCHEDULES,
+        help="order of the stages' work, with model (default: 1f1b)",
     )
     run.add_argument(
         "--micro-batches",
         type=_whole,
-        help="a batch is cut into (model; 4 if not given)",
+        help="parts that a batch is cut into, with model (default: 4)",
     )
     run.add_argument(
         "--stages",
         type=_whole,
-        help="a multiple of the devices (model; one a device, two under zb_v)",
+        help="stages of the model, a multiple of the devices, with model (default: one "
+        "a device, two under zb_v)",
     )
     run.add_argument(
         "--zero",
         type=_whole,
-        help="what is cut (sharded; 1: the state, 2: and gradients, 3: and weights; 3)",
+        help="what is cut, with sharded: 1 the optimizer's state, 2 also the "
+        "gradients, 3 also the weights (default: 3)",
     )
     run.add_argument(
         "--mesh",
         type=_sizes,
         metavar="AXIS=SIZE,...",
-        help="all ways at once, over data, tensor and pipeline (mesh)",
+        help="all ways at once: sizes of the axes data, tensor and pipeline",
     )
     run.add_argument(
         "--checkpoint",
         type=Path,
         metavar="FILE.npz",
-        help="save the run after epochs; a file that is there needs --resume",
+        help="save the run after every epoch; a file that is there needs --resume",
     )
     run.add_argument(
-        "--save-every", type=_whole, metavar="STEPS", help="and within them, this often"
+        "--save-every",
+        type=_whole,
+        metavar="STEPS",
+        help="save also after every so many steps of an epoch",
     )
     run.add_argument(
         "--resume", action="store_true", help="go on from the checkpoint if it is there"
@@ -156,11 +181,11 @@ def _add_cost_commands(commands: Any) -> None:
     play = commands.add_parser(
         "simulate",
         help="play a collective on a modelled cluster",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=_WithDefaults,
     )
     play.add_argument("--collective", default="allreduce", choices=PLANS)
     play.add_argument(
-        "--algorithm", choices=ALLREDUCE, help="of the all-reduce (ring if not given)"
+        "--algorithm", choices=ALLREDUCE, help="of the all-reduce (default: ring)"
     )
     play.add_argument("--ranks", type=_whole, default=8, help="how many GPUs")
     play.add_argument(

@@ -181,6 +181,8 @@ def _extent(x: Any) -> tuple[int, int]:
     """Give the address of the first byte and that past the last one."""
     if hasattr(x, "data_ptr"):  # PyTorch and Paddle say it, also of a GPU's memory
         first, reach = x.data_ptr(), 0
+        if (size := getattr(x, "nbytes", None)) is not None and x.is_contiguous():
+            return first, first + size  # PyTorch's short way
         strides = x.stride() if hasattr(x, "stride") else x.strides
         for extent, step in zip(x.shape, strides, strict=True):
             if not extent:
@@ -190,7 +192,7 @@ def _extent(x: Any) -> tuple[int, int]:
     memory = backend_of(x).memory(x)
     if memory is None:  # nobody tells: then it can only be compared with itself
         return id(x), id(x) + 1
-    first = memory.__array_interface__["data"][0]
+    first = memory.ctypes.data
     return first, first + memory.nbytes
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ..backends.hidden import uncollected
 from ..checks import check_count
 from ..errors import DataUnavailable
 from .datasets import Dataset
@@ -90,9 +89,7 @@ def _source_files(module: str) -> list[Path]:
 
 def _docstrings(path: Path) -> Iterator[str]:
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    with uncollected():  # a hundred thousand nodes, all in use
-        tree = ast.parse(path.read_bytes())
-    left: deque[ast.AST] = deque([tree])
+    left: deque[ast.AST] = deque([ast.parse(path.read_bytes())])
     while left:  # as ast.walk, but into statements only
         node = left.popleft()
         if isinstance(node, kinds) and (text := ast.get_docstring(node)):

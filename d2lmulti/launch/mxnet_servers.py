@@ -90,13 +90,9 @@ def work() -> None:
 def serve() -> None:
     """Be the scheduler or a server (sys.argv[1]); called in that process."""
     end_with_launcher()
-    if sys.argv[1] == "scheduler":
-        from ..comm.engines.mxnet_scheduler import schedule
-
-        return schedule()
     from ..comm.engines import mxnet_kvstore  # only here is MXNet needed
 
-    mxnet_kvstore.serve()
+    mxnet_kvstore.serve(sys.argv[1])
 
 
 def _environment(workers: int, servers: int) -> dict[str, str]:

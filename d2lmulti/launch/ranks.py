@@ -1,13 +1,15 @@
 """Processes that stay: started once, then asked for one function after another.
 
 `launch` starts processes for one function, and most of that time is the framework's
-import. Chapter: *why_not_faster*.
+import. Functions and answers pass a socket in a folder of this user's own (mode 0700),
+and both ends first prove that they know a key. Chapter: *why_not_faster*.
 """
 
 from __future__ import annotations
 
 import pickle
 import secrets
+import sys
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from multiprocessing.connection import Client, Connection, Listener
@@ -21,6 +23,7 @@ from ..checks import MOST_RANKS, check_count, check_kind, check_positive
 from ..comm import process_group as engines
 from . import _pickled, launch
 
+_FAMILY = "AF_PIPE" if sys.platform == "win32" else "AF_UNIX"
 _LOOK_EVERY = 0.05  # seconds: whether the processes still live
 _GRACE = 10.0  # seconds in which they end
 
@@ -82,7 +85,7 @@ class Ranks:
 
     def _start(self) -> None:
         key = secrets.token_bytes(32)
-        with Listener(authkey=key) as listener:
+        with Listener(family=_FAMILY, authkey=key) as listener:
             address = listener.address
             self._run = _background(launch, _serve, self._n, address, key, **self._how)
             accepted = _background(_accept, listener, self._n)

@@ -11,7 +11,6 @@ Chapter: setup.
 from __future__ import annotations
 
 import functools
-import importlib
 import importlib.util
 import os
 import re
@@ -22,7 +21,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from d2lmulti.backends import get_backend
-from d2lmulti.backends.hidden import hidden, uncollected
 from d2lmulti.errors import InvalidInput
 
 TABS = {"torch": "PyTorch", "mxnet": "MXNet", "paddle": "Paddle"}
@@ -36,9 +34,6 @@ BESIDE = {
 
 WITHOUT = "without-framework"
 """The tag of a first code cell whose page asks for no framework, so it runs once."""
-
-_HIDDEN = {"tensorflow": ("pandas", "scipy", "sklearn")}
-"""What it would import and can do without: it takes half of the time."""
 
 _NEEDS_LINE = re.compile(r"\A\s*%%needs\b[ \t]*([^\n]*)(?:\n|\Z)")
 _GPU_LINE = re.compile(r"\A\s*%%gpu\b[ \t]*([^\n]*)(?:\n|\Z)")
@@ -188,15 +183,7 @@ def _select_installed(lines: list[str]) -> list[str]:
     if not is_installed(module):
         return [f"print({missing(module)!r})\n"]
     rest = _NEEDS_LINE.sub("", source)
-    first = f"__import__({__name__!r}, fromlist=['bring']).bring({module!r})\n"
-    return [first, *rest.splitlines(keepends=True)]
-
-
-def bring(module: str) -> None:
-    """Import what a cell needs, without what takes it long and is not needed here."""
-    if module in _HIDDEN:
-        with hidden(*_HIDDEN[module]), uncollected():
-            importlib.import_module(module)
+    return [f"# needs {module}\n", *rest.splitlines(keepends=True)]
 
 
 def _select_gpus(lines: list[str]) -> list[str]:

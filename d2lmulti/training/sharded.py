@@ -59,6 +59,7 @@ class Sharded(Strategy):
             optimizer=self.optimizer,
             states=self.states,
             n=batch.n,
+            prefetch=self.group.is_distributed,
         )
 
     @property

@@ -200,6 +200,7 @@ PARAMETERS: dict[str, str] = {
     "kind": "name",
     "clone_on_cpu": "flag",
     "find_unused": "flag",
+    "prefetch": "flag",
     "recompute": "flag",
     "resume": "flag",
     "sequence": "flag",

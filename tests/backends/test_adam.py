@@ -14,6 +14,7 @@ def average(a: np.ndarray, value: np.ndarray, beta: np.floating) -> np.ndarray:
     return (a - value) * beta + value
 
 
+@pytest.mark.dealt
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("steps", "decay"), [(1, 0.0), (4, 0.0), (4, 0.25)])
 def test_steps_have_numpys_bits(B, device, dtype, steps, decay, rng):

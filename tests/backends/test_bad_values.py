@@ -76,6 +76,7 @@ def names_of(which: str) -> list[str]:
     return sorted(set(PUBLIC) & set(calls))
 
 
+@pytest.mark.dealt
 @pytest.mark.parametrize("name", names_of("tensors"))
 def test_nonsense_is_refused(
     B: Backend, name: str, tmp_path: Path, record_property: Any

@@ -55,6 +55,7 @@ def check_allreduce(B, plan, start, op="sum"):
         assert (np.abs(got[0] - exact) <= error).all()
 
 
+@pytest.mark.dealt
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_allreduce_equals_numpy_for_all_ranks_and_small_lengths(B, name):
     rng = np.random.default_rng(0)
@@ -65,6 +66,7 @@ def test_allreduce_equals_numpy_for_all_ranks_and_small_lengths(B, name):
                 check_allreduce(B, ALGORITHMS[name], start)
 
 
+@pytest.mark.dealt
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_allreduce_equals_numpy_in_random_cases(B, name):
     rng = np.random.default_rng(1)

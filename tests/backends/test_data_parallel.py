@@ -53,6 +53,7 @@ def alone(framework: Backend) -> Callable[[str], tuple]:
     return cache(lambda model: run(framework, 1, 20, model, "float64"))
 
 
+@pytest.mark.dealt
 @pytest.mark.parametrize(("model", "k"), RUNS)
 def test_twenty_steps_equal_one_device(
     framework: Backend, alone: Callable[[str], tuple], model: str, k: int

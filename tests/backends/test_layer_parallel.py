@@ -110,6 +110,7 @@ def alone(framework: Backend) -> Callable[[str], tuple]:
     return cache(lambda name: one_device(framework, name, 10, "float64", SGD(0.9)))
 
 
+@pytest.mark.dealt
 @pytest.mark.parametrize(("name", "k"), CASES)
 def test_ten_steps_equal_one_device(
     framework: Backend, alone: Callable[[str], tuple], name: str, k: int

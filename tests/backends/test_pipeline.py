@@ -111,6 +111,7 @@ def chunks_for(schedule: str, model: str, k: int) -> int:
     return len(MODELS[model].layers) // k
 
 
+@pytest.mark.dealt
 @pytest.mark.parametrize(("model", "schedule", "k"), RUNS)
 def test_ten_steps_equal_one_device(framework, alone, model, schedule, k) -> None:
     if schedule == "zb_v":  # two stages a device
@@ -125,6 +126,7 @@ def test_ten_steps_equal_one_device(framework, alone, model, schedule, k) -> Non
             assert relative(a, b) < 1e-12
 
 
+@pytest.mark.dealt
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero_bubble", "zb_v"])
 @pytest.mark.parametrize("model", MODELS)
 def test_recomputation_changes_nothing(framework, alone, model, schedule) -> None:

@@ -20,6 +20,7 @@ from d2lmulti.training.strategies import make_strategy
 
 BATCH = 29  # divides by nothing below
 MODEL = make_mlp("uneven", (13, 7, 3, 5))
+SHAPES = [(13, 7), (7, 3), (3, 5)]
 SIZES = [13 * 7 + 7, 7 * 3 + 3, 3 * 5 + 5]  # no number of devices below divides all
 WATCHED = ("numpy", "torch")  # whose memory Python's own counts give back at once
 TINY = make_mlp("tiny", (2, 1, 2))  # 3 and 4 numbers: on 7 devices, empty parts
@@ -27,7 +28,7 @@ OPTIMIZERS = {"momentum": SGD(0.9), "adam": Adam(), "adamw": AdamW(weight_decay=
 SLOTS = {"momentum": (1, 0), "adam": (2, 2), "adamw": (2, 2)}  # a number; and beside
 
 
-def run(B, k, zero, optimizer, model=MODEL, steps=10):
+def run(B, k, zero, optimizer, model=MODEL, steps=10, prefetch=False):
     """Train on k devices, without `zero` by `train_batch`; give what there is then."""
     rng = np.random.default_rng(5)
     start = [B.array(p) for p in model.initial(rng)]
@@ -45,7 +46,9 @@ def run(B, k, zero, optimizer, model=MODEL, steps=10):
         batch = B.array(X), B.array(y), held, places, 0.01
         step = train_shards
         more = {"optimizer": optimizer, "states": states}
-        if not zero:
+        if zero:
+            more["prefetch"] = prefetch
+        else:
             step = d2lmulti.train_batch
             more["model"] = model
         with ledger() as moved:
@@ -76,12 +79,16 @@ def part(size, k, rank):
     return size // k + (rank < size % k)
 
 
+@pytest.mark.dealt
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("zero", [1, 2, 3])
 def test_ten_steps_equal_one_device_and_all_bytes_the_formula(B, alone, zero, name):
     N, last = sum(SIZES), SIZES[-1]
     for k in (2, 3, 4, 7):
-        weights, losses, held, states, moved = run(B, k, zero, OPTIMIZERS[name])
+        ahead = k in (3, 4)  # the order is another, the numbers are not
+        weights, losses, held, states, moved = run(
+            B, k, zero, OPTIMIZERS[name], prefetch=ahead
+        )
         assert_equal(weights, losses, alone(name))
         own = [sum(part(size, k, rank) for size in SIZES) for rank in range(k)]
         slots, beside = SLOTS[name]
@@ -123,35 +130,53 @@ def test_on_one_device_nothing_moves(B, alone):
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in WATCHED]
 )
-@pytest.mark.parametrize("zero", [2, 3])
-def test_no_more_than_one_layer_is_whole_at_a_time(load, monkeypatch, name, zero):
+@pytest.mark.parametrize(("zero", "prefetch"), [(2, False), (3, False), (3, True)])
+def test_one_layer_is_whole_at_a_time_and_ahead_of_it_one_more(
+    load, monkeypatch, name, zero, prefetch
+):
     """Watch all that is whole: what is gathered, the leaves, and their gradients."""
     B, alive, most = load(name), [], []
-    attach, gather = B.attach_grad, training.gather
+    attach, start_gather = B.attach_grad, training.start_gather
 
     def attached(x, add=True):
         attach(x, add)
-        if len(x.shape) == 1 and len(x) in SIZES:
-            watch(B.grad(x))
+        if tuple(x.shape) in SHAPES:
+            l = SHAPES.index(tuple(x.shape))
+            watch(B.grad(x), l)
             if zero == 3:  # with ZeRO 2 it shares the memory of the whole parameters
-                watch(x)
+                watch(x, l)
 
-    def gathered(*arguments):
-        wholes = gather(*arguments)
-        for x in wholes:
-            watch(x)
-        return wholes
+    def gathered(parts, size, group):
+        work = start_gather(parts, size, group)
+        for x in work.wait():
+            watch(x, SIZES.index(size))
+        return work
 
-    def watch(x):
+    def watch(x, l):
         x = x.value if name == "numpy" else x  # its own have no place for a watcher
-        alive.append((weakref.ref(x), len(x)))
-        most.append(len({size for there, size in alive if there() is not None}))
+        alive.append((weakref.ref(x), l))
+        most.append(len({l for there, l in alive if there() is not None}))
 
     monkeypatch.setattr(B, "attach_grad", attached)
-    monkeypatch.setattr(training, "gather", gathered)
-    run(B, 2, zero, OPTIMIZERS["momentum"], steps=1)
+    monkeypatch.setattr(training, "start_gather", gathered)
+    run(B, 2, zero, OPTIMIZERS["momentum"], steps=1, prefetch=prefetch)
     assert len(most) >= 2 * len(SIZES)
-    assert max(most) == 1
+    assert max(most) == 1 + prefetch
+
+
+def test_a_timeline_shows_what_is_gathered_ahead(B):
+    found = {}
+    for prefetch in (False, True):
+        with d2lmulti.timeline() as recorded:
+            run(B, 2, 3, OPTIMIZERS["momentum"], steps=1, prefetch=prefetch)
+        names = [span.name for span in recorded.spans if span.track == "sim:0"]
+        found[prefetch] = [name for name in names if "dense" in name]
+    gathered = [f"all-gather dense {l}" for l in (1, 2, 3)]
+    assert found[False][:4] == [gathered[0], "forward dense 1", gathered[1],
+                                "forward dense 2"]  # fmt: skip
+    assert found[True][:5] == [*gathered[:2], "forward dense 1", "wait for dense 2",
+                               gathered[2]]  # fmt: skip
+    assert found[True].count("all-gather dense 1") == 2
 
 
 def test_a_layer_without_parameters_goes_with_the_one_before(B):

@@ -50,6 +50,7 @@ def compare(B, history, alone):
             assert np.abs(got - want).max() < 1e-10 * np.abs(want).max()
 
 
+@pytest.mark.dealt
 @pytest.mark.parametrize("model", ["alexnet", "deep_mlp"])
 def test_every_strategy_trains_like_one_device(framework, digits, model):
     alone = run(framework, digits, model)

@@ -75,6 +75,7 @@ def test_the_sum_of_the_parts_is_the_sum_of_the_whole():
     assert settled([row[:1] for row in steps], 50, Process()) == whole
 
 
+@pytest.mark.dealt
 def test_saving_within_an_epoch_leaves_its_loss_alone(framework, tmp_path):
     data = load("digits", "float64").first(150)
     data = replace(data, test_X=data.test_X[:20], test_y=data.test_y[:20])

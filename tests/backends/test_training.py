@@ -38,6 +38,7 @@ def weights(B: Backend, history: History) -> list[list[np.ndarray]]:
 # -- the same run everywhere -----------------------------------------------------------
 
 
+@pytest.mark.dealt
 @pytest.mark.parametrize(
     ("model", "epochs"), [("lenet", 2), ("mlp", 3), ("lenet_sync_bn", 1)]
 )
@@ -109,6 +110,7 @@ def test_the_same_seed_gives_the_same_bits(B: Backend, digits: Dataset) -> None:
     assert all(a != b for a, b in zip(first.losses, other.losses, strict=True))
 
 
+@pytest.mark.dealt
 @pytest.mark.slow
 def test_the_default_settings_reach_97_percent(framework: Backend) -> None:
     assert train(2, backend=framework.name).accuracies[-1] >= 0.97

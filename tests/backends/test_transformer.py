@@ -93,6 +93,7 @@ def test_train_takes_the_text(framework: Backend) -> None:
     assert 0 <= history.accuracies[0] < 1
 
 
+@pytest.mark.dealt
 def test_it_learns_the_same_however_it_is_split(framework: Backend) -> None:
     """Below two nats a character; alone, split by layer and by stage alike."""
     some, losses = load("text", "float64").first(64), {}

@@ -1,9 +1,11 @@
 """What `pytest --nbval chapters` catches: runs of pytest on notebooks with faults."""
 
 import importlib.util
+import runpy
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -207,6 +209,14 @@ def test_a_table_tells_the_time_of_every_chapter(under_torch):
     row = next(line for line in table if "passes.ipynb" in line)
     # chapter, seconds to start, seconds in cells, passed, failed, skipped
     assert row.split()[3:] == ["12", "0", "3"]
+
+
+def test_the_longest_chapters_begin_first():
+    names = sorted(path.stem for path in (ROOT / "chapters").glob("*.ipynb"))
+    hooks = runpy.run_path(str(ROOT / "chapters/conftest.py"))
+    ordered = sorted(names, key=lambda n: hooks["place"](SimpleNamespace(path=n)))
+    first = hooks["LONGEST_FIRST"]
+    assert ordered == [*first, *(name for name in names if name not in first)]
 
 
 @pytest.mark.skipif(

@@ -21,6 +21,7 @@ def make_setup(tmp_path):
     (path / "date").symlink_to(shutil.which("date"))
     (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
     told = "import sys; print('made', sys.argv[1], 'with', sys.executable)"
+    told += "; assert not sys.dont_write_bytecode"
     (tmp_path / "tools" / "setup_venv.py").write_text(told)
 
     def run(*arguments, uv=False, **programs):
@@ -31,7 +32,8 @@ def make_setup(tmp_path):
             (path / name).chmod(0o755)
         return subprocess.run(
             [MAKE, "setup", *arguments],
-            cwd=tmp_path, env={"PATH": str(path)}, capture_output=True, text=True,
+            cwd=tmp_path, env={"PATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True, text=True,
         )  # fmt: skip
 
     return run
@@ -39,6 +41,7 @@ def make_setup(tmp_path):
 
 def test_uv_brings_the_python_that_is_not_there(make_setup):
     done = make_setup(uv=True)
+    assert done.returncode == 0, done.stderr
     assert "No Python 3.11 here; uv brings one." in done.stdout
     assert f"made full with {sys.executable}" in done.stdout
 

@@ -74,20 +74,6 @@ def test_a_cell_that_needs_a_module_runs_where_it_is_installed(shell, monkeypatc
     assert shell.user_ns["n"] == 1
 
 
-def test_a_needed_module_does_not_import_what_it_can_do_without(
-    shell, monkeypatch, tmp_path
-):
-    source = "try:\n    import wave\nexcept ImportError:\n    wave = None\n"
-    (tmp_path / "greedy.py").write_text(source)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(BESIDE, "greedy", "make greedy")
-    monkeypatch.setitem(notebook._HIDDEN, "greedy", ("wave",))
-    monkeypatch.delitem(sys.modules, "wave", raising=False)
-    run(shell, "%%needs greedy\nimport greedy, wave")
-    assert shell.user_ns["greedy"].wave is None
-    assert shell.user_ns["wave"].__name__ == "wave"
-
-
 def test_where_the_module_is_missing_the_cell_says_what_to_install(shell, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     result, shown = run(shell, "%%needs tensorflow\nm = 1\nimport tensorflow as tf")

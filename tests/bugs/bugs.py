@@ -244,15 +244,15 @@ BUGS = [
     Bug(
         "the updated parts are not gathered",
         "parallel/sharded/training.py",
-        "zip(sharded, gather(parts, group), strict=True):",
-        "zip(sharded, []):",
+        "start_share([mine[l] for mine in sharded], group, call)",
+        "Work()",
         SHARDS,
     ),
     Bug(
         "a part of the gradient is added to that of the step before",
         "parallel/sharded/training.py",
-        "B.write_(mine[l], 0, element_count(part), part)",
-        "B.write_(mine[l], 0, element_count(part), part, add=True)",
+        "self.B.write_(mine[l], 0, element_count(part), part)",
+        "self.B.write_(mine[l], 0, element_count(part), part, add=True)",
         SHARDS,
     ),
     Bug(

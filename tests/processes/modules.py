@@ -115,4 +115,8 @@ def beside_the_frameworks_own() -> dict[str, Any]:
     except InvalidInput as error:
         found["refused"] = str(error)
     found["after"] = gradients(ours)[0]
+    if B.name == "torch":
+        from peers.cs336.steps import beside_one_device
+
+        found["cs336"] = beside_one_device(rank)
     return found

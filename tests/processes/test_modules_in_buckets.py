@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from processes.modules import (
@@ -17,6 +19,7 @@ from processes.modules import (
 from d2lmulti.errors import InvalidInput
 from d2lmulti.launch import launch
 from d2lmulti.parallel.buckets import reduce_in_buckets
+from d2lmulti.plans.rounds import even_bounds
 
 PARAMETERS = {name: {2 * i, 2 * i + 1} for i, name in enumerate(NAMES)}
 
@@ -96,11 +99,15 @@ def test_replicas_must_freeze_alike_and_not_all(framework):
         pass
 
 
+@cache
+def two_processes(name):
+    return launch(
+        beside_the_frameworks_own, 2, engine=name, backend=name, timeout=120
+    ).values
+
+
 def test_two_processes_beside_the_frameworks_own(framework):
-    run = launch(
-        beside_the_frameworks_own, 2, engine=framework, backend=framework, timeout=120
-    )
-    for found in run.values:
+    for found in two_processes(framework):
         assert len(found["buckets"]) > 2
         for theirs, ours in zip(found["theirs"], found["ours"], strict=True):
             for i, (a, b) in enumerate(zip(theirs, ours, strict=True)):
@@ -108,8 +115,24 @@ def test_two_processes_beside_the_frameworks_own(framework):
                     assert not np.any(a), i  # theirs leaves zeros where ours has none
                 else:
                     assert close(a, b), i
-    one, other = run.values
+    one, other = two_processes(framework)
     assert one["ours"] == other["ours"]
     assert one["after"] == other["after"]  # each sums, and who lacks one is told
     assert "parameters [4, 5]" in one["refused"]
     assert "parameters [4, 5, 6, 7]" in other["refused"]
+
+
+@pytest.mark.torch
+def test_the_adapters_for_the_tests_of_cs336_train_as_one_device(load):
+    load("torch")
+    for rank, found in enumerate(two_processes("torch")):
+        found = dict(found["cs336"])
+        sizes = [15, 9, 9, 15]  # of what is sharded: table, first, frozen, last
+        parts = [even_bounds(n, 2)[rank] for n in sizes]
+        assert found.pop("shards") == [b - a for a, b in parts]
+        trained = [15, 3, 3, 9, 15]  # what AdamW keeps an average of
+        parts = [even_bounds(n, 2)[rank] for n in trained]
+        assert found.pop("numbers of the state") == sum(b - a for a, b in parts)
+        rounded = found.pop("FSDP, float32")
+        assert 1e-9 < rounded < 1e-5
+        assert len(found) == 5 and max(found.values()) < 1e-12, found

@@ -13,12 +13,11 @@ import os
 import traceback
 from collections.abc import Sequence
 
+import mxnet as mx
+
 from ...backends import mxnet as B
 from ...backends.protocol import Tensor
 from ...errors import InvalidInput
-
-# After the backend, which hides what MXNet need not import.
-import mxnet as mx  # isort: skip
 
 _OPTIMIZER = 0  # the number of MXNet's command
 KINDS = ("dist_sync", "dist_async")
@@ -124,10 +123,10 @@ class KVStore:
             )
 
 
-def serve() -> None:
-    """Be a server until the workers are done."""
+def serve(role: str) -> None:
+    """Be a server, or the scheduler that introduces all, until the workers are done."""
     # Given before `import mxnet`, the role would start the server inside the import.
-    os.environ["DMLC_ROLE"] = "server"
+    os.environ["DMLC_ROLE"] = role
     store = mx.kv.create("dist")
 
     def command(number: int, body: bytes, _: object) -> None:

@@ -8,7 +8,7 @@ while the next one comes. Chapter: *many_machines*.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from ..process_info import (
 
 SEGMENT = 2**22  # bytes that are received and added at a time
 GREETING = timedelta(seconds=20)
+APART = 2**20  # added to the tags of rounds that are under way beside others
 AHEAD = 2  # segments that may arrive before they are added
 
 
@@ -144,6 +145,34 @@ class TorchDistributed:
                     x.copy_(host)
                 else:
                     self._stream(x.view(-1), share, combine)
+
+    def start_round(self, data: Sequence[Any], this_round: Round) -> Work:
+        """Begin a round's messages; they are under way until they are waited for."""
+        x, share = data[0].detach(), messages_of(this_round, self.rank)
+        if x.is_cuda or any(m.clashes for m in (*share.sends, *share.receives)):
+            self.exchange(data, [this_round])
+            return Work()
+        checks.contiguous(x.is_contiguous())
+        flat, arriving = x.view(-1), []
+        for m in share.receives:
+            part = flat[m.first : m.last]
+            piece = torch.empty_like(part) if m.add else part
+            work = dist.irecv(piece, m.peer, tag=APART + m.row)
+            arriving.append((part, piece, work))
+        leaving = [
+            dist.isend(flat[m.first : m.last], m.peer, tag=APART + m.row)
+            for m in share.sends
+        ]
+
+        def end() -> None:
+            with self._monitor.waiting(*share.peers), torch.no_grad():
+                for work in (*(work for _, _, work in arriving), *leaving):
+                    work.wait()
+                for part, piece, _ in arriving:
+                    if piece is not part:
+                        part.add_(piece)
+
+        return Work(end)
 
     def start(
         self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
@@ -269,31 +298,3 @@ def _combine_(x: Tensor, y: Tensor, combine: Combine) -> None:
         torch.maximum(x, y, out=x)
     else:
         x.add_(y)
-
-
-def peer_step(
-    forward: Callable[..., Any], params: Sequence[Tensor], X: Tensor, y: Tensor,
-    lr: float, n: int,
-) -> Callable[[], None]:  # fmt: skip
-    """Make a step of PyTorch's own DDP and SGD on this rank's part of n examples."""
-
-    class Net(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            copies = [torch.nn.Parameter(p.detach().clone()) for p in params]
-            self.weights = torch.nn.ParameterList(copies)
-
-        def forward(self, X: Tensor) -> Tensor:
-            return forward(list(self.weights), X)
-
-    net = torch.nn.parallel.DistributedDataParallel(Net())
-    optimizer = torch.optim.SGD(net.parameters(), lr)
-    scale = dist.get_world_size() / n  # DDP takes the mean over the ranks
-
-    def step() -> None:
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(net(X), y, reduction="sum")
-        (loss * scale).backward()
-        optimizer.step()
-
-    return step

@@ -8,7 +8,7 @@ from ...backends import backend_of
 from ...backends.checks import check_tensors
 from ...backends.protocol import AnyDevice, Tensor
 from ...checks import check_count, check_kind, check_list
-from ...comm.collectives import allgather, reduce_scatter
+from ...comm.collectives import allgather
 from ...comm.group import Group, group_for
 from ...comm.split import load
 from ...errors import InvalidInput
@@ -44,7 +44,7 @@ class ShardedParams(Flats):
     def grads(self) -> Flats:
         """The gradients that are kept: of the whole with ZeRO 1, of the own part else.
 
-        From ZeRO 2 on they are summed over all devices; with ZeRO 1 only those sent on.
+        The own part is summed over all devices; the rest is what was passed on.
         """
         if self.zero == 2:
             return self._grads
@@ -110,7 +110,11 @@ def gather_parts(
     parts: Sequence[Sequence[Tensor]], group: Group | None = None
 ) -> list[list[Tensor]]:
     """Give every device the whole flat vectors, of parameters or of their state."""
-    same = [gather(list(each), group) for each in zip(*parts, strict=True)]
+    same = []
+    for each in zip(*parts, strict=True):
+        with backend_of(each[0]).pause():
+            same.append(allgather(each, group))
+        mark("all-gather")
     return [list(mine) for mine in zip(*same, strict=True)]
 
 
@@ -128,22 +132,6 @@ def in_shapes(
             ]
             for mine in flats
         ]
-
-
-def gather(parts: list[Tensor], group: Group | None) -> list[Tensor]:
-    """Give every device the whole of one flat vector; with a mark."""
-    with backend_of(parts[0]).pause():
-        wholes = allgather(parts, group)
-    mark("all-gather")
-    return wholes
-
-
-def scatter(grads: list[Tensor], group: Group | None) -> list[Tensor]:
-    """Give every device its part of the sum of flat vectors; with a mark."""
-    with backend_of(grads[0]).pause():
-        parts = reduce_scatter(grads, group)
-    mark("reduce-scatter")
-    return parts
 
 
 def attach_grads(flats: Iterable[Iterable[Tensor]]) -> None:

@@ -8,15 +8,16 @@ from typing import Any, NamedTuple
 
 from ...backends import backend_of
 from ...backends.protocol import AnyDevice, Backend, Tensor, element_count
-from ...checks import check_count, check_list, check_positive
+from ...checks import check_count, check_flag, check_list, check_positive
 from ...comm.checks import check_batch
-from ...comm.group import Group, group_for, local_group
+from ...comm.group import Group, Work, group_for, local_group
 from ...comm.split import split_batch
 from ...events import working
 from ...models.checks import explained
 from ...models.model import losses_of, run_layers
 from ...optimizers import Optimizer, check_optimizer, check_states
-from .holding import ShardedParams, attach_grads, check_sharded, gather, scatter
+from .holding import ShardedParams, attach_grads, check_sharded
+from .moving import start_gather, start_scatter, start_share
 
 
 def train_shards(
@@ -30,6 +31,7 @@ def train_shards(
     states: Sequence[Sequence[Tensor]] | None = None,
     group: Group | None = None,
     n: int | None = None,
+    prefetch: bool = False,
 ) -> list[Tensor]:
     """Take one step on a batch, split over the devices as in `train_batch`.
 
@@ -37,13 +39,16 @@ def train_shards(
     the number of targets of the whole, this process's part of it. sharded: from
     `shard_params`, updated in place; `states`: the optimizer's, of `sharded.parts()`.
 
-    ZeRO 1 sums the gradients when all are there, ZeRO 2 and 3 layer by layer on the way
-    back, each by a reduce-scatter; ZeRO 1 and 2 end with an all-gather of the updated
-    parts, ZeRO 3 gathers a layer before each use. So N numbers, N_last of them in the
+    All sum the gradients layer by layer on the way back, each by a reduce-scatter; ZeRO
+    1 and 2 end with an all-gather of the updated parts, ZeRO 3 gathers a layer before
+    each use. So N numbers, N_last of them in the
     last layer, on k devices cost 2 (k - 1) N, with ZeRO 3 (k - 1) (3 N - N_last): the
     last layer goes back at once. With ZeRO 2 and 3 no more than one layer's gradients
     (with ZeRO 3, parameters) are whole at a time; of the forward pass only the inputs
-    of the layers are kept, and each layer is computed again on the way back.
+    of the layers are kept, and each layer is computed again on the way back. With
+    `prefetch` two are: the next layer is asked for before this one is computed, and a
+    layer's gradients may leave while the one before goes back. Across processes with
+    PyTorch's engine both are then under way meanwhile; elsewhere only the order is new.
 
     Returns each device's summed loss, not yet waited for. Raises `InvalidInput` for
     what `shard_params` has not made, for lists of different lengths, and what
@@ -55,40 +60,48 @@ def train_shards(
     states = check_states(states, len(devices))
     optimizer = check_optimizer(optimizer)
     check_positive("lr", lr, "try 0.05")
+    prefetch = check_flag("prefetch", prefetch)
     if n is not None:
         n = check_count("n", n, cure="n is the number of targets in the whole batch")
     group = group_for(len(devices), group)
     with working(devices, "load", B.synchronize):
         cut = group if n is None else local_group(len(devices))
         X_shards, y_shards = split_batch(X, y, devices, cut)
-    losses = _Pass(B, sharded, devices, group).run(X_shards, y_shards)
+    walk = _Pass(B, sharded, devices, group, prefetch)
+    losses = walk.run(X_shards, y_shards)
 
     parts = sharded.parts()
     if sharded.zero < 3:
         attach_grads(parts)
-        for l, same in enumerate(zip(*sharded.grads, strict=True)):
-            grads = scatter(list(same), group) if sharded.zero == 1 else list(same)
-            for mine, grad in zip(parts, grads, strict=True):
+        for l in range(len(sharded.units)):
+            for mine, grad in zip(parts, walk.grads(l), strict=True):
                 B.write_(B.grad(mine[l]), 0, element_count(grad), grad)
     for mine, state, device in zip(parts, states, devices, strict=True):
         with working([device], "update", B.synchronize):
             optimizer.step_(mine, state, lr, n=element_count(y) if n is None else n)
     if sharded.zero < 3:
-        for l in range(len(sharded.units)):
-            _share_(sharded, l, [mine[l] for mine in parts], group)
+        _share_(sharded, parts, group)
     return losses
 
 
-def _share_(sharded: ShardedParams, l: int, parts: list[Tensor], group: Group) -> None:
-    """Let every device have the others' updated parts of a layer."""
-    for mine, whole in zip(sharded, gather(parts, group), strict=True):
-        backend_of(whole).write_(mine[l], 0, sharded.units[l].size, whole)
+def _share_(
+    sharded: ShardedParams, parts: Sequence[list[Tensor]], group: Group
+) -> None:
+    """Let every device have the others' updated parts; all layers are under way."""
+    works = []
+    for l in range(len(sharded.units)):
+        for mine, own, bounds in zip(sharded, parts, sharded.bounds, strict=True):
+            backend_of(own[l]).write_(mine[l], *bounds[l], own[l])
+        call = "" if l else "all-gather of all layers' parts"
+        works.append(start_share([mine[l] for mine in sharded], group, call))
+    for work in works:
+        work.wait()
 
 
 class _Graph(NamedTuple):
     """What was recorded of one layer, on each device."""
 
-    leaves: list[Tensor]  # the whole weights
+    leaves: list[list[Tensor]]  # the parameters, on each device
     ins: list[Tensor]
     outs: list[Tensor]
 
@@ -101,17 +114,18 @@ class _Pass:
 
     def __init__(
         self, B: Backend, sharded: ShardedParams, devices: Sequence[AnyDevice],
-        group: Group,
+        group: Group, prefetch: bool,
     ) -> None:  # fmt: skip
         self.B, self.sharded, self.devices, self.group = B, sharded, devices, group
+        self.prefetch = prefetch
+        last = len(sharded.units) - 1
+        self.uses = iter([*range(last), *range(last, -1, -1)])  # of whole weights
+        self.coming: Work | None = None  # those of the next use
+        self.leaving: dict[int, Work] = {}  # gradients of layers, on their way
 
     def run(self, Xs: list[Tensor], ys: list[Tensor]) -> list[Tensor]:
         """Leave the gradients where the stage keeps them; return the losses."""
         B, last = self.B, len(self.sharded.units) - 1
-        if self.sharded.zero == 1:
-            for mine in self.sharded:
-                for p in mine:
-                    B.clear_grad_(p)
         kept, Hs = [], Xs  # of each layer its inputs or, with ZeRO 1, its graph
         for l in range(last):
             mine, Hs = self.go_forward(l, Hs)
@@ -122,6 +136,8 @@ class _Pass:
         del graph
         for l in reversed(range(last)):
             dys = self.go_back(l, kept.pop(), dys)
+        if self.sharded.zero > 1:
+            self.keep_parts()
         return losses
 
     def go_forward(self, l: int, Hs: list[Tensor]) -> tuple[Any, list[Tensor]]:
@@ -131,7 +147,8 @@ class _Pass:
             return graph, [self.B.detach(out) for out in graph.outs]
         weights = self.weights(l)
         with self.B.pause(), self.spans("forward", l):
-            return Hs, self.forward(l, weights, Hs)
+            params = [*map(self.sharded.units[l].unflatten, weights)]
+            return Hs, self.forward(l, params, Hs)
 
     def go_back(
         self, l: int, kept: Any, dys: list[Tensor] | None = None
@@ -140,8 +157,12 @@ class _Pass:
         graph = kept if isinstance(kept, _Graph) else self.record(l, kept)
         with self.spans("backward", l):
             self.B.backward(graph.outs, dys)
-        if self.sharded.zero > 1:
-            self.keep_parts(l, [self.B.grad(w) for w in graph.leaves])
+        if self.sharded.zero > 1 and self.prefetch:
+            self.keep_parts()  # those of the layer behind this one
+        with self.spans("reduce-scatter", l):
+            self.leaving[l] = start_scatter(self.flatten(l, graph), self.group)
+        if self.sharded.zero > 1 and not self.prefetch:
+            self.keep_parts()
         return [self.B.grad(H) for H in graph.ins] if l else None
 
     def record(
@@ -149,15 +170,13 @@ class _Pass:
     ) -> _Graph:
         """Compute a layer, the last one and its loss, in a graph of its own.
 
-        From ZeRO 2 on the leaves are others than what is held: their gradients, whole,
-        end with the graph.
+        The leaves are others than what is held: their gradients end with the graph.
         """
-        B, leaves = self.B, self.weights(l)
+        B, unit = self.B, self.sharded.units[l]
+        with B.pause():
+            leaves = [[*map(B.detach, unit.unflatten(w))] for w in self.weights(l)]
+        attach_grads(leaves)
         ins = [B.detach(H) for H in Hs]
-        if self.sharded.zero > 1:
-            leaves = [B.detach(w) for w in leaves]
-            for w in leaves:
-                B.attach_grad(w)
         if l:  # nobody asks for the gradient of the examples
             for H in ins:
                 B.attach_grad(H)
@@ -170,30 +189,64 @@ class _Pass:
 
     def weights(self, l: int) -> list[Tensor]:
         """Give each device a layer's whole weights."""
-        mine = [flats[l] for flats in self.sharded]
         if self.sharded.zero < 3:
-            return mine
-        with self.spans("all-gather", l):
-            return gather(mine, self.group)
+            return [flats[l] for flats in self.sharded]
+        if self.coming is None:
+            with self.spans("all-gather", next(self.uses)):
+                wholes = self.start_gather(l).wait()
+        else:
+            with self.spans("wait for", l):
+                wholes = self.coming.wait()
+        self.coming = None
+        if self.prefetch and (after := next(self.uses, None)) is not None:
+            with self.spans("all-gather", after):
+                self.coming = self.start_gather(after)
+        return wholes
+
+    def start_gather(self, l: int) -> Work:
+        """Begin to gather a layer's weights."""
+        mine = [flats[l] for flats in self.sharded]
+        return start_gather(mine, self.sharded.units[l].size, self.group)
 
     def forward(
-        self, l: int, weights: Sequence[Tensor], Hs: Sequence[Tensor]
+        self, l: int, params: Sequence[Sequence[Tensor]], Hs: Sequence[Tensor]
     ) -> list[Tensor]:
         """Compute a layer on each device."""
-        unit, B, outs = self.sharded.units[l], self.B, []
-        for w, H in zip(weights, Hs, strict=True):
+        layers, outs = self.sharded.units[l].layers, []
+        for mine, H in zip(params, Hs, strict=True):
             with explained(self.sharded.model.name, H):
-                outs.append(run_layers(B, unit.layers, unit.unflatten(w), H))
+                outs.append(run_layers(self.B, layers, mine, H))
         return outs
 
-    def keep_parts(self, l: int, grads: list[Tensor]) -> None:
-        """Sum the devices' gradients of a layer, and keep each device's part."""
+    def flatten(self, l: int, graph: _Graph) -> list[Tensor]:
+        """Give each device's gradients of a layer as one flat vector."""
         B = self.B
-        with self.spans("reduce-scatter", l):
-            for mine, part in zip(
-                self.sharded.grads, scatter(grads, self.group), strict=True
-            ):
-                B.write_(mine[l], 0, element_count(part), part)
+        if self.sharded.zero > 1:
+            with B.pause():
+                return [
+                    B.concat([B.grad(p).reshape((-1,)) for p in mine])
+                    for mine in graph.leaves
+                ]
+        wholes = [B.grad(mine[l]) for mine in self.sharded]
+        for whole, mine in zip(wholes, graph.leaves, strict=True):
+            first = 0
+            for p in mine:
+                last = first + element_count(p)
+                B.write_(whole, first, last, B.grad(p))
+                first = last
+        return wholes
+
+    def keep_parts(self) -> None:
+        """Wait for the sums that are under way; keep each device's part."""
+        for l in [*self.leaving]:
+            for mine, part in zip(self.sharded.grads, self.grads(l), strict=True):
+                self.B.write_(mine[l], 0, element_count(part), part)
+
+    def grads(self, l: int) -> list[Tensor]:
+        """Give each device's part of the summed gradients of a layer."""
+        if l in self.leaving:
+            return self.leaving.pop(l).wait()
+        return [mine[l] for mine in self.sharded.grads]
 
     def spans(self, what: str, l: int) -> AbstractContextManager[Any]:
         """Measure work on a layer on every device's track."""

@@ -29,7 +29,7 @@ class Unit(NamedTuple):
         return sum(map(math.prod, self.shapes))
 
     def unflatten(self, flat: Tensor) -> list[Tensor]:
-        """Read the parameters off the flat vector, also in a recorded graph."""
+        """Read the parameters off the flat vector."""
         params, first = [], 0
         for shape in self.shapes:
             last = first + math.prod(shape)
