@@ -17,7 +17,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 FOLDER = Path(__file__).resolve().parent.parent / "_extra" / "calculator"
-SCRIPTS = ("kernels", "layers", "step_time", "pipeline", "calculator")
+SCRIPTS = ("kernels", "layers", "replicas", "step_time", "pipeline", "calculator")
 TWOS = [2**i for i in range(15)]
 NUMBERS = {
     "gpus": TWOS,
@@ -62,7 +62,7 @@ def controls(tables: dict[str, dict[str, object]], labels: dict[str, str]) -> st
     }
     for name, values in NUMBERS.items():
         offered[name] = {str(value): f"{value:,}" for value in values}
-    for name, kinds in (("zero", "01"), ("recompute", ("none", "selective", "full"))):
+    for name, kinds in (("zero", "0123"), ("recompute", ("none", "selective", "full"))):
         offered[name] = {kind: labels[f"{name} {kind}"] for kind in kinds}
     return "\n".join(choice(name, labels[name], offered[name]) for name in FIRST)
 

@@ -79,7 +79,7 @@ def vectors() -> list[dict[str, Any]]:
             pipeline=some((1, 2, 3, 4, 8, 16)),
             micro_batch=some((1, 2, 4)),
             micro_batches=some((1, 4, 8, 32)),
-            zero=some((0, 1)),
+            zero=some((0, 1, 2, 3)),
             recompute=some(RECOMPUTE),
             chunks=some((1, 1, 1, 2)),
             sequence=some((True, False)),

@@ -74,6 +74,18 @@ def seconds_by_chapter(report: pathlib.Path) -> dict[str, float]:
     return dict(seconds)
 
 
+def failures(report: pathlib.Path) -> list[str]:
+    """Name each cell that failed, and give the beginning of what was said."""
+    found = []
+    if report.exists():
+        for case in ET.parse(report).iter("testcase"):
+            for part in [*case.findall("failure"), *case.findall("error")]:
+                said = " ".join((part.get("message") or part.text or "").split())
+                name = f"{case.get('classname')}::{case.get('name')}"
+                found.append(f"  {name}: {said[:200]}")
+    return found
+
+
 def table(seconds: Seconds, backends: list[str]) -> str:
     """Lay out the seconds of each chapter, one column a backend, with a last sum."""
     total = {b: sum(row.get(b, 0.0) for row in seconds.values()) for b in backends}
@@ -108,13 +120,13 @@ def main(arguments: list[str] | None = None) -> int:
         more = [*options.pytest.split(), *(once if i else [])]
         status, report = run(backend, more, options.posed)
         if status:
-            failed.append(f"{backend} (pytest ended with {status})")
+            failed.append(f"FAILED under {backend}: pytest ended with {status}")
+            failed += failures(report)
         for chapter, took in seconds_by_chapter(report).items():
             seconds[chapter][backend] = took
     print(f"\n{table(seconds, options.backends)}")
     print(f"{time.time() - since:.0f} s in all, imports of the frameworks included")
-    if failed:
-        print(f"FAILED under {', '.join(failed)}")
+    print("\n".join(failed))  # the last: the end of a log is what one sees first
     return bool(failed)
 
 

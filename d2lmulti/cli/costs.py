@@ -117,6 +117,7 @@ def _validate(arguments: argparse.Namespace) -> int:
         say(
             f"{row.row:5} {row.measured:12,.4g} {row.predicted:12,.4g} "
             f"{row.error:+8.1%}  {row.unit}, {row.name}"
+            + (f"; time {row.error_of_time:+.1%}" if row.bandwidth else "")
         )
     for line in report.refused:
         say(f"not predicted: {line}")

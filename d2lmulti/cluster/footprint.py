@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .layout import Layout, Stage, cut_layers, stage_parameters
+from .layout import Layout, Stage, cut_layers, owners, stage_parameters
 from .networks import Transformer
 from .software import Software
 
@@ -27,8 +27,9 @@ def footprint(model: Transformer, layout: Layout, software: Software) -> Footpri
     """Count what lies in memory when it is fullest: at the end of a forward pass.
 
     A weight: 2 bytes in 16 bits, 4 of summed gradients, 12 of Adam in 32 bits (master
-    copy and two averages), which ZeRO 1 divides by the replicas. Reserved beside them:
-    2 of the gradients in 16 bits, and the two gathered inputs of a layer.
+    copy and two averages). ZeRO 1 divides the last by the replicas, ZeRO 2 the last
+    two, ZeRO 3 all three. Reserved beside them: 2 of the gradients in 16 bits, and the
+    two gathered inputs of a layer.
     """
     stages = cut_layers(model, layout, software)
     states, kept = [], []
@@ -37,7 +38,9 @@ def footprint(model: Transformer, layout: Layout, software: Software) -> Footpri
         kept.append(_activations(model, layout, stage, i))
     sums = [a + b for a, b in zip(states, kept, strict=True)]
     fullest = max(range(len(sums)), key=sums.__getitem__)
-    reserved = states[0] + 2 * stage_parameters(model, layout, stages[0]) + kept[0]
+    reserved = states[0] + kept[0]
+    if owners(layout, 2) == 1:  # else a layer's, which are among the states
+        reserved += 2 * stage_parameters(model, layout, stages[0])
     if layout.tensor > 1 and layout.sequence and layout.recompute == "none":
         gathered = 4 * model.hidden * layout.micro_batch * model.sequence
         reserved += _in_flight(layout, 0) * stages[0].layers * gathered
@@ -47,9 +50,17 @@ def footprint(model: Transformer, layout: Layout, software: Software) -> Footpri
 def _states(
     model: Transformer, layout: Layout, stage: Stage, software: Software
 ) -> float:
-    own = layout.data if layout.zero else 1
-    a_weight = 2 + software.gradient_bytes + 12 / own
-    return stage_parameters(model, layout, stage) * a_weight
+    """With ZeRO 2, the gradients of one piece are whole, 2 bytes each; with ZeRO 3 also
+    the weights of two pieces: the one that is used, and the next.
+    """
+    weights = stage_parameters(model, layout, stage)
+    a_weight = 2 / owners(layout, 3) + 12 / owners(layout, 1)
+    held = weights * (a_weight + software.gradient_bytes / owners(layout, 2))
+    if weights and owners(layout, 2) > 1:  # whole for a while: a layer, or an end
+        ends = model.embedding_parameters * (stage.embedding or stage.head)
+        piece = max(model.layer_parameters, ends) / layout.tensor
+        held += piece * (6 if owners(layout, 3) > 1 else 2)
+    return held
 
 
 def _activations(model: Transformer, layout: Layout, stage: Stage, i: int) -> float:
@@ -66,7 +77,7 @@ def _activations(model: Transformer, layout: Layout, stage: Stage, i: int) -> fl
     if layout.recompute == "full":
         a_token = 2 * model.hidden / share
     held = _in_flight(layout, i) * stage.layers * tokens * a_token
-    if stage.head or stage.loss:
+    if stage.head:
         held += 12.0 * tokens * model.vocabulary / layout.tensor
     return held
 

@@ -24,8 +24,9 @@ RECOMPUTE = ("none", "selective", "full")
 class Layout:
     """How a step is split. `batch` is data x micro_batch x micro_batches examples.
 
-    `zero`: 0 nothing is sharded, 1 the optimizer's state. `chunks`: stages a device
-    (interleaved). `sequence`: sequence parallelism beside tensor parallelism.
+    `zero`: what the replicas divide among them: 0 nothing, 1 the optimizer's state, 2
+    also the gradients, 3 also the weights. `chunks`: stages a device (interleaved).
+    `sequence`: sequence parallelism beside tensor parallelism.
     """
 
     data: int = 1
@@ -43,7 +44,7 @@ class Layout:
             check_count(name, getattr(self, name), most=MOST_RANKS)
         for name in ("micro_batch", "micro_batches", "chunks"):
             check_count(name, getattr(self, name), most=2**31)
-        check_count("zero", self.zero, least=0, most=1, cure="model ZeRO 0 or 1")
+        check_count("zero", self.zero, least=0, most=3, cure="use ZeRO 0, 1, 2 or 3")
         check_choice("recompute", self.recompute, RECOMPUTE)
         check_flag("sequence", self.sequence)
 
@@ -63,14 +64,18 @@ class Layout:
         return f"{words}, ZeRO {self.zero}{more}"
 
 
+def owners(layout: Layout, zero: int) -> int:
+    """Devices that share out what is sharded from this stage of ZeRO on, or 1."""
+    return layout.data if layout.zero >= zero else 1
+
+
 @dataclass
 class Stage:
     """What lies on one device of a pipeline; layers may be a fraction on average."""
 
     layers: float = 0
     embedding: bool = False
-    head: bool = False
-    loss: bool = False
+    head: bool = False  # and the loss: logits would be the largest message of all
 
 
 def cut_layers(model: Transformer, layout: Layout, software: Software) -> list[Stage]:
@@ -90,16 +95,16 @@ def cut_layers(model: Transformer, layout: Layout, software: Software) -> list[S
     if not software.cut_by_cost:
         for stage in stages:
             stage.layers = model.layers / p
-        stages[0].embedding = stages[-1].head = stages[-1].loss = True
+        stages[0].embedding = stages[-1].head = True
         return stages
     weight, ends = float(model.layer_parameters), float(model.embedding_parameters)
-    blocks = ["embedding", *["layer"] * model.layers, "norm", "head", "cast", "loss"]
+    blocks = ["embedding", *["layer"] * model.layers, "head"]
     costs = {"layer": weight, "head": ends}
     total, done, i = model.layers * weight + ends, 0.0, 0
     for block in blocks:
         if block == "layer":
             stages[i].layers += 1
-        elif block in ("embedding", "head", "loss"):
+        else:
             setattr(stages[i], block, True)
         done += costs.get(block, 0.0)
         if done > total * (i + 1) / p and i < p - 1:
@@ -114,3 +119,33 @@ def stage_parameters(model: Transformer, layout: Layout, stage: Stage) -> float:
         ends = 1
     weights = stage.layers * model.layer_parameters + ends * model.embedding_parameters
     return weights / layout.tensor
+
+
+def buckets(
+    model: Transformer,
+    layout: Layout,
+    stage: Stage,
+    weights: float,
+    least: float | None,
+) -> list[float]:
+    """Gradients of a stage in the order in which they are made, in whole tensors.
+
+    As PyTorch's DistributedDataParallel fills them: the last tensor first, and a bucket
+    is closed when it holds `least` bytes (of 16 bits a gradient) or more. The
+    embedding's matrix is the last, and larger than a bucket. None: all in one.
+    """
+    ends = model.embedding_parameters / layout.tensor
+    if least is None:
+        return [weights] if weights else []
+    h = model.hidden / layout.tensor
+    layer = [model.ffn * h, model.up * h, model.hidden * h, model.qkv * h]
+    tensors = layer * round(stage.layers)
+    if stage.head and not (model.tied and stage.embedding):
+        tensors = [ends, *tensors]
+    found, size = [], 0.0
+    for tensor in tensors:
+        size += tensor
+        if 2 * size >= least:
+            found.append(size)
+            size = 0.0
+    return [n for n in (*found, size, ends * stage.embedding) if n]

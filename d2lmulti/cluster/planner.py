@@ -1,8 +1,8 @@
 """Rank the layouts of a model on a cluster by predicted throughput.
 
-All divisors of the GPUs as data x tensor x pipeline, with and without ZeRO 1 and
-recomputation, for micro-batches of powers of two. What does not fit in memory is told,
-not dropped. Chapter: *cost_model*.
+All divisors of the GPUs as data x tensor x pipeline, with ZeRO 0 to 3 (0 and 1 in a
+pipeline), with and without recomputation, for micro-batches of powers of two. What does
+not fit in memory is told, not dropped. Chapter: *cost_model*.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def layouts(
             for size in (2**i for i in range(sizes)):
                 if batch // data % size:
                     continue
-                for zero in (0, 1) if data > 1 else (0,):
+                for zero in _stages_of_zero(data, pipeline):
                     for recompute in ("none", "full"):
                         yield Layout(
                             data, tensor, pipeline, size, batch // data // size, zero,
@@ -116,6 +116,11 @@ def plan_data_parallel(
             )
     counts = [2**i for i in range(gpus.bit_length()) if 2**i < gpus]
     return [conv_step(net, n, each, cluster) for n in [*counts, gpus]]
+
+
+def _stages_of_zero(data: int, pipeline: int) -> range:
+    """Stages to try: 2 and 3 send for every micro-batch, and a pipeline has many."""
+    return range(1 if data == 1 else 2 if pipeline > 1 else 4)
 
 
 def _divisors(n: int, most: int) -> list[int]:

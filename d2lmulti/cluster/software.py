@@ -33,19 +33,23 @@ class Software:
     accumulate_bytes: int  # read and written a weight after each micro-batch
     bucket: float | None  # bytes of 16-bit gradients; None: all in one
     overlap_data: bool  # gradients are summed while the last backward pass runs
+    shards_wait: bool  # ... but those of ZeRO 1 are waited for
     cut_by_cost: bool  # stages by cost, head included; else by layers
     handshakes: int  # messages that the host waits for, before an activation is sent
 
 
 # Counted in llama.py, functional.py, gradient_accumulator.py and zero.py (nanotron).
+# ZeRO 1 copies each bucket's shards back on a stream of its own. All streams share one
+# queue (CUDA_DEVICE_MAX_CONNECTIONS=1, nanotron's README), so the next product stands
+# behind that copy, and the copy waits for the sum: nothing runs beside it.
 NANOTRON = Software(
     "nanotron", (20, 36, 5), (24, 40, 13), (20, 24), (75, 150), (120, 200),
-    "flash", "own shard", 4, 10, 25 * MiB, True, True, 2,
+    "flash", "own shard", 4, 10, 25 * MiB, True, True, True, 2,
 )  # fmt: skip
 # Narayanan et al. (2021): fused bias, dropout and GELU; unfused attention, no overlap.
 MEGATRON_2021 = Software(
     "megatron 2021", (22, 12, 4), (26, 12, 8), (12, 16), (24, 30), (24, 30),
-    "unfused", "none", 2, 10, None, False, False, 0,
+    "unfused", "none", 2, 10, None, False, False, False, 0,
 )  # fmt: skip
 # Korthikanti et al. (2022): the collective of a layer's way back runs beside the
 # product for its weights, into whose sum the gradient is added.
@@ -55,5 +59,5 @@ MEGATRON_2022 = replace(
 # Megatron-Core with --tp-comm-overlap, --overlap-grad-reduce, --overlap-param-gather.
 MEGATRON_CORE = Software(
     "megatron-core", (22, 12, 4), (26, 12, 8), (12, 16), (24, 30), (24, 30),
-    "cudnn", "chunks", 4, 8, None, True, False, 0,
+    "cudnn", "chunks", 4, 8, None, True, False, False, 0,
 )  # fmt: skip

@@ -38,6 +38,7 @@ def placements(sizes: Sequence[int], servers: int) -> Figure:
         ax.axvline(sum(sizes) / servers, color=INK, lw=1, ls=":")
         ax.set_title(name, size=11, color=INK)
         ax.set_xlabel("numbers on a server")
+        ax.xaxis.set_major_locator(plt.MaxNLocator(3))  # the last meets the next's 0
         ax.spines[["top", "right"]].set_visible(False)
     axes[0].set_yticks(range(servers), [f"server {i}" for i in range(servers)])
     axes[0].invert_yaxis()

@@ -23,6 +23,16 @@ def test_times_are_added_up_per_chapter(tmp_path):
     }
 
 
+def test_a_cell_that_failed_is_named(tmp_path):
+    report = tmp_path / "torch.xml"
+    assert run_notebooks.failures(report) == []
+    told = '"><failure message="outputs\n differ">all of it</failure></testcase>'
+    report.write_text(REPORT.replace('"3"/>', f'"3{told}'))
+    assert run_notebooks.failures(report) == [
+        "  chapters.data_parallel.ipynb::Cell 0: outputs differ"
+    ]
+
+
 def test_the_table_has_a_column_a_backend_and_a_last_sum():
     seconds = {"b": {"torch": 1.0, "mxnet": 2.0}, "a": {"torch": 0.5}}
     lines = run_notebooks.table(seconds, ["torch", "mxnet"]).splitlines()

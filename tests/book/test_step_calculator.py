@@ -21,7 +21,8 @@ from d2lmulti.cluster.presets import get_cluster
 from d2lmulti.cluster.step_time import step_time
 
 FOLDER = ROOT / "_extra" / "calculator"
-SCRIPTS = [FOLDER / f"{n}.js" for n in ("kernels", "layers", "step_time", "pipeline")]
+NAMES = ("kernels", "layers", "replicas", "step_time", "pipeline")
+SCRIPTS = [FOLDER / f"{name}.js" for name in NAMES]
 NODE = shutil.which("node")
 NO_SCRIPTS = pytest.mark.skipif(
     NODE is None and NO_BROWSER, reason="needs Node, or playwright and a Chromium"
@@ -106,7 +107,7 @@ def test_a_slow_stage_sets_the_pace_of_the_chart():
 
 
 @NO_SCRIPTS
-def test_the_chart_takes_no_longer_than_the_formula():
+def test_the_chart_takes_hardly_longer_than_the_formula():
     data = json.loads(calculator_data.DATA.read_text(encoding="utf-8"))
     vectors = json.loads(calculator_data.VECTORS.read_text(encoding="utf-8"))
     ratios = evaluate(
@@ -118,7 +119,8 @@ def test_the_chart_takes_no_longer_than_the_formula():
         "}); }",
         {"data": data, "vectors": vectors},
     )
-    assert max(ratios) < 1 + 1e-12
+    # Where the slowest forward and backward are of two stages, the chart waits more.
+    assert max(ratios) < 1.01
     assert sorted(ratios)[len(ratios) // 2] > 0.999
     assert min(ratios) > 0.7
 
@@ -132,7 +134,7 @@ def test_the_page_holds_the_tables_the_words_and_the_scripts(small_book):
     words = json.loads((FOLDER / "labels.en.json").read_text(encoding="utf-8"))
     assert held["labels"] == words
     sources = re.findall(r'src="([^"]*)"', figure)
-    assert len(sources) == 5
+    assert len(sources) == 6
     for source in sources:
         assert (small_book / "chapters" / source).is_file()
     one = (small_book / "chapters" / "one.html").read_text(encoding="utf-8")

@@ -9,8 +9,9 @@ import pytest
 
 from d2lmulti.cluster.convolution import conv_step, pipeline_rate
 from d2lmulti.cluster.cost import bus_bandwidth
+from d2lmulti.cluster.hardware import with_link
 from d2lmulti.cluster.kernels import matmul_seconds
-from d2lmulti.cluster.layout import ImpossibleLayout, Layout, cut_layers
+from d2lmulti.cluster.layout import ImpossibleLayout, Layout, buckets, cut_layers
 from d2lmulti.cluster.nccl import beside, nccl_seconds
 from d2lmulti.cluster.networks import CONVNETS, TRANSFORMERS, get_network
 from d2lmulti.cluster.planner import layouts, plan_data_parallel, plan_layouts
@@ -97,6 +98,49 @@ def test_zero_and_splitting_save_memory_as_they_should():
     assert halves.activations == pytest.approx(plain.activations / 2)
 
 
+def test_each_stage_of_zero_shares_out_what_it_says():
+    """Weights 2, gradients 4, Adam 12 bytes; beside them pieces that are whole."""
+    model, d = get_network("llama3-8b"), 16
+    steps = [
+        step_time(model, Layout(d, micro_batches=8, zero=z), H100) for z in range(4)
+    ]
+    states = [step.memory.states / model.parameters for step in steps]
+    piece = model.embedding_parameters / model.parameters  # the largest
+    assert states[0] == pytest.approx(18)
+    assert states[1] == pytest.approx(6 + 12 / d)
+    assert states[2] == pytest.approx(2 + 16 / d + 2 * piece)
+    assert states[3] == pytest.approx(18 / d + 6 * piece)
+    # Gradients of every micro-batch, and weights for every pass, are what they cost.
+    assert steps[2].gradients < steps[1].gradients and steps[3].gradients == 0
+    slow = with_link(with_link(H100, "between", bandwidth=1e9), "inside", bandwidth=1e9)
+    slow = dataclasses.replace(slow, hops=(0.0, 0.0, 0.0))
+    one, two, three = (
+        step_time(model, Layout(d, micro_batches=8, zero=z), slow).seconds
+        for z in (1, 2, 3)
+    )
+    share = (
+        (d - 1) / d * model.parameters / 1e9
+    )  # a byte of each weight, round the ring
+    assert one == pytest.approx((4 + 2) * share, rel=0.5)
+    assert two == pytest.approx((8 * 4 + 2) * share, rel=0.1)
+    assert three == pytest.approx(8 * (4 + 2 + 2) * share, rel=0.1)
+    alone = [step_time(model, Layout(zero=z), H100) for z in range(4)]
+    assert len({step.seconds for step in alone}) == 1
+
+
+def test_buckets_hold_whole_tensors_and_all_of_them():
+    model = get_network("3B")
+    stage = cut_layers(model, Layout(data=2), NANOTRON)[0]
+    sizes = buckets(model, Layout(data=2), stage, model.parameters, 25 * 2**20)
+    assert sum(sizes) == model.parameters
+    # Down, gate and up, then the attention's two: three a layer, and the embedding.
+    assert len(sizes) == 3 * model.layers + 1
+    assert sizes[0] == model.ffn * model.hidden
+    assert sizes[-1] == model.embedding_parameters
+    assert min(sizes) * 2 >= 25 * 2**20
+    assert buckets(model, Layout(data=2), stage, 5.0, None) == [5.0]
+
+
 def test_layers_are_dealt_out_completely():
     for name in ("1B", "3B", "8B"):
         model = get_network(name)
@@ -105,7 +149,7 @@ def test_layers_are_dealt_out_completely():
                 stages = cut_layers(model, Layout(pipeline=p), software)
                 assert len(stages) == p
                 assert sum(s.layers for s in stages) == pytest.approx(model.layers)
-                assert sum(s.head for s in stages) == sum(s.loss for s in stages) == 1
+                assert sum(s.head for s in stages) == 1
     with pytest.raises(ImpossibleLayout, match="at most one stage"):
         cut_layers(get_network("1B"), Layout(pipeline=64), NANOTRON)
 

@@ -32,7 +32,7 @@ def sc21(row: Row) -> list[Compared]:
     size = row.count("micro_batch")
     layout = Layout(
         data, row.count("TP"), row.count("PP"), size, _micro_batches(batch, data, size),
-        0, row.text("recompute") or "full", row.count("virtual_stages"), False,
+        0, row.text("recompute") or "full", row.count_or("virtual_stages", 1), False,
     )  # fmt: skip
     step = step_time(model, layout, get_cluster("dgx-a100"), MEGATRON_2021)
     passes = 4 if layout.recompute == "full" else 3
@@ -86,14 +86,16 @@ def korthikanti(row: Row) -> list[Compared]:
             continue
         layout = Layout(
             data, row.count("TP"), row.count("PP"), size,
-            _micro_batches(batch, data, size), 0, recompute, row.count("interleave"),
-            sequence,
+            _micro_batches(batch, data, size), 0, recompute,
+            row.count_or("interleave", 1), sequence,
         )  # fmt: skip
         step = step_time(model, layout, get_cluster("dgx-a100"), MEGATRON_2022)
         words = f"{name}, {recompute} recomputation"
         compared.append(
             Compared(row.number, words, "s", row.number_of(column), step.seconds)
         )
+    if not compared:
+        raise InvalidInput("expected seconds in one of the two columns, got none")
     return compared
 
 

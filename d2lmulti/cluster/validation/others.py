@@ -25,7 +25,7 @@ USUAL = {
 }  # fmt: skip
 OTHER_NAMES = {
     "all_reduce": "allreduce", "all_gather": "allgather", "all_to_all": "alltoall",
-    "reducescatter": "reduce_scatter",
+    "reducescatter": "reduce_scatter", "all2all": "alltoall",
 }  # fmt: skip
 # benchmarks/resnet101-speed/main.py in github.com/kakaobrain/torchgpipe: micro-batches.
 TORCHGPIPE = {1: 2, 2: 1667, 4: 256, 8: 150}
@@ -36,10 +36,7 @@ def cnn_scaling(rows: list[Row], report: Report) -> None:
     measured: dict[tuple[str, ...], list[tuple[Row, float, float]]] = {}
 
     def read(row: Row) -> None:
-        net = row.text("model")
-        if net not in CONVNETS:
-            known = ", ".join(CONVNETS)
-            raise InvalidInput(f"expected one of {known} as model, got {net!r}")
+        net = _convnet(row.text("model"))
         cluster = machine(row.text("hw"))
         gpus, each = row.count("gpus"), row.count("batch_per_gpu")
         step = conv_step(CONVNETS[net], gpus, each, cluster)
@@ -59,6 +56,17 @@ def cnn_scaling(rows: list[Row], report: Report) -> None:
         absolute = f"{first[2]:.1f} images/s predicted on {first[0].count('gpus')} GPUs"
         words = f"{first[0].text('model')}: {absolute}, {first[1]:.1f} measured"
         report.notes.append(words + "; the speed-ups below are over these")
+
+
+def _convnet(name: str) -> str:
+    """Find a network, however its name is written: resnet-50, ResNet50, resnet_50."""
+    known = {"".join(filter(str.isalnum, key)): key for key in CONVNETS}
+    plain = "".join(filter(str.isalnum, name.lower()))
+    if plain not in known:
+        raise InvalidInput(
+            f"expected one of {', '.join(CONVNETS)} as model, got {name!r}"
+        )
+    return known[plain]
 
 
 def gpipe(rows: list[Row], report: Report) -> None:
@@ -125,17 +133,18 @@ def collectives(rows: list[Row], report: Report) -> None:
         nonlocal source
         if row.text("source") not in ("same", ""):
             source = row.text("source")
-        op = row.text("op").lower().replace("-", "_")
+        op = row.text("op").lower().replace("-", "_").replace(" ", "_")
         op = OTHER_NAMES.get(op, op)
         if op not in COLLECTIVES:
             known = ", ".join(COLLECTIVES)
             raise InvalidInput(f"expected one of {known} as op, got {op!r}")
-        gpus, nodes = row.count("gpus", least=2, most=2**16), row.count("nodes")
+        cluster = machine(f"{row.text('hw')} {source}")
+        gpus = row.count("gpus", least=2, most=2**16)
+        nodes = row.count_or("nodes", cluster.nodes(gpus))
         if nodes > gpus or gpus % nodes:
             raise InvalidInput(
                 f"expected a number of nodes that divides {gpus} GPUs, got {nodes}"
             )
-        cluster = machine(f"{row.text('hw')} {source}")
         cluster = with_nodes_of(cluster, gpus // nodes) if nodes > 1 else cluster
         size = row.count("bytes")
         seconds = nccl_seconds(op, size, gpus, cluster, gpus // nodes)
@@ -145,8 +154,10 @@ def collectives(rows: list[Row], report: Report) -> None:
             report.rows.append(Compared(row.number, words, "us", *pair))
         else:
             said = bus_bandwidth(op, gpus, size, seconds) / 1e9
-            seen = row.number_of("busbw_GBps")
-            report.rows.append(Compared(row.number, words, "GB/s", seen, said))
+            pair = row.number_of("busbw_GBps"), said
+            report.rows.append(
+                Compared(row.number, words, "GB/s", *pair, bandwidth=True)
+            )
 
     _each(rows, report, read)
 
@@ -158,7 +169,8 @@ def machine(words: str) -> Cluster:
     named = [c for name, c in CLUSTERS.items() if name in lower]
     if named:
         return named[0]
-    if device.name == "H100" and any(w in lower for w in ("ultrascale", "efa", "p5")):
+    amazon = ("ultrascale", "efa", "p5", "/node")  # the Playbook has "8xH100/node"
+    if device.name == "H100" and any(word in lower for word in amazon):
         return CLUSTERS["p5.48xlarge"]
     if device.name not in USUAL:
         raise InvalidInput(

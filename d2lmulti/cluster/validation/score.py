@@ -2,7 +2,8 @@
 
 The error of a row is predicted / measured - 1 of a *time* where the table tells times
 or rates (a rate that is predicted twice too high is a time that is half of the real
-one): it punishes both ways of being wrong by a factor alike better than rates do.
+one): it punishes both ways of being wrong by a factor alike better than rates do. A
+bandwidth is compared as it stands, and the error of the time told beside it.
 """
 
 from __future__ import annotations
@@ -23,11 +24,17 @@ class Compared:
     measured: float
     predicted: float
     rate: bool = False  # more is quicker: the error is that of the time
+    bandwidth: bool = False  # more is quicker: the error is that of the value
 
     @property
     def error(self) -> float:
         """Relative error of the time; of the value itself where it is no rate."""
-        if self.rate:
+        return self.error_of_time if self.rate else self.predicted / self.measured - 1
+
+    @property
+    def error_of_time(self) -> float:
+        """Relative error of the time, whatever the table tells."""
+        if self.rate or self.bandwidth:
             return self.measured / self.predicted - 1
         return self.predicted / self.measured - 1
 
@@ -48,7 +55,14 @@ class Report:
 
     def as_json(self) -> dict[str, object]:
         """Everything, for a file."""
-        rows = [{**vars(row), "error_percent": 100 * row.error} for row in self.rows]
+        rows = [
+            {
+                **vars(row),
+                "error_percent": 100 * row.error,
+                "error_of_time_percent": 100 * row.error_of_time,
+            }
+            for row in self.rows
+        ]
         return {
             "kind": self.kind, "summary": self.summary(), **self.extra, "rows": rows,
             "refused_rows": self.refused, "notes": self.notes,
@@ -60,6 +74,7 @@ def _sum(rows: list[Compared]) -> dict[str, object]:
         return {}
     errors = [100 * abs(row.error) for row in rows]
     others = [100 * abs(row.predicted / row.measured - 1) for row in rows]
+    times = [100 * abs(row.error_of_time) for row in rows]
     found: dict[str, object] = {
         "median_absolute_error_percent": median(errors),
         "largest_absolute_error_percent": max(errors),
@@ -67,6 +82,9 @@ def _sum(rows: list[Compared]) -> dict[str, object]:
             [row.measured for row in rows], [row.predicted for row in rows]
         ),
     }
+    if any(row.bandwidth for row in rows):
+        found["median_absolute_error_of_time_percent"] = median(times)
+        found["largest_absolute_error_of_time_percent"] = max(times)
     if any(row.rate for row in rows):
         found["median_absolute_error_of_rate_percent"] = median(others)
     return found

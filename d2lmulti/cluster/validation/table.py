@@ -26,6 +26,10 @@ class Row:
         """Give a cell's text without blanks around it; an absent column is empty."""
         return (self.cells.get(name) or "").strip()
 
+    def count_or(self, name: str, usual: int) -> int:
+        """Give a cell as a whole number, or `usual` where it is empty."""
+        return self.count(name) if self.text(name) else usual
+
     def number_of(self, name: str, above: float = 0.0) -> float:
         """Give a cell as a finite number above `above`."""
         try:
@@ -46,6 +50,13 @@ class Row:
         return int(value)
 
 
+def _cut(line: list[str]) -> list[str]:
+    """Leave out the empty cells that some programs write at the end of a line."""
+    while line and not line[-1].strip():
+        line = line[:-1]
+    return line
+
+
 def read_table(path: Any) -> tuple[list[str], list[Row]]:
     """Read the header and the rows. Raises `InvalidInput` for what is no table."""
     file = Path(check_path("a table", path))
@@ -61,15 +72,16 @@ def read_table(path: Any) -> tuple[list[str], list[Row]]:
         raise InvalidInput(
             f"expected a CSV file that can be read, got {file}: {why}"
         ) from error
-    lines_with_numbers = [(i, line) for i, line in enumerate(lines, 1) if any(line)]
+    lines_with_numbers = [(i, line) for i, line in enumerate(lines, 1) if _cut(line)]
     if len(lines_with_numbers) < 2:
         raise InvalidInput(f"expected a header and at least one row, got {file}")
     (_, header), *rest = lines_with_numbers
-    header = [name.strip() for name in header]
+    header = [name.strip() for name in _cut(header)]
     if len(set(header)) < len(header):
         raise refusal("every column once", header)
     rows = []
     for number, line in rest:
+        line = _cut(line)
         if len(line) > len(header):
             raise InvalidInput(
                 f"row {number}: expected at most {len(header)} cells, got {len(line)}: "

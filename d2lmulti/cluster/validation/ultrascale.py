@@ -38,7 +38,7 @@ def ultrascale(rows: list[Row], report: Report) -> None:
     runs: list[Run] = []
     failed = Counter[str]()
     for row in rows:
-        ran = row.text("status") in ("", "ok")
+        ran = has_run(row)
         try:
             step, layout = _predict(row)
             if ran:
@@ -58,6 +58,8 @@ def ultrascale(rows: list[Row], report: Report) -> None:
         report.notes.append(
             f"{other} rows name a gbs other than dp x mbs x grad_acc, which is taken"
         )
+    if not runs and not failed:
+        return
     report.extra |= {
         "parts": _parts(runs),
         "best_layout": _best(runs),
@@ -65,16 +67,28 @@ def ultrascale(rows: list[Row], report: Report) -> None:
     }
 
 
+def has_run(row: Row) -> bool:
+    """Tell whether a run ended well; without a word of it, whether it has a speed."""
+    if word := row.text("status").lower():
+        return word in ("ok", "success", "completed")
+    return bool(row.text("tok_s_gpu"))
+
+
 def _predict(row: Row) -> tuple[Step, Layout]:
     name = row.text("model")
     if name not in TRANSFORMERS:
         known = ", ".join(TRANSFORMERS)
         raise InvalidInput(f"expected one of {known} as model, got {name!r}")
-    layout = Layout(
-        row.count("dp"), row.count("tp"), row.count("pp"), row.count("mbs"),
-        row.count("grad_acc"), min(1, row.count("zero", least=0, most=3)),
-    )  # fmt: skip
+    layout = layout_of(row)
     return step_time(TRANSFORMERS[name], layout, get_cluster(CLUSTER)), layout
+
+
+def layout_of(row: Row) -> Layout:
+    """Read how a row's run was split."""
+    return Layout(
+        row.count("dp"), row.count("tp"), row.count("pp"), row.count("mbs"),
+        row.count("grad_acc"), row.count("zero", least=0, most=3),
+    )  # fmt: skip
 
 
 def _names_another_batch(row: Row) -> bool:

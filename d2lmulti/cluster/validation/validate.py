@@ -26,11 +26,19 @@ def _by_row(predict: Callable[[Row], list[Compared]]) -> Reader:
 
 
 class Kind(NamedTuple):
-    """One kind of table: the columns that it must have, and who reads it."""
+    """One kind of table: columns that it must have, and who reads it.
+
+    "a|b" stands for one of two columns, or both.
+    """
 
     name: str
     columns: tuple[str, ...]
     read: Reader
+    never: str = ""  # a column of another kind, of which this one has all columns
+
+    def missing(self, header: list[str]) -> list[str]:
+        """Name the columns that a header lacks."""
+        return [c for c in self.columns if not set(c.split("|")) & set(header)]
 
 
 KINDS = (
@@ -42,12 +50,13 @@ KINDS = (
     Kind(
         "Megatron, SC 2021, table 1",
         ("hidden", "layers", "heads", "TP", "PP", "DP", "global_batch", "micro_batch",
-         "virtual_stages", "seq", "vocab", "tflops_per_gpu"),
+         "seq", "vocab", "tflops_per_gpu"),
         _by_row(megatron.sc21),
     ),
     Kind(
         "Korthikanti et al., 2022, table 5",
-        ("model", "TP", "PP", "DP", "batch", "interleave", "iter_s_full_recompute"),
+        ("model", "TP", "PP", "DP", "batch",
+         "iter_s_full_recompute|iter_s_seqpar_plus_selective"),
         _by_row(megatron.korthikanti),
     ),
     Kind(
@@ -55,6 +64,7 @@ KINDS = (
         ("hidden", "layers", "heads", "TP", "PP", "DP", "global_batch", "seq", "vocab",
          "tflops_per_gpu"),
         _by_row(megatron.megatron_core),
+        never="recompute",
     ),
     Kind(
         "data parallelism of convolutional networks",
@@ -67,7 +77,7 @@ KINDS = (
         others.torchgpipe,
     ),
     Kind(
-        "collectives", ("hw", "op", "gpus", "nodes", "bytes", "time_us", "busbw_GBps"),
+        "collectives", ("hw", "op", "gpus", "bytes", "time_us|busbw_GBps"),
         others.collectives,
     ),
 )  # fmt: skip
@@ -81,18 +91,32 @@ def validate(path: Any) -> Report:
     file that is no table, another header, and where no row can be predicted.
     """
     header, rows = read_table(path)
-    for kind in KINDS:
-        if set(kind.columns) <= set(header):
-            break
-    else:
-        known = "; ".join(f"{kind.name}: {', '.join(kind.columns)}" for kind in KINDS)
-        raise InvalidInput(
-            "expected the header of a table that is known, got "
-            f"{shown(','.join(header))}; known are {known[:300]} ..."
-        )
+    kind = _kind_of(header)
     report = Report(kind.name)
     kind.read(rows, report)
-    if not report.rows:
-        why = report.refused[0] if report.refused else "there is nothing to compare"
+    if not report.rows and not report.extra:
+        why = "there is nothing to compare; a speed-up needs two rows of one model"
+        if report.refused:
+            why = report.refused[0]
         raise InvalidInput(f"expected a row that can be predicted, got none; {why}")
     return report
+
+
+def _kind_of(header: list[str]) -> Kind:
+    for kind in KINDS:
+        if not kind.missing(header) and kind.never not in header:
+            return kind
+    known = "".join(f"\n  {kind.name}: {', '.join(kind.columns)}" for kind in KINDS)
+    near = min(
+        (k for k in KINDS if k.missing(header)),
+        key=lambda k: len(k.missing(header)) / len(k.columns),
+    )
+    lacks = near.missing(header)
+    nearest = f"; {near.name}, needs {', '.join(lacks)} too"
+    if len(lacks) == len(near.columns):
+        nearest = ""
+    raise InvalidInput(
+        "expected the header of a table that is known, got "
+        f"{shown(','.join(header))}{nearest}. Known are, with these columns and any "
+        f"others:{known}"
+    )

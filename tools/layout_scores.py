@@ -1,0 +1,131 @@
+"""Judge the step-time model on the Ultra-Scale Playbook's table of layouts.
+
+    python tools/layout_scores.py ultrascale.csv
+
+The table is not the book's to print, so the page *cost_model* shows what this command
+found: the error after each piece of physics, and where it is left. It writes
+`chapters/measured/layouts.json`: counts, medians and correlations, no row of the table.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from d2lmulti.cluster.hardware import Cluster, Link
+from d2lmulti.cluster.layout import Layout
+from d2lmulti.cluster.networks import TRANSFORMERS, Transformer
+from d2lmulti.cluster.presets import get_cluster
+from d2lmulti.cluster.software import NANOTRON, Software
+from d2lmulti.cluster.step_time import step_time
+from d2lmulti.cluster.validation.score import rank_correlation
+from d2lmulti.cluster.validation.table import read_table
+from d2lmulti.cluster.validation.ultrascale import CLUSTER, has_run, layout_of
+
+FILE = pathlib.Path(__file__).resolve().parent.parent / "chapters/measured/layouts.json"
+Seconds = Callable[[Transformer, Layout], float]
+Run = tuple[Transformer, Layout, float]
+
+
+def machines() -> dict[str, Seconds]:
+    """Give the model after each piece: a perfect machine that becomes real."""
+    real = get_cluster(CLUSTER)
+    free = Link(0.0, 1e30)
+    links = replace(real, inside=free, between=free, hops=(0.0, 0.0, 0.0))
+    device = replace(real.device, memory_bandwidth=1e30)
+    waves = replace(links, device=device)
+    tiles = replace(links, device=replace(device, units=1))
+    bare = replace(
+        NANOTRON, forward_bytes=(0, 0, 0), backward_bytes=(0, 0, 0),
+        accumulate_bytes=0, calls=(0, 0), split_calls=(0, 0), handshakes=0,
+        overlap="none", shards_wait=False,
+    )  # fmt: skip
+    moved = replace(
+        bare, forward_bytes=NANOTRON.forward_bytes,
+        backward_bytes=NANOTRON.backward_bytes,
+        accumulate_bytes=NANOTRON.accumulate_bytes,
+    )  # fmt: skip
+    asked = replace(
+        moved, calls=NANOTRON.calls, split_calls=NANOTRON.split_calls,
+        handshakes=NANOTRON.handshakes,
+    )  # fmt: skip
+    overlapped = replace(asked, overlap=NANOTRON.overlap)
+
+    def step(cluster: Cluster, software: Software) -> Seconds:
+        return lambda model, at: step_time(model, at, cluster, software).seconds
+
+    def peak(model: Transformer, at: Layout) -> float:
+        tokens = at.batch * model.sequence
+        return model.flops(tokens) / at.gpus / real.device.flops
+
+    return {
+        "operations over the peak": peak,
+        "real products, attention, the bubble": step(tiles, bare),
+        "whole waves of whole tiles": step(waves, bare),
+        "all that moves bytes": step(links, moved),
+        "the host asks for every kernel": step(links, asked),
+        "messages, one after the other": step(real, replace(asked, overlap_data=False)),
+        "sums beside the way back": step(real, asked),
+        "tensor parallelism's beside products": step(real, overlapped),
+        "ZeRO 1 waits for its shards": step(real, NANOTRON),
+    }
+
+
+PARTS: dict[str, Callable[[Layout], bool]] = {
+    "one GPU a replica": lambda at: at.tensor == at.pipeline == 1,
+    "tensor in a node": lambda at: at.pipeline == 1 < at.tensor <= 8,
+    "tensor across nodes": lambda at: at.pipeline == 1 and at.tensor > 8,
+    "pipeline alone": lambda at: at.tensor == 1 < at.pipeline,
+    "both in one node": lambda at: at.tensor > 1 < at.pipeline and at.gpus <= 8,
+    "both across nodes": lambda at: at.tensor > 1 < at.pipeline and at.gpus > 8,
+}
+
+
+def score(runs: list[Run], predict: Seconds) -> dict[str, Any]:
+    """Compare times: median error with and without its sign, and the order."""
+    said = [predict(model, at) for model, at, _ in runs]
+    seen = [seconds for _, _, seconds in runs]
+    errors = [100 * (a / b - 1) for a, b in zip(said, seen, strict=True)]
+    return {
+        "rows": len(runs),
+        "median_error": round(median(errors), 1),
+        "median_absolute_error": round(median(map(abs, errors)), 1),
+        "rank_correlation": round(rank_correlation(said, seen) or 0, 3),
+    }
+
+
+def read(path: str) -> list[Run]:
+    """Give what ran: model, layout, seconds of a step."""
+    found = []
+    for row in read_table(path)[1]:
+        if has_run(row):
+            model, at = TRANSFORMERS[row.text("model")], layout_of(row)
+            tokens = at.batch * model.sequence / at.gpus
+            found.append((model, at, tokens / row.number_of("tok_s_gpu")))
+    return found
+
+
+if __name__ == "__main__":
+    runs = read(sys.argv[1])
+    steps = machines()
+    sane = [r for r in runs if r[1].pipeline == 1 and r[1].tensor <= 8]
+    last = list(steps.values())[-1]
+    told = {
+        "pieces": [
+            {"piece": name, "all": score(runs, step), "sane": score(sane, step)}
+            for name, step in steps.items()
+        ],
+        "parts": {
+            name: score([run for run in runs if belongs(run[1])], last)
+            for name, belongs in PARTS.items()
+        },
+        # A second more than predicted for every micro-batch, whatever the layout.
+        "stuck": sum((s - last(m, at)) / at.micro_batches > 0.5 for m, at, s in runs),
+    }
+    FILE.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    print(FILE.read_text(encoding="utf-8"))
