@@ -61,7 +61,7 @@ def array(value: np.ndarray | Sequence, device: AnyDevice = "cpu") -> Tensor:
 
 
 def numpy(x: Tensor) -> np.ndarray:
-    x = cast(x, "float32") if dtype_of(x) == "bfloat16" else x.detach()  # NumPy has none
+    x = x.detach() if dtype_of(x) != "bfloat16" else cast(x, "float32")  # as NumPy can
     return np.array(x.numpy())
 
 
