@@ -7,7 +7,6 @@ Run it again after a crash: it goes on after the last epoch that was saved.
 """
 
 import argparse
-import os
 from pathlib import Path
 
 import paddle
@@ -23,8 +22,6 @@ parser.add_argument("--dtype", default="float32", choices=["float32", "float64"]
 parser.add_argument("--checkpoint", type=Path, default=Path("run.pdckpt"))
 args = parser.parse_args()
 
-if not paddle.device.cuda.device_count():
-    os.environ["PADDLE_DISTRI_BACKEND"] = "gloo"  # on CPUs
 distributed.init_parallel_env()
 rank, world = distributed.get_rank(), distributed.get_world_size()
 
@@ -54,7 +51,8 @@ if args.checkpoint.exists():
     optimizer.set_state_dict(saved["optimizer"])
     first = saved["epochs"]
 epochs = paddle.to_tensor([first, -first])
-distributed.all_reduce(epochs, distributed.ReduceOp.MAX)
+if world > 1:  # Paddle makes no group of one
+    distributed.all_reduce(epochs, distributed.ReduceOp.MAX)
 if int(epochs.sum()):
     raise SystemExit("each rank found another checkpoint; keep it where all can read")
 replica = paddle.DataParallel(model)  # averages the gradients
@@ -68,13 +66,14 @@ for epoch in range(first, args.epochs):
         optimizer.step()
         optimizer.clear_grad()
         mean += loss.detach() * (len(X) / len(train))
-    distributed.all_reduce(mean)
+    if world > 1:
+        distributed.all_reduce(mean)
     if rank > 0:
         continue  # to the next epoch, whose first gradient waits for rank 0
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     new = args.checkpoint.with_suffix(".new")
     paddle.save({**state, "epochs": epoch + 1}, str(new))
-    os.replace(new, args.checkpoint)  # in one move: a crash leaves a whole file
+    new.replace(args.checkpoint)  # in one move: a crash leaves a whole file
     with paddle.no_grad():
         right = int((model(test[0]).argmax(1) == test[1]).sum())
     print(f"epoch {epoch + 1}: loss {float(mean):.4f}, {right}/261 right", flush=True)

@@ -22,7 +22,7 @@ parser.add_argument("--checkpoint", type=Path, default=Path("run.npz"))
 args = parser.parse_args()
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()  # reads TF_CONFIG
-rank, world = strategy.cluster_resolver.task_id, strategy.num_replicas_in_sync
+rank, world = strategy.cluster_resolver.task_id or 0, strategy.num_replicas_in_sync
 keras.utils.set_random_seed(0)
 keras.backend.set_floatx(args.dtype)
 

@@ -26,7 +26,7 @@ def needed_scores(orders: Mapping[str, Sequence[np.ndarray]]) -> Figure:
     query. Over each column stands the largest share that a rank needs, in per cent.
     """
     figure, axes = plt.subplots(
-        1, len(orders), figsize=(1.4 * len(orders), 2.1), squeeze=False,
+        1, len(orders), figsize=(1.36 * len(orders), 2.1), squeeze=False,
         layout="constrained",
     )  # fmt: skip
     for ax, (order, at) in zip(axes[0], orders.items(), strict=True):

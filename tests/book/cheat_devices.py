@@ -14,6 +14,7 @@ from book.cheat_sheet import Sheet
 
 def mxnet_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
     import mxnet as mx
+    import numpy as np
 
     mx.npx.set_np()
     net = mx.gluon.nn.Dense(1, in_units=4, use_bias=False)
@@ -51,6 +52,15 @@ def mxnet_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
     os.chdir(folder)
     do("Save once")
     assert os.listdir() == ["net.params"]
+    do("Warm up the rate")
+    rates = [do["rate"](step) for step in (1, 3, 5, 100)]
+    assert rates == pytest.approx([0.02, 0.06, 0.1, 0.1])
+    do("Gather what each has")
+    assert (do["whole"] == do["X"]).all() and do["whole"].ctx == first
+    do("Compute in 16 bits")
+    assert net.weight.data(first).dtype == np.float16
+    for step in ("Shard the optimizer", "Send each its part", "Find who is missing"):
+        assert do.rows.pop(step) == []
     return sorted(do.rows)
 
 
@@ -122,10 +132,35 @@ def tensorflow_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
     do["sums"], do["gradients"] = [1.0], [2.0]
     do("Accumulate first")
     assert do["sums"] == [3.0]
+    gather = do.rows.pop("Gather what each has")
+
+    def gathered(X: Any) -> Any:
+        names = {"tf": tf, "x": X}
+        for code in gather:
+            exec(code, names)
+        return names["whole"]
+
+    wholes = do["strategy"].run(gathered, args=(batch,))
+    both = do["strategy"].experimental_local_results(wholes)
+    assert [whole.shape for whole in both] == [(32, 4), (32, 4)]
+    shared_rows(do, keras, folder)
+    return sorted(do.rows)
+
+
+def shared_rows(do: Sheet, keras: Any, folder: str) -> None:
+    """Carry out what stands under TensorFlow and under Keras."""
+    do("Warm up the rate")
+    rates = [float(do["rate"](step)) for step in (0, 1, 5, 105)]
+    assert rates == pytest.approx([0.02, 0.036, 0.1, 0.0])
     os.chdir(folder)
     do("Save once")
     assert os.listdir() == ["net.weights.h5"]
-    return sorted(do.rows)
+    do("Compute in 16 bits")
+    model = linear_model(keras)
+    (weight,) = model.trainable_variables
+    assert (weight.dtype, model.layers[-1].compute_dtype) == ("float32", "bfloat16")
+    for step in ("Shard the optimizer", "Send each its part", "Find who is missing"):
+        assert do.rows.pop(step) == []
 
 
 def keras_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
@@ -157,7 +192,6 @@ def keras_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
         model.fit(do["data"].batch(16), verbose=0)
     for step in ("Add up the gradients", "All-reduce by hand"):
         assert do.rows.pop(step) == []  # fit does it; none
-    os.chdir(folder)
-    do("Save once")
-    assert os.listdir() == ["net.weights.h5"]
+    assert do.rows.pop("Gather what each has") == []
+    shared_rows(do, keras, folder)
     return sorted(do.rows)

@@ -6,9 +6,11 @@ asserts after each what the step is there for. It returns the steps that it left
 
 from __future__ import annotations
 
+import datetime
 import os
 from typing import Any
 
+import pytest
 from book.cheat_sheet import Sheet
 
 
@@ -51,8 +53,41 @@ def torch_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
     do("Add up the gradients")
     assert weight.grad[0, 0].item() == (2 * 1 + 2 * 2) / 2
     save_once(do, folder, rank, "net.pt")
-    dist.destroy_process_group()
+    do["net"], do["X"] = torch.nn.Linear(4, 1, bias=False), torch.ones(1, 4)
+    do("Shard the optimizer")
+    do["net"](do["X"]).sum().backward()
+    do["sgd"].step()
+    states = torch.tensor(len(do["sgd"].optim.state))
+    dist.all_reduce(states)
+    assert states.item() == 1  # one weight, whose velocity one rank has
+    do["sgd"] = torch.optim.SGD(do["net"].parameters(), lr=0.1)
+    do("Warm up the rate")
+    assert rates_of(do) == pytest.approx([0.04, 0.06, 0.08, 0.1, 0.1])
+    do["x"] = torch.tensor([10.0 * rank, 10.0 * rank + 1])
+    do["parts"], do["y"] = [torch.empty(2), torch.empty(2)], torch.empty(2)
+    do("Gather what each has")
+    assert [part.tolist() for part in do["parts"]] == [[0, 1], [10, 11]]
+    do("Send each its part")
+    assert do["y"].tolist() == [rank, 10 + rank]
+    do("Compute in 16 bits")
+    assert do["y"].dtype == torch.bfloat16
+    do["datetime"] = datetime
+    group, roll_call = do.rows.pop("Find who is missing")
+    exec(group, do.names)
+    if rank == 0:  # and rank 1 does not come
+        with pytest.raises(RuntimeError, match="Rank 1 failed to pass"):
+            exec(roll_call.replace("seconds=30", "milliseconds=50"), do.names)
     return sorted(do.rows)
+
+
+def rates_of(do: Sheet) -> list[float]:
+    """The rates of the steps after the first."""
+    rates = []
+    for _ in range(5):
+        rates += [group["lr"] for group in do["sgd"].param_groups]
+        do["sgd"].step()
+        do["warm_up"].step()
+    return rates
 
 
 def save_once(do: Sheet, folder: str, rank: int, name: str) -> None:
@@ -103,6 +138,25 @@ def paddle_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
     do("Add up the gradients")
     assert float(weight.grad[0, 0]) == (2 * 1 + 2 * 2) / 2
     save_once(do, folder, rank, "net.pdparams")
+    do("Warm up the rate")
+    rates = []
+    for _ in range(5):  # the first step is taken
+        rates.append(do["rate"]())
+        do["rate"].step()
+    assert rates == pytest.approx([0.036, 0.052, 0.068, 0.084, 0.1])
+    do["x"] = paddle.to_tensor([10.0 * rank, 10.0 * rank + 1])
+    do["parts"], do["y"] = [], paddle.empty_like(do["x"])
+    do("Gather what each has")
+    assert [part.tolist() for part in do["parts"]] == [[0, 1], [10, 11]]
+    do("Compute in 16 bits")  # does nothing on a CPU
+    do["sgd"] = paddle.optimizer.SGD(parameters=do["net"].parameters())
+    for step, words in [
+        ("Shard the optimizer", "only support gpu"),
+        ("Send each its part", "GLOO does not support all_to_all"),
+    ]:
+        with pytest.raises((AssertionError, NotImplementedError), match=words):
+            do(step)
+    assert do.rows.pop("Find who is missing") == []  # a variable
     dist.destroy_process_group()
     return sorted(do.rows)
 
@@ -148,4 +202,20 @@ def horovod_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
     do["sgd"].step()
     assert torch.allclose(before - net.weight, torch.tensor(2 * (1 + 2) / 2))
     save_once(do, folder, rank, "net.pt")
+    do["x"] = torch.tensor([10.0 * rank, 10.0 * rank + 1])
+    do("Gather what each has")
+    assert do["whole"].tolist() == [0, 1, 10, 11]
+    do("Send each its part")
+    assert do["y"].tolist() == [rank, 10 + rank]
+    do["net"] = net = torch.nn.Linear(4, 1, bias=False)
+    do("Warm up the rate")
+    assert do["sgd"].param_groups[0]["lr"] == pytest.approx(0.2)
+    do("Compute in 16 bits")
+    before = net.weight.detach().clone()
+    net(torch.full((1, 4), 1 / 3)).sum().backward()
+    do["sgd"].step()
+    third = float(torch.tensor(1 / 3).half())  # as it was sent
+    assert torch.allclose(before - net.weight, torch.tensor(0.2 * third), atol=1e-7)
+    for step in ("Shard the optimizer", "Find who is missing"):
+        assert do.rows.pop(step) == []  # none; a warning
     return sorted(do.rows)

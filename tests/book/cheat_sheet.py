@@ -8,6 +8,7 @@ from typing import Any
 ON_CPU = (
     ("mx.gpu(", "mx.cpu("),
     ('"cuda:1"', '"cpu"'),
+    ('"cuda", ', '"cpu", '),
     ('"gpu:1"', '"cpu"'),
     ('"GPU:1"', '"CPU:1"'),
     ("MirroredStrategy()", 'MirroredStrategy(["CPU:0", "CPU:1"])'),

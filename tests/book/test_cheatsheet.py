@@ -44,7 +44,7 @@ def test_every_tool_tells_every_step() -> None:
     assert len(found) == 8
     for rows in found.values():
         assert list(rows) == list(found["PyTorch"])
-    assert len(found["PyTorch"]) == 10
+    assert len(found["PyTorch"]) == 16
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,11 @@ pytest.importorskip("resource", reason="faults are made by Unix's means")
 from evidence import bugs, collectives, strategies
 from evidence.__main__ import main
 from evidence.record import PAGE, RECORD, ROOT, TABLES, load_record, render
+from evidence.scripts import KILLS
 from evidence.test_runs import read_report
 from processes.failing import ENGINES as VICTIMS
 from processes.failing import cases
+from processes.launchers import LAUNCHERS
 
 from d2lmulti.backends import backend_names
 from d2lmulti.comm.process_group import ENGINES
@@ -92,6 +94,11 @@ def test_every_fault_is_there():
     assert all(r["restarts"] >= 4 for r in rows("faults") if "restarts" in r)
 
 
+def test_every_script_is_killed_ten_times():
+    killed = {r["script"]: r["kills"] for r in rows("scripts")}
+    assert killed == dict.fromkeys(LAUNCHERS, KILLS), AGAIN("scripts")
+
+
 def not_made():
     """Return what the page says is missing on it."""
     page = (ROOT / PAGE).read_text(encoding="utf-8")
@@ -105,7 +112,8 @@ def test_the_page_names_the_tables_that_it_lacks():
 
 # -- the command -----------------------------------------------------------------------
 
-QUICK = [name for name in TABLES if name != "bugs"]  # these run PyTorch for seconds
+# The others run PyTorch, for seconds and for minutes.
+QUICK = [name for name in TABLES if name not in ("bugs", "scripts")]
 
 
 @pytest.mark.slow
@@ -206,6 +214,7 @@ def test_a_bug_that_no_test_noticed_ends_the_run(inside):
         ("collectives", {"engine": "torch", "backend": "torch", "results": 9,
                          "differ": ["star sum"]}),
         ("faults", {"engine": "torch", "fault": "killed", "wrong": ["it hung"]}),
+        ("scripts", {"script": "pytorch_ddp", "kills": 1}),
         ("nonsense", {"what": "bad values", "tried": 9, "refused": 8, "equal": 0}),
         ("nonsense", {"what": "bad values", "tried": 0, "refused": 0, "equal": 0}),
         ("ratios", {"candidate": "ring", "seconds": 1.0, "ratio": 0.0}),

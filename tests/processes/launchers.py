@@ -1,4 +1,7 @@
-"""Start a script of `examples/` on two machines, kill one of them, see what it said."""
+"""Start a script of `examples/` on two machines, kill one of them, see what it said.
+
+Or start it on one, where it must run, too.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from d2lmulti.launch.processes import environment, free_port
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 MOST = 400.0  # seconds to wait for anything
 TORCHRUN = (
-    "{python} -m torch.distributed.run --nnodes 2 --nproc-per-node 1 "
+    "{python} -m torch.distributed.run --nnodes {nodes} --nproc-per-node 1 "
     "--node-rank {rank} --master-addr {addresses[0]} --master-port {port} {script}"
 )
 ELASTIC = (
@@ -32,13 +35,13 @@ LAUNCHERS = {
     "pytorch_ddp": TORCHRUN,
     "pytorch_fsdp": TORCHRUN,
     "paddle_parallel": (
-        "{python} -m paddle.distributed.launch --nnodes 2 --nproc_per_node 1 "
+        "{python} -m paddle.distributed.launch --nnodes {nodes} --nproc_per_node 1 "
         "--rank {rank} --master {addresses[0]}:{port} --host {addresses[1]} "
         "--log_dir {port} {script}"
     ),
     "tensorflow_workers": "{python} {script}",
     # Horovod reaches other machines by ssh; both processes are on this one.
-    "mxnet_horovod": "{folder}/horovodrun --gloo -np 2 {python} {script}",
+    "mxnet_horovod": "{folder}/horovodrun --gloo -np {nodes} {python} {script}",
 }
 
 
@@ -49,7 +52,7 @@ class Launchers:
         self, name: str, machines: list[Any], folder: Path, arguments: list[str],
         launcher: str = "",
     ) -> None:  # fmt: skip
-        self.port = port = free_port()
+        self.port, self.script = (port := free_port()), str(EXAMPLES / f"{name}.py")
         ours = machines if name != "mxnet_horovod" else machines[:1]
         self.running: list[subprocess.Popen[str]] = []
         self.folders = [folder / f"machine {rank}" for rank in range(len(ours))]
@@ -58,13 +61,14 @@ class Launchers:
             command = (launcher or LAUNCHERS[name]).format(
                 python=sys.executable, folder=Path(sys.executable).parent, rank=rank,
                 addresses=[machines[0].address, machine.address], port=port,
-                is_first=int(rank == 0), script=EXAMPLES / f"{name}.py",
+                is_first=int(rank == 0), nodes=len(machines), script=self.script,
             )  # fmt: skip
             workers = [f"{m.address}:{port + i}" for i, m in enumerate(machines)]
             task = {"type": "worker", "index": rank}
             config = json.dumps({"cluster": {"worker": workers}, "task": task})
-            extra = {"TF_CONFIG": config} if name == "tensorflow_workers" else {}
-            prefix = machine.prefix if len(ours) > 1 else []
+            several = name == "tensorflow_workers" and len(machines) > 1
+            extra = {"TF_CONFIG": config} if several else {}
+            prefix = machine.prefix if name != "mxnet_horovod" else []
             with (self.folders[rank] / f"said {port}").open("w") as said:
                 process = subprocess.Popen(
                     [*prefix, *command.split(), *arguments],
@@ -93,12 +97,39 @@ class Launchers:
             assert time.monotonic() < until, self.said()[-2000:]
             time.sleep(0.05)
 
-    def kill(self, which: int) -> None:
-        """Kill a machine: the launcher, and the workers, which leave its session."""
-        for pid in [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]:
+    def processes(self, which: int) -> dict[int, list[str]]:
+        """The processes of a machine that run, and their command lines."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it has ended meanwhile, or is another user's
-                if Path(f"/proc/{pid}/cwd").samefile(self.folders[which]):
-                    os.kill(pid, signal.SIGKILL)
+                if (folder / "cwd").samefile(self.folders[which]):
+                    command = (folder / "cmdline").read_text().split("\0")
+                    found[int(folder.name)] = command
+        return found
+
+    def kill(self, which: int, what: str = "machine") -> None:
+        """Kill a machine: the launcher, and the workers, which leave its session.
+
+        Or of it the "launcher" alone, or its last "worker".
+        """
+        found, launcher = self.processes(which), self.running[which].pid
+        if what == "launcher":
+            found = {launcher: found[launcher]}
+        elif what == "worker":  # python [-u] script
+            works = [p for p, words in found.items() if self.script in words[1:3]]
+            found = {works[-1]: found[works[-1]]}
+        for pid in found:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+    def seconds_to_end(self, most: float) -> float | None:
+        """How long until all that was started has ended by itself; None: it did not."""
+        began = time.monotonic()
+        while any(map(self.processes, range(len(self.folders)))):
+            if time.monotonic() > began + most:
+                return None
+            time.sleep(0.1)
+        return time.monotonic() - began
 
     def __enter__(self) -> Launchers:
         return self

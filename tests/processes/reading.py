@@ -58,6 +58,7 @@ def last_epoch(path: Path) -> Path:
 READ: dict[str, Callable[[Path], Weights]] = {
     "pytorch_single": pytorch,
     "pytorch_ddp": pytorch,
+    "pytorch_elastic": pytorch,
     "pytorch_fsdp": pytorch_distributed,
     "paddle_single": paddle,
     "paddle_parallel": paddle,

@@ -44,11 +44,17 @@ def test_the_machine_that_is_left_goes_on_alone(
         )
     epochs = max(writers(path))
 
-    script = EXAMPLES / "pytorch_single.py"
-    arguments = [*ARGUMENTS, str(alone), "--epochs", str(epochs)]
-    monkeypatch.setattr(sys, "argv", [str(script), *arguments])
-    runpy.run_path(str(script))
-    weights = READ["pytorch_fsdp"](path), READ["pytorch_single"](alone)
-    assert len(weights[1]) == 6
+    weights = READ["pytorch_fsdp"](path), on_one_device(epochs, alone, monkeypatch)
     for p, q in zip(*weights, strict=True):
         assert np.abs(p - q).max() <= 1e-12 * np.abs(q).max()
+
+
+def on_one_device(epochs: int, path: Path, monkeypatch: Any) -> list[np.ndarray]:
+    """The weights after so many epochs of the script for one device."""
+    script = EXAMPLES / "pytorch_single.py"
+    arguments = [*ARGUMENTS, str(path), "--epochs", str(epochs)]
+    monkeypatch.setattr(sys, "argv", [str(script), *arguments])
+    runpy.run_path(str(script))
+    weights = READ["pytorch_single"](path)
+    assert len(weights) == 6
+    return weights

@@ -58,6 +58,17 @@ DONE = {
         "operating system's own means.",
         "tests/processes/test_failing.py tests/processes/test_faults.py",
     ),
+    "scripts": (
+        "Each script of {doc}`scripts` ran on two machines (two network namespaces of "
+        "this one; Horovod's on one), in float64, until a launcher or a worker, chosen "
+        "at random as the moment was, was killed with `SIGKILL`. What was left had ten "
+        "seconds to end by itself, was ended then, and the run was started again, "
+        "which went on from its checkpoint. The weights in the end had the bits of a "
+        "run that nobody disturbed, and twelve digits in common with those of the same "
+        "script on one device and of the script for one device. TensorFlow's has no "
+        "launcher.",
+        "tests/processes/test_examples.py",
+    ),
     "nonsense": (
         "Every parameter of every public function and every option of the command got "
         "values that make no sense, and files were damaged at random, by seed: all had "

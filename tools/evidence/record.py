@@ -13,7 +13,18 @@ from typing import Any
 
 from d2lmulti.files.atomic import write_atomically, write_json
 
-from . import ROOT, bugs, collectives, faults, mesh, nonsense, page, ratios, strategies
+from . import (
+    ROOT,
+    bugs,
+    collectives,
+    faults,
+    mesh,
+    nonsense,
+    page,
+    ratios,
+    scripts,
+    strategies,
+)
 
 # Table -> its module, in the order of the page; the slow ones that need quiet last.
 TABLES: dict[str, ModuleType] = {
@@ -22,6 +33,7 @@ TABLES: dict[str, ModuleType] = {
     "collectives": collectives,
     "bugs": bugs,
     "faults": faults,
+    "scripts": scripts,
     "nonsense": nonsense,
     "ratios": ratios,
 }
