@@ -154,8 +154,8 @@ test-posed: setup ## the notebooks under PyTorch, the CPU posing as 1, 2 and 8 G
 
 # What breaks most often, on the two backends that start the quickest, and two chapters.
 test-fast: check ## a quick look: NumPy and PyTorch, two notebooks
-	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(RUN) -m pytest -q -n logical \
-	  --maxprocesses 8 --dist loadgroup -m "not (slow or mxnet or paddle)" \
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} HYPOTHESIS_PROFILE=quick $(RUN) -m pytest \
+	  -q -n auto --maxprocesses 8 --dist loadgroup -m "not (slow or mxnet or paddle)" \
 	  tests/pure tests/backends
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_BACKEND=torch D2LMULTI_QUIET=1 \
 	  $(RUN) -m pytest -q --nbval -p no:cacheprovider -n 2 --dist loadfile \

@@ -3,6 +3,7 @@
 pytest -m mxnet                        only this backend
 D2LMULTI_REQUIRE=torch,mxnet,paddle    a missing backend fails, it is not skipped
 D2LMULTI_REQUIRE=...,horovod           the same for Horovod
+HYPOTHESIS_PROFILE=quick               a fifth of the examples of Hypothesis
 HYPOTHESIS_PROFILE=thorough            forty times as many examples, and every case
                                        of a test that is marked `dealt`
 """
@@ -11,12 +12,14 @@ HYPOTHESIS_PROFILE=thorough            forty times as many examples, and every c
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 
 # Before a framework is imported: one thread each, because the tensors are tiny, and
 # on GPUs the full precision of float32, which the comparisons with NumPy need.
@@ -41,6 +44,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
+settings.register_profile("quick", settings.get_profile("ci"), max_examples=5)
 settings.register_profile(
     "thorough", settings.get_profile("default"), max_examples=1000
 )
@@ -86,9 +90,13 @@ def pytest_collection_modifyitems(
     items[:] = [item for item in items if item not in dropped]
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """Three workers for two cores: a third of the time, a test of processes waits."""
-    return -(-3 * (os.cpu_count() or 1) // 2)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One worker a core with `-n auto`; with `-n logical` three for two cores.
+
+    For a third of its time, a test of processes waits.
+    """
+    cores = os.cpu_count() or 1
+    return cores if config.option.numprocesses == "auto" else -(-3 * cores // 2)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -123,12 +131,15 @@ def _is_required(name: str) -> bool:
     return name in os.environ.get("D2LMULTI_REQUIRE", "").replace(" ", "").split(",")
 
 
+@cache
 def _load(name: str) -> Backend:
     """Import a backend; where it is missing, skip, or fail if it is required."""
     try:
         with warnings.catch_warnings():  # a framework may warn while it is imported
             warnings.simplefilter("ignore")
-            return get_backend(name)
+            found = get_backend(name)
+        gc.freeze()  # a framework is no garbage: who collects need not look at it
+        return found
     except BackendNotInstalled as error:
         if _is_required(name):
             pytest.fail(f"D2LMULTI_REQUIRE names {name}: {error}", pytrace=False)
@@ -200,13 +211,19 @@ def _gpus_of_this_machine() -> list[str]:
     ]
 
 
-@pytest.fixture(
-    scope="session", params=["cpu", "sim:0", "sim:1", *_gpus_of_this_machine()]
-)
-def device(request: pytest.FixtureRequest, B: Backend) -> str:
-    """Each kind of place where `B` can put a tensor: CPU, simulated, real GPUs."""
-    kind, _, index = request.param.partition(":")
-    if kind == "gpu" and int(index) >= B.gpu_count():
+PLACES = ["cpu", "sim:0", "sim:1", *_gpus_of_this_machine()]
+
+
+@pytest.fixture(scope="session")
+def places(B: Backend) -> list[str]:
+    """All kinds of places where `B` can put a tensor: CPU, simulated, real GPUs."""
+    return PLACES[: 3 + B.gpu_count()]
+
+
+@pytest.fixture(scope="session", params=PLACES)
+def device(request: pytest.FixtureRequest, B: Backend, places: list[str]) -> str:
+    """Each of the places, in a test of its own."""
+    if request.param not in places:
         pytest.skip(f"{B.name} sees {B.gpu_count()} GPUs here")
     return request.param
 

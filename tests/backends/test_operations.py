@@ -11,15 +11,16 @@ by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
 @by_name
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_values_and_gradients_equal_the_reference(B, reference, device, case, dtype):
-    values = case.draw(dtype)
-    got = run(B, case, values, device)
-    want = run(reference, case, values)
-    names = ["value", *(f"gradient {i}" for i in range(len(want) - 1))]
-    for name, g, w in zip(names, got, want, strict=True):
-        assert w.dtype == dtype
-        assert_close(g, w, name)
+def test_values_and_gradients_equal_the_reference(B, reference, places, case):
+    for dtype in ("float32", "float64"):
+        values = case.draw(dtype)
+        want = run(reference, case, values)
+        names = ["value", *(f"gradient {i}" for i in range(len(want) - 1))]
+        for place in places:
+            got = run(B, case, values, place)
+            for name, g, w in zip(names, got, want, strict=True):
+                assert w.dtype == dtype
+                assert_close(g, w, f"{name} in {dtype} on {place}")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])

@@ -7,6 +7,7 @@ it runs the tests of each bug. The library is imported in the fork, from the cop
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -50,6 +51,8 @@ def _in_fork(root: str, arguments: list[str], printed: Path) -> None:
         "HYPOTHESIS_PROFILE": "ci",
         "OMP_NUM_THREADS": "1",
     }
+    # pytest collects garbage five times in the end: not in what was there before.
+    gc.freeze()
     import pytest
 
     status = pytest.main(arguments)

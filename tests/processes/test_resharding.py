@@ -24,6 +24,7 @@ from d2lmulti.launch.processes import environment, free_port
 FORKS = """
 import json, os, runpy, sys
 import sklearn.datasets, torch.distributed.checkpoint, torch.distributed.fsdp
+import torch._dynamo  # as each would for itself
 
 for world, port, *command in json.loads(sys.argv[1]):
     ranks = []

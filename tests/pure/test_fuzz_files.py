@@ -162,6 +162,7 @@ def bombs(good: bytes) -> Iterator[bytes]:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_damaged_checkpoint_trains_on(
     seed: int, folder: Path, tally: Tally, record_property: Callable
