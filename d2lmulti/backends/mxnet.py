@@ -78,6 +78,10 @@ def copy_to(x: Tensor, device: AnyDevice) -> Tensor:
     return x.detach().copyto(native(device))
 
 
+def cast(x: Tensor, dtype: str) -> Tensor:
+    return x.detach().astype(dtype_name(dtype, _DTYPES))
+
+
 def read(x: Tensor, first: int, last: int) -> Tensor:
     checks.part(x, first, last)
     if first == last:  # an empty slice of mx.np has no storage to take a view of

@@ -70,6 +70,10 @@ def copy_to(x: Tensor, device: AnyDevice) -> Tensor:
     return Tensor(np.array(x.value, order="C"))
 
 
+def cast(x: Tensor, dtype: str) -> Tensor:
+    return Tensor(x.value.astype(dtype_name(dtype, NUMPY_DTYPES)))
+
+
 def read(x: Tensor, first: int, last: int) -> Tensor:
     checks.part(x, first, last)
     return Tensor(x.value.reshape(-1)[first:last])

@@ -61,8 +61,7 @@ def array(value: np.ndarray | Sequence, device: AnyDevice = "cpu") -> Tensor:
 
 
 def numpy(x: Tensor) -> np.ndarray:
-    x = x.detach()
-    x = x.astype("float32") if dtype_of(x) == "bfloat16" else x  # NumPy has none
+    x = x.detach() if dtype_of(x) != "bfloat16" else cast(x, "float32")  # as NumPy can
     return np.array(x.numpy())
 
 
@@ -81,6 +80,10 @@ def copy_to(x: Tensor, device: AnyDevice) -> Tensor:
     if x.place._equals(target):
         return x.detach().clone()  # x.to(...) would return x itself
     return x.detach().contiguous()._copy_to(target, True)
+
+
+def cast(x: Tensor, dtype: str) -> Tensor:
+    return x.detach().clone().astype(dtype_name(dtype, DTYPES))
 
 
 def read(x: Tensor, first: int, last: int) -> Tensor:
@@ -162,8 +165,7 @@ def pause() -> Context:
 
 def backward(ys: Tensors, dys: Tensors | None = None) -> None:
     checks.grads(ys, dys)
-    # Paddle itself would do nothing for these, and say nothing.
-    checks.recorded([not y.stop_gradient for y in ys])
+    checks.recorded([not y.stop_gradient for y in ys])  # Paddle would say nothing
     paddle.autograd.backward(list(ys), list(dys) if dys is not None else None)
 
 
@@ -174,9 +176,8 @@ def grad_of(
     checks.recorded([not y.stop_gradient for y in ys])
     checks.wanted(xs, [x.is_leaf and not x.stop_gradient for x in xs])
     heads = list(dys) if dys is not None else None
-    found = paddle.grad(
-        list(ys), list(xs), heads, retain_graph=keep_graph, allow_unused=True
-    )
+    options = {"retain_graph": keep_graph, "allow_unused": True}
+    found = paddle.grad(list(ys), list(xs), heads, **options)
     checks.reached([dx is not None for dx in found])
     return list(found)
 

@@ -75,6 +75,9 @@ class Backend(Protocol):
         The copy lies row by row in memory and outside any recorded graph.
         """
 
+    def cast(self, x: Tensor, dtype: str) -> Tensor:
+        """Copy to another dtype, rounded to the nearest, ties to even; in no graph."""
+
     def read(self, x: Tensor, first: int, last: int) -> Tensor:
         """Read elements first..last-1 of the flattened `x`, as a 1-d tensor.
 
@@ -92,8 +95,7 @@ class Backend(Protocol):
         `y` may lie on another device and have any shape. An empty part is legal. Never
         write to a tensor between the forward pass that used it and its backward pass.
         Raises `InvalidInput` for a part outside `x`, for another number of values, for
-        another dtype, and for a strided view such as a transpose (where the framework
-        has those), because its flattened form would be a copy.
+        another dtype, and for a strided view such as a transpose: flat it is a copy.
         """
 
     def maximum_(self, x: Tensor, first: int, last: int, y: Tensor) -> None:
@@ -132,10 +134,9 @@ class Backend(Protocol):
     def backward(self, ys: Tensors, dys: Tensors | None = None) -> None:
         """Add d(sum of ys)/dx to the gradient of every leaf x that `ys` depend on.
 
-        `dys`: one gradient for each of `ys`, such as arrived from another device; None
-        means ones. This uses the graph up: tensors that share one go backward in one
-        call. Raises `InvalidInput` for a y that no recorded operation made, and for
-        `dys` of other shapes, dtypes or number.
+        `dys`: one gradient for each of `ys`; None means ones. This uses the graph up:
+        tensors that share one go backward in one call. Raises `InvalidInput` for a y
+        that no recorded operation made, and for `dys` of other shapes, dtypes, number.
         """
 
     def grad_of(
@@ -148,9 +149,8 @@ class Backend(Protocol):
         """Get d(sum of ys)/dx for these leaves xs alone, as new tensors.
 
         As `backward`, but no leaf's own gradient changes, and with `keep_graph` the
-        graph can be gone through again: first for the inputs, later for the weights.
-        Raises `InvalidInput` as `backward`, and for an x without `attach_grad` or one
-        that no y depends on.
+        graph serves again: first for inputs, later for weights. Raises `InvalidInput`
+        as `backward`, and for an x without `attach_grad` or that no y depends on.
         """
 
     def on_grad_ready(self, params: Tensors, ready: Callable[[int], None]) -> Context:

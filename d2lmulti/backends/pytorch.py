@@ -76,6 +76,10 @@ def copy_to(x: Tensor, device: AnyDevice) -> Tensor:
     )
 
 
+def cast(x: Tensor, dtype: str) -> Tensor:
+    return x.detach().to(getattr(torch, dtype_name(dtype, DTYPES)), copy=True)
+
+
 def read(x: Tensor, first: int, last: int) -> Tensor:
     checks.part(x, first, last)
     return x.detach().reshape(-1)[first:last]

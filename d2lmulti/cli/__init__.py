@@ -176,6 +176,7 @@ def _run(arguments: argparse.Namespace) -> History:
         micro_batches=arguments.micro_batches,
         stages=arguments.stages,
         zero=arguments.zero,
+        precision=arguments.precision,
         mesh=arguments.mesh,
         checkpoint=arguments.checkpoint,
         save_every=arguments.save_every,

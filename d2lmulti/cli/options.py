@@ -17,6 +17,7 @@ from ..comm.process_info import launched, process_info
 from ..data.datasets import DATASETS
 from ..models import MODELS
 from ..optimizers import OPTIMIZERS
+from ..parallel.sharded.precision import PRECISIONS
 from ..plans.allreduce import ALLREDUCE
 from ..plans.pipeline.schedules import SCHEDULES
 from ..training.strategies import STRATEGIES
@@ -131,6 +132,11 @@ def make_parser() -> argparse.ArgumentParser:
         type=_whole,
         help="what is cut, with sharded: 1 the optimizer's state, 2 also the "
         "gradients, 3 also the weights (default: 3)",
+    )
+    run.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        help="compute and send in 16 bits, update in 32, with sharded (default: 32)",
     )
     run.add_argument(
         "--mesh",

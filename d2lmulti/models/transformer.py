@@ -56,8 +56,9 @@ def attend(B: Backend, Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
     """
     t, head_size = Q.shape[1:]
     scores = Q @ B.transpose(K, (0, 2, 1)) / math.sqrt(head_size)  # (n * heads, t, t)
-    future = np.triu(np.full((t, t), -1e9, B.dtype_of(Q)), 1)  # exp(-1e9) is 0
-    return B.softmax(scores + B.array(future, B.device_of(Q))) @ V
+    future = np.triu(np.full((t, t), -1e9, "float32"), 1)  # exp(-1e9) is 0
+    mask = B.cast(B.array(future, B.device_of(Q)), B.dtype_of(Q))
+    return B.softmax(scores + mask) @ V
 
 
 def attention(

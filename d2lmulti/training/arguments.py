@@ -26,6 +26,7 @@ from ..data.datasets import Dataset
 from ..errors import InvalidInput
 from ..models.checks import explained
 from ..models.model import Model
+from ..parallel.sharded.precision import PRECISIONS
 from ..plans.pipeline.schedules import SCHEDULES
 
 MOST_EPOCHS = 10**6  # more is a slip of the finger
@@ -61,6 +62,8 @@ def check_options(options: dict[str, Any]) -> None:
         check_mesh(given["mesh"])
     if "zero" in given:
         check_count("zero", given["zero"], most=3)
+    if "precision" in given:
+        check_choice("precision", given["precision"], PRECISIONS)
     if "schedule" in given and isinstance(given["schedule"], (str, int, float)):
         check_choice("schedule", given["schedule"], SCHEDULES)
 

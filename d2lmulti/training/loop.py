@@ -76,6 +76,7 @@ def train(
     micro_batches: int | None = None,
     stages: int | None = None,
     zero: int | None = None,
+    precision: str | None = None,
     mesh: Mapping[str, int] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     save_every: int | None = None,
@@ -112,6 +113,7 @@ def train(
         "micro_batches": micro_batches,
         "stages": stages,
         "zero": zero,
+        "precision": precision,
         "mesh": mesh,
     }
     batch_size, epochs, seed = check_counts(batch_size, epochs, seed)

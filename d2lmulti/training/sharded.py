@@ -20,17 +20,22 @@ from .strategy import Batch, Strategy
 class Sharded(Strategy):
     """Every device trains on a part of each batch and owns a part of each layer."""
 
-    options = ("zero",)
+    options = ("zero", "precision")
     cuts_batches = True
     owned: ShardedParams
 
-    def __init__(self, *common: Any, zero: int = 3) -> None:
+    def __init__(
+        self, *common: Any, zero: int = 3, precision: str | None = None
+    ) -> None:
         self.zero = check_count("zero", zero, most=3)
+        self.precision = precision
         super().__init__(*common)
 
     def shard(self, whole: Sequence[Tensor]) -> ShardedParams:
         """Give every device what it holds under this stage of ZeRO."""
-        return shard_params(whole, self.devices, self.model, self.zero)
+        return shard_params(
+            whole, self.devices, self.model, self.zero, precision=self.precision
+        )
 
     def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[Tensor]:
         """Put the whole together on the first device, all-gathered if need be."""

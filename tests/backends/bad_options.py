@@ -54,6 +54,7 @@ OPTIONS: dict[str, str] = {
     "micro_batches": "count",
     "stages": "count",
     "zero": "stage of ZeRO",
+    "precision": "name",
     "mesh": "name",
     "checkpoint": "file",
     "save_every": "count",
@@ -77,6 +78,7 @@ BESIDE: dict[str, str] = {
     "micro_batches": "--strategy model",
     "stages": "--strategy model",
     "zero": "--strategy sharded",
+    "precision": "--strategy sharded",
     "save_every": "--checkpoint new.npz",
 }
 
@@ -122,6 +124,8 @@ COMBINATIONS: dict[str, str] = {
     "--strategy model --algorithm ring": "options of the strategy model",
     "--zero 2": "options of the strategy data, got zero",
     "--strategy sharded --zero 4": "from 1 to 3 as zero, got 4",
+    "--strategy sharded --precision bf16 --dtype float64": "in float32 for the masters",
+    "--precision bf16": "options of the strategy data, got precision",
     "--strategy sharded --algorithm ring": "options of the strategy sharded",
     "--strategy sharded --bucket-mb 1": "options of the strategy sharded",
     "--strategy sharded --model lenet_bn": "layer by layer",

@@ -57,11 +57,15 @@ def evaluate(function: str, given: Any) -> Any:
 
 def test_the_stored_files_are_what_the_command_writes():
     again = "run: python tools/calculator_data.py"
-    for file, text in (
-        (calculator_data.DATA, calculator_data.data_text()),
-        (calculator_data.VECTORS, calculator_data.vectors_text()),
-    ):
-        assert file.read_text(encoding="utf-8") == text, f"{file.name}: {again}"
+    data = calculator_data.DATA.read_text(encoding="utf-8")
+    assert data == calculator_data.data_text(), again
+    stored = json.loads(calculator_data.VECTORS.read_text(encoding="utf-8"))
+    made = json.loads(calculator_data.vectors_text())
+    for old, new in zip(stored, made, strict=True):
+        steps = old.pop("step"), new.pop("step")
+        assert old == new, again
+        # From Python 3.12 on, sum() rounds less often: the last digit may differ.
+        assert steps[0] == pytest.approx(steps[1], rel=1e-12), again
 
 
 @NO_SCRIPTS

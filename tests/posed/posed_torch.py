@@ -240,3 +240,6 @@ def put_on(count: int) -> None:
         Machine.share.update({place(device).index: share})
     )
     cuda.synchronize = lambda device=None: place(device) and None
+    # torch.compile saves them and puts them back; posed GPUs draw none of their own.
+    cuda.get_rng_state = lambda device="cuda": torch.empty(0, dtype=torch.uint8)
+    cuda.set_rng_state = lambda state, device="cuda": None

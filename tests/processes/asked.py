@@ -238,7 +238,11 @@ def without_messages(B: Backend, group: Group, n: int) -> Any:
     group.engine.point_to_point = False
     x = B.array(np.zeros(3))
     refused = refusal(lambda: d2lmulti.allreduce([x], "ring", group))
-    return *compared(B, group, n, messages=False), refused
+    losses = {}
+    for zero in (1, 3):  # which then use the engine's own collectives
+        name = f"sharded, ZeRO {zero}"
+        losses[name] = train_all(n, B.name, [name])[name][0][0]
+    return *compared(B, group, n, messages=False), refused, losses
 
 
 def round_the_ring(B: Backend, group: Group, n: int) -> list[list[float]]:

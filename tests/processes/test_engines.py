@@ -138,15 +138,18 @@ def test_different_calls_along_an_axis_name_axis_and_ranks(
 
 
 def test_collectives_of_an_engine_that_has_no_messages(
-    run: Run, group: tuple[str, str, int]
+    run: Run, group: tuple[str, str, int], in_process: Callable[[int, str, str], tuple]
 ) -> None:
     for found in run.values:
         if group[0] != "paddle":
             assert found["without messages"] is None
             continue
-        differ, count, refused = found["without messages"]
+        differ, count, refused, losses = found["without messages"]
         assert differ == [] and count >= 30
         assert "run on the engine shared_memory" in refused
+        for case, mine in losses.items():
+            (want, *_), *_ = in_process(group[2], "paddle", case)
+            assert mine == pytest.approx(want, rel=1e-12)
 
 
 def test_the_engines_own_all_reduce(run: Run) -> None:

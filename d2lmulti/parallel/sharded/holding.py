@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ...backends import backend_of
 from ...backends.checks import check_tensors
-from ...backends.protocol import AnyDevice, Tensor
+from ...backends.protocol import AnyDevice, Tensor, element_count
 from ...checks import check_count, check_kind, check_list
 from ...comm.collectives import allgather
 from ...comm.group import Group, group_for
@@ -17,6 +17,7 @@ from ...models import get_model
 from ...models.lenet import LENET
 from ...models.model import Model
 from ...plans.rounds import even_bounds
+from .precision import check_precision
 from .units import Unit, cut_units
 
 Flats = list[list[Tensor]]  # of each device, one flat vector for each unit
@@ -25,18 +26,25 @@ Flats = list[list[Tensor]]  # of each device, one flat vector for each unit
 class ShardedParams(Flats):
     """What each device holds: a flat vector a layer, whole or (ZeRO 3) its own part.
 
-    Made by `shard_params`. `bounds` say from where to where each own part goes.
+    Made by `shard_params`. `bounds` say from where to where each own part goes. In
+    mixed precision they are in 16 bits, and `masters` are the own parts in float32.
     """
 
     def __init__(
         self, flats: Iterable[list[Tensor]], zero: int, model: Model,
         units: Sequence[Unit], bounds: Sequence[Sequence[tuple[int, int]]],
+        low: str | None = None,
     ) -> None:  # fmt: skip
         super().__init__(flats)
         self.zero, self.model, self.units, self.bounds = zero, model, units, bounds
+        self.low = low
+        self.masters: Flats = []
+        if low:
+            self.masters = [[*mine] for mine in self._own()]
+            self[:] = [[backend_of(p).cast(p, low) for p in mine] for mine in self]
         self._grads: Flats = []
         if zero == 2:
-            self._grads = [[_zeros_like(p) for p in mine] for mine in self.parts()]
+            self._grads = [[_zeros_like(p) for p in mine] for mine in self._own()]
         else:
             attach_grads(self)
 
@@ -51,7 +59,24 @@ class ShardedParams(Flats):
         return [[backend_of(p).grad(p) for p in mine] for mine in self]
 
     def parts(self) -> Flats:
-        """Give every device's own parts: with ZeRO 3 all it has, otherwise copies."""
+        """Give every device's own parts: with ZeRO 3 all it has, otherwise copies.
+
+        In mixed precision they are copies of the masters.
+        """
+        if self.low:
+            return [[*map(_copy, mine)] for mine in self.masters]
+        return self._own()
+
+    def update_(self, parts: Flats) -> Flats:
+        """Keep updated parts; give them in the dtype that is sent."""
+        if not self.low:
+            return parts
+        for masters, mine in zip(self.masters, parts, strict=True):
+            for master, p in zip(masters, mine, strict=True):
+                backend_of(p).write_(master, 0, element_count(p), p)
+        return [[backend_of(p).cast(p, self.low) for p in mine] for mine in parts]
+
+    def _own(self) -> Flats:
         if self.zero == 3:
             return [*self]
         pairs = zip(self, self.bounds, strict=True)
@@ -64,19 +89,23 @@ def shard_params(
     model: str | Model = LENET,
     zero: int = 3,
     group: Group | None = None,
+    precision: str | None = None,
 ) -> ShardedParams:
     """Copy to every device what it holds of the parameters under ZeRO 1, 2 or 3.
 
     Each layer's parameters become one vector, which `even_bounds` cuts into one part a
     device; sizes need not divide, and parts may be empty. The optimizer's state belongs
-    to the parts: `[optimizer.start(mine) for mine in sharded.parts()]`. Raises
-    `InvalidInput` for a model that is no sequence of layers, for parameters that are
-    not the model's or differ in dtype, and for another `zero`.
+    to the parts: `[optimizer.start(mine) for mine in sharded.parts()]`. With the
+    `precision` bf16 or fp16, layers are held, computed and sent in 16 bits, and each
+    device keeps its own parts in float32 besides. Raises `InvalidInput` for a model
+    that is no sequence of layers, for parameters that are not the model's or differ in
+    dtype, for another `zero`, and for a precision that the backend cannot compute in.
     """
     check_list("devices", devices, "devices", cure="use devices(1)")
     B = check_tensors("params", params, cure="take them from model.initial(rng)")
     model, zero = get_model(model), check_count("zero", zero, most=3)
     units = cut_units(model, params)
+    low = check_precision(B, precision, B.dtype_of(params[0]), devices[0])
     group = group_for(len(devices), group)
     cuts = [even_bounds(unit.size, group.size) for unit in units]
     bounds = [[cut[rank] for cut in cuts] for rank in group.local_ranks]
@@ -89,7 +118,7 @@ def shard_params(
                 flat = B.read(flat, first, last) if zero == 3 else flat
                 mine.append(load(flat, device))
         flats.append(mine)
-    return ShardedParams(flats, zero, model, units, bounds)
+    return ShardedParams(flats, zero, model, units, bounds, low)
 
 
 def gather_shards(
@@ -97,12 +126,13 @@ def gather_shards(
 ) -> list[list[Tensor]]:
     """Give every device a copy of the whole parameters, in the model's shapes.
 
-    What a device holds whole is its own, so a copy that went astray is seen.
+    What a device holds whole is its own, so a copy that went astray is seen. In mixed
+    precision the masters are gathered.
     """
     check_sharded(sharded)
     flats: Sequence[Sequence[Tensor]] = sharded
-    if sharded.zero == 3:
-        flats = gather_parts(sharded, group)
+    if sharded.zero == 3 or sharded.low:
+        flats = gather_parts(sharded.masters or sharded, group)
     return in_shapes(sharded.units, flats)
 
 
@@ -144,6 +174,11 @@ def attach_grads(flats: Iterable[Iterable[Tensor]]) -> None:
 def _zeros_like(x: Tensor) -> Tensor:
     B = backend_of(x)
     return B.zeros(x.shape, B.dtype_of(x), B.device_of(x))
+
+
+def _copy(x: Tensor) -> Tensor:
+    B = backend_of(x)
+    return B.copy_to(x, B.device_of(x))
 
 
 def _copy_part(whole: Tensor, bounds: tuple[int, int]) -> Tensor:

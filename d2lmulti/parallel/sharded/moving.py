@@ -13,6 +13,7 @@ import numpy as np
 
 from ...backends import backend_of
 from ...backends.protocol import Tensor, element_count
+from ...comm.collectives import allgather, reduce_scatter
 from ...comm.group import Group, Work
 from ...comm.under_way import Eager, at_once, start_exchange
 from ...events import mark
@@ -44,6 +45,8 @@ def start_share(
 
     Of several that begin together one `call` is enough for the ranks to compare.
     """
+    if not group.engine.point_to_point:
+        return _share_natively(wholes, group)
     eager = group.is_distributed and isinstance(group.engine, Eager)
     rounds = _gathering(element_count(wholes[0]), group.size, eager)
     with backend_of(wholes[0]).pause():
@@ -52,12 +55,30 @@ def start_share(
     return work
 
 
+def _share_natively(wholes: Sequence[Tensor], group: Group) -> Work:
+    """Do it with the engine's own all-gather, where it has no messages."""
+    B, size = backend_of(wholes[0]), element_count(wholes[0])
+    bounds = even_bounds(size, group.size)
+    with B.pause():
+        pairs = zip(wholes, group.local_ranks, strict=True)
+        parts = [B.copy_to(B.read(x, *bounds[r]), B.device_of(x)) for x, r in pairs]
+        for x, whole in zip(wholes, allgather(parts, group), strict=True):
+            B.write_(x, 0, size, whole)
+    mark("all-gather")
+    return Work()
+
+
 def start_scatter(grads: Sequence[Tensor], group: Group) -> Work:
     """Begin to give every device its part of the sum of flat vectors; with a mark.
 
     They are the working memory: what of them is not a device's own is lost.
     """
     B, size = backend_of(grads[0]), element_count(grads[0])
+    if not group.engine.point_to_point:
+        with B.pause():
+            parts = reduce_scatter(grads, group)
+        mark("reduce-scatter")
+        return Work(lambda: parts)
     rounds = _scattering(size, group.size)
     with B.pause():
         work = start_exchange(grads, rounds, group, "sum of parts")

@@ -32,6 +32,7 @@ def train_shards(
     group: Group | None = None,
     n: int | None = None,
     prefetch: bool = False,
+    loss_scale: float = 1.0,
 ) -> list[Tensor]:
     """Take one step on a batch, split over the devices as in `train_batch`.
 
@@ -50,6 +51,11 @@ def train_shards(
     layer's gradients may leave while the one before goes back. Across processes with
     PyTorch's engine both are then under way meanwhile; elsewhere only the order is new.
 
+    In mixed precision (see `shard_params`) the loss and the update are in float32. The
+    loss's gradient is multiplied by `loss_scale` on the way back, so that fp16, whose
+    least number is 6e-8, holds small ones; a power of two rounds nothing. A sum over
+    a batch is scaled already, by its size.
+
     Returns each device's summed loss, not yet waited for. Raises `InvalidInput` for
     what `shard_params` has not made, for lists of different lengths, and what
     `split_batch` refuses.
@@ -61,26 +67,36 @@ def train_shards(
     optimizer = check_optimizer(optimizer)
     check_positive("lr", lr, "try 0.05")
     prefetch = check_flag("prefetch", prefetch)
+    check_positive("loss_scale", loss_scale, "try 1024")
     if n is not None:
         n = check_count("n", n, cure="n is the number of targets in the whole batch")
     group = group_for(len(devices), group)
     with working(devices, "load", B.synchronize):
         cut = group if n is None else local_group(len(devices))
         X_shards, y_shards = split_batch(X, y, devices, cut)
-    walk = _Pass(B, sharded, devices, group, prefetch)
+    if sharded.low and B.dtype_of(X) == "float32":
+        X_shards = [B.cast(X_shard, sharded.low) for X_shard in X_shards]
+    walk = _Pass(B, sharded, devices, group, prefetch, loss_scale)
     losses = walk.run(X_shards, y_shards)
 
     parts = sharded.parts()
-    if sharded.zero < 3:
+    if sharded.zero < 3 or sharded.low:
         attach_grads(parts)
         for l in range(len(sharded.units)):
             for mine, grad in zip(parts, walk.grads(l), strict=True):
+                if sharded.low:
+                    grad = B.cast(grad, "float32") / loss_scale
                 B.write_(B.grad(mine[l]), 0, element_count(grad), grad)
     for mine, state, device in zip(parts, states, devices, strict=True):
         with working([device], "update", B.synchronize):
             optimizer.step_(mine, state, lr, n=element_count(y) if n is None else n)
+    parts = sharded.update_(parts)
     if sharded.zero < 3:
         _share_(sharded, parts, group)
+    elif sharded.low:
+        for mine, new in zip(sharded, parts, strict=True):
+            for p, q in zip(mine, new, strict=True):
+                B.write_(p, 0, element_count(q), q)
     return losses
 
 
@@ -114,10 +130,10 @@ class _Pass:
 
     def __init__(
         self, B: Backend, sharded: ShardedParams, devices: Sequence[AnyDevice],
-        group: Group, prefetch: bool,
+        group: Group, prefetch: bool, loss_scale: float,
     ) -> None:  # fmt: skip
         self.B, self.sharded, self.devices, self.group = B, sharded, devices, group
-        self.prefetch = prefetch
+        self.prefetch, self.loss_scale = prefetch, loss_scale
         last = len(sharded.units) - 1
         self.uses = iter([*range(last), *range(last, -1, -1)])  # of whole weights
         self.coming: Work | None = None  # those of the next use
@@ -130,15 +146,32 @@ class _Pass:
         for l in range(last):
             mine, Hs = self.go_forward(l, Hs)
             kept.append(mine)
-        graph = self.record(last, Hs, ys)
-        losses = [B.detach(loss) for loss in graph.outs]
-        dys = self.go_back(last, graph)
+        if self.sharded.low:
+            graph = self.record(last, Hs)
+            losses, dys = self.lose(graph.outs, ys)
+        else:
+            graph, dys = self.record(last, Hs, ys), None
+            losses = [B.detach(loss) for loss in graph.outs]
+        dys = self.go_back(last, graph, dys)
         del graph
         for l in reversed(range(last)):
             dys = self.go_back(l, kept.pop(), dys)
         if self.sharded.zero > 1:
             self.keep_parts()
         return losses
+
+    def lose(
+        self, outs: Sequence[Tensor], ys: Sequence[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Give the losses, in float32, and the scaled gradients of what made them."""
+        B, low = self.B, self.sharded.low or "float32"
+        heads = [B.cast(out, "float32") for out in outs]
+        attach_grads([heads])
+        with B.record():
+            losses = [losses_of(B, x, y).sum() for x, y in zip(heads, ys, strict=True)]
+        B.backward(losses)
+        dys = [B.cast(B.grad(x) * self.loss_scale, low) for x in heads]
+        return [B.detach(loss) for loss in losses], dys
 
     def go_forward(self, l: int, Hs: list[Tensor]) -> tuple[Any, list[Tensor]]:
         """Compute a layer; give what is kept of it for the way back, and its output."""
