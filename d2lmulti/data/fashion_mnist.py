@@ -57,9 +57,7 @@ def read_fashion_mnist() -> list[np.ndarray]:
     for part in ("train", "t10k"):
         images = folder / f"{part}-images-idx3-ubyte.gz"
         labels = folder / f"{part}-labels-idx1-ubyte.gz"
-        X, y = read_idx(images, 3), read_idx(labels, 1)
-        if X.shape[1:] != (28, 28) or len(X) == 0:
-            raise corrupt(str(images), "images of 28 x 28", f"the shape {X.shape}")
+        X, y = read_idx(images, 3, (28, 28)), read_idx(labels, 1)
         if len(y) != len(X):
             raise corrupt(str(labels), f"{len(X)} labels, one an image", str(len(y)))
         if y.max() >= len(CLASSES):

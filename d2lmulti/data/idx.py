@@ -23,16 +23,19 @@ UNSIGNED_BYTE = 8  # the only type code that MNIST's relatives use
 LARGEST = 2**27  # bytes; the published training images are 47 million
 
 
-def read_idx(path: Path, dims: int) -> np.ndarray:
+def read_idx(path: Path, dims: int, image: tuple[int, ...] | None = None) -> np.ndarray:
     """Read a gzipped IDX file into an array of unsigned bytes with `dims` dimensions.
 
+    With `image`, the shape of each entry, another one is refused, and a file of none.
     Raises `DataUnavailable` if the file cannot be opened, `DataCorrupt` if it is not
     whole, not IDX, of another kind than expected, or larger than 128 MiB.
     """
-    return parse_idx(_read(path), dims, str(path))
+    return parse_idx(_read(path), dims, str(path), image)
 
 
-def parse_idx(content: bytes, dims: int, name: str) -> np.ndarray:
+def parse_idx(
+    content: bytes, dims: int, name: str, image: tuple[int, ...] | None = None
+) -> np.ndarray:
     """Turn the bytes of a gzipped IDX file into an array (read-only).
 
     No more is unpacked than the header needs, and then what the header says. `name`
@@ -64,6 +67,9 @@ def parse_idx(content: bytes, dims: int, name: str) -> np.ndarray:
     if unzip.unused_data:
         after = len(unzip.unused_data)
         raise corrupt(name, "nothing after the gzip file", f"{after} bytes")
+    if image is not None and (shape[1:] != image or not shape[0]):
+        size = " x ".join(map(str, image))
+        raise corrupt(name, f"images of {size}", f"the shape {shape}")
     return np.frombuffer(data, np.uint8).reshape(shape)
 
 

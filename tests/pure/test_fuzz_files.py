@@ -254,10 +254,8 @@ def test_no_damaged_idx_file_is_read(
     def accepts(content: bytes) -> bool:
         path.write_bytes(content)
         try:
-            read = read_idx(path, 3)
+            read = read_idx(path, 3, (28, 28))
         except DataCorrupt:
-            return False
-        if read.shape[1:] != (28, 28):  # a sound file of 7 x 24 x 28: `load` refuses
             return False
         assert np.array_equal(read, images)
         return True
