@@ -36,7 +36,7 @@ from .timing import Timing
 
 WORKERS = 2
 KILOBYTES = (4, 64, 1024, 4096, 16384, 65536)
-_ENGINES_OF = {
+ENGINES_OF = {
     "torch": ("torch", "horovod"),
     "paddle": ("paddle",),
     "mxnet": ("shared_memory", "horovod"),
@@ -55,7 +55,7 @@ def bench_engines(backend: str | None = None, repeats: int = 7) -> dict[str, Tim
     Raises `BackendNotInstalled`, `ProcessFailed`.
     """
     name = get_backend(backend).name
-    engines = [e for e in _ENGINES_OF[name] if e != "horovod" or find_spec("horovod")]
+    engines = [e for e in ENGINES_OF[name] if e != "horovod" or find_spec("horovod")]
     found: dict[str, Timing] = {}
     with progress(len(engines), " engines", f"{name}, two workers") as bar:
         for engine in engines:

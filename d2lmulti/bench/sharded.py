@@ -21,12 +21,11 @@ from ..parallel.buckets import reduce_in_buckets
 from ..parallel.data import get_params, train_batch
 from ..parallel.sharded import shard_params, train_shards
 from ..progress import progress
-from .engines import WORKERS, Candidate, beside, pin, seconds_in_turn
+from .engines import ENGINES_OF, WORKERS, Candidate, beside, pin, seconds_in_turn
 from .timing import Timing
 
 BATCH, WIDTHS = 512, (1024, 1024, 1024, 1024, 10)  # 13 MB of float32
 _DEVICE = Device("cpu")
-_ENGINE = {"torch": "torch", "paddle": "paddle", "mxnet": "shared_memory"}
 _PEERS = "d2lmulti.comm.engines.pytorch_peers"
 
 
@@ -40,8 +39,8 @@ def bench_sharded(backend: str | None = None, repeats: int = 7) -> dict[str, Tim
     """
     name = get_backend(backend).name
     with progress(1, " runs", f"{name}, two workers") as bar:
-        run = launch(measure, WORKERS, repeats, engine=_ENGINE[name], backend=name,
-                     timeout=300)  # fmt: skip
+        run = launch(measure, WORKERS, repeats, engine=ENGINES_OF[name][0],
+                     backend=name, timeout=300)  # fmt: skip
         bar.update(1)
     return {candidate: Timing(*timing) for candidate, timing in run.values[0].items()}
 

@@ -29,17 +29,7 @@ def peer_step(
         def forward(self, X: Tensor) -> Tensor:
             return forward(list(self.weights), X)
 
-    net = torch.nn.parallel.DistributedDataParallel(Net())
-    optimizer = torch.optim.SGD(net.parameters(), lr)
-    scale = dist.get_world_size() / n  # DDP takes the mean over the ranks
-
-    def step() -> None:
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(net(X), y, reduction="sum")
-        (loss * scale).backward()
-        optimizer.step()
-
-    return step
+    return _sgd_step(torch.nn.parallel.DistributedDataParallel(Net()), X, y, lr, n)
 
 
 def sharded_step(
@@ -71,8 +61,14 @@ def sharded_step(
     layers = [Dense(W, b, i == len(pairs) - 1) for i, (W, b) in enumerate(pairs)]
     units = [fully_shard(layer, mesh=mesh) for layer in layers]
     net = fully_shard(torch.nn.Sequential(*units), mesh=mesh)
+    return _sgd_step(net, X, y, lr, n)
+
+
+def _sgd_step(
+    net: torch.nn.Module, X: Tensor, y: Tensor, lr: float, n: int
+) -> Callable[[], None]:
     optimizer = torch.optim.SGD(net.parameters(), lr)
-    scale = dist.get_world_size() / n  # it takes the mean over the ranks
+    scale = dist.get_world_size() / n  # both take the mean over the ranks
 
     def step() -> None:
         optimizer.zero_grad()
