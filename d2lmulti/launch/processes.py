@@ -7,8 +7,10 @@ guard ends all when the launcher dies, however that happens. Chapter: *many_mach
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -16,7 +18,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,7 +76,7 @@ class Process:
         return "\n".join(f"    {line}" for line in lines) or "    (it printed nothing)"
 
 
-@contextmanager
+@contextlib.contextmanager
 def new_processes() -> Iterator[Processes]:
     """Make a private folder for a group of processes; end all in it, come what may."""
     with private_folder() as folder:
@@ -172,10 +173,16 @@ def environment() -> dict[str, str]:
 
 
 def free_port() -> int:
-    """Find a port of this machine that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Find a port of this machine that nobody listens on.
+
+    It lies below those that a system deals out by itself. One of these could be another
+    process's by the time that it is used, which those who wait for it would disturb.
+    """
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("", port))
+            return port
 
 
 def loopback() -> str:

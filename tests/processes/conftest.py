@@ -1,7 +1,7 @@
 """`machines`: two machines to start launchers on, or what comes nearest to them here.
 
 With the right to make network namespaces, the machines are two of those, joined by a
-cable of their own; else both are this machine.
+cable of their own; else both are this machine. `named` ones have names that differ.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -23,6 +25,19 @@ class Machine(NamedTuple):
     environment: dict[str, str]
     received: Callable[[], int]
 
+    def has(self, pid: int) -> bool:
+        """Whether a process runs there: in its network namespace."""
+        if not self.prefix:
+            return True
+        name = self.prefix[self.prefix.index("exec") + 1]
+        return Path(f"/proc/{pid}/ns/net").samefile(f"/run/netns/{name}")
+
+
+THIS = Machine("127.0.0.1", [], {}, lambda: 0)
+# Run a command where the machine has another name: unshare --uts python -c NAME ...
+NAME = "import os, socket, sys; socket.sethostname(sys.argv[1]); "
+NAME += "os.execvp(sys.argv[2], sys.argv[2:])"
+
 
 def ip(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["ip", *words], check=check, capture_output=True, text=True)
@@ -33,7 +48,7 @@ def machines() -> Iterator[list[Machine]]:
     names = [f"d2l{os.getpid()}{end}" for end in "ab"]
     first = ("netns", "add", names[0])
     if shutil.which("ip") is None or ip(*first, check=False).returncode:
-        yield [Machine("127.0.0.1", [], {}, lambda: 0)] * 2
+        yield [THIS] * 2
         return
     found = []
     try:
@@ -56,3 +71,16 @@ def machines() -> Iterator[list[Machine]]:
     finally:
         for name in names:
             ip("netns", "del", name, check=False)
+
+
+@pytest.fixture(scope="module")
+def named(machines: list[Machine]) -> list[Machine]:
+    """Machines whose name is their address, or, without the right to that, this one."""
+    found = []
+    for machine in machines:
+        name = ["unshare", "--uts", sys.executable, "-c", NAME, machine.address]
+        prefix = [*machine.prefix, *name]
+        if not machine.prefix or subprocess.run([*prefix, "true"]).returncode:
+            return [THIS] * 2
+        found.append(machine._replace(prefix=prefix))
+    return found

@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
+import stat
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -40,9 +43,21 @@ LAUNCHERS = {
         "--log_dir {port} {script}"
     ),
     "tensorflow_workers": "{python} {script}",
-    # Horovod reaches other machines by ssh; both processes are on this one.
-    "mxnet_horovod": "{folder}/horovodrun --gloo -np {nodes} {python} {script}",
+    "mxnet_horovod": (  # one launcher, which reaches the other machine by ssh
+        "{folder}/horovodrun --gloo --network-interfaces {interface} -np {nodes} "
+        "-H {hosts} {python} {script}"
+    ),
 }
+# An `ssh` of our own: where no server listens, it enters the other network namespace.
+SSH = """#!/bin/bash
+while [[ $1 == -o ]]; do shift 2; done
+case $1 in
+{}
+esac
+shift
+while [[ $1 == -o ]]; do shift 2; done
+exec "${{there[@]}}" bash -c "$*"
+"""
 
 
 class Launchers:
@@ -53,25 +68,31 @@ class Launchers:
         launcher: str = "",
     ) -> None:  # fmt: skip
         self.port, self.script = (port := free_port()), str(EXAMPLES / f"{name}.py")
-        ours = machines if name != "mxnet_horovod" else machines[:1]
         self.running: list[subprocess.Popen[str]] = []
-        self.folders = [folder / f"machine {rank}" for rank in range(len(ours))]
-        for rank, machine in enumerate(ours):
+        self.machines, launcher = machines, launcher or LAUNCHERS[name]
+        self.folders = [folder / f"machine {rank}" for rank in range(len(machines))]
+        several, slots = len(machines) > 1, Counter(m.address for m in machines)
+        if "horovodrun" in launcher:  # it works everywhere in a folder of one name
+            self.folders = self.folders[:1] * len(machines)
+            write_ssh(folder / "ssh", machines)
+        for rank, machine in enumerate(machines[: len({*self.folders})]):
             self.folders[rank].mkdir(exist_ok=True)
-            command = (launcher or LAUNCHERS[name]).format(
+            command = launcher.format(
                 python=sys.executable, folder=Path(sys.executable).parent, rank=rank,
                 addresses=[machines[0].address, machine.address], port=port,
                 is_first=int(rank == 0), nodes=len(machines), script=self.script,
+                hosts=",".join(f"{address}:{n}" for address, n in slots.items()),
+                interface="cable0" if several and machine.prefix else "lo",
             )  # fmt: skip
             workers = [f"{m.address}:{port + i}" for i, m in enumerate(machines)]
             task = {"type": "worker", "index": rank}
             config = json.dumps({"cluster": {"worker": workers}, "task": task})
-            several = name == "tensorflow_workers" and len(machines) > 1
-            extra = {"TF_CONFIG": config} if several else {}
-            prefix = machine.prefix if name != "mxnet_horovod" else []
+            extra = {"PATH": f"{folder}:{os.environ['PATH']}"}
+            if several and name == "tensorflow_workers":
+                extra |= {"TF_CONFIG": config}
             with (self.folders[rank] / f"said {port}").open("w") as said:
                 process = subprocess.Popen(
-                    [*prefix, *command.split(), *arguments],
+                    [*machine.prefix, *command.split(), *arguments],
                     env=environment() | machine.environment | extra,
                     cwd=self.folders[rank], start_new_session=True,
                     stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT,
@@ -102,7 +123,8 @@ class Launchers:
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it has ended meanwhile, or is another user's
-                if (folder / "cwd").samefile(self.folders[which]):
+                here = (folder / "cwd").samefile(self.folders[which])
+                if here and self.machines[which].has(int(folder.name)):
                     command = (folder / "cmdline").read_text().split("\0")
                     found[int(folder.name)] = command
         return found
@@ -112,8 +134,9 @@ class Launchers:
 
         Or of it the "launcher" alone, or its last "worker".
         """
-        found, launcher = self.processes(which), self.running[which].pid
+        found = self.processes(which)
         if what == "launcher":
+            launcher = self.running[which].pid
             found = {launcher: found[launcher]}
         elif what == "worker":  # python [-u] script
             works = [p for p, words in found.items() if self.script in words[1:3]]
@@ -136,6 +159,14 @@ class Launchers:
 
     def __exit__(self, *_: object) -> None:
         """End what still runs, as whoever starts a run again would."""
-        for which, process in enumerate(self.running):
+        for which in range(len(self.machines)):
             self.kill(which)
+        for process in self.running:
             process.wait()
+
+
+def write_ssh(path: Path, machines: list[Any]) -> None:
+    """Write an `ssh` that carries a command out on one of the machines."""
+    there = [f"{m.address}) there=({shlex.join(m.prefix)});;" for m in machines]
+    path.write_text(SSH.format("\n".join(there)))
+    path.chmod(stat.S_IRWXU)

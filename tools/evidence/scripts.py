@@ -33,12 +33,11 @@ def rows(quick: bool, step: Any) -> list[Row]:
     return found
 
 
-def row(script: str, kills: list[tuple[str, float | None]], epochs: int) -> Row:
+def row(kills: list[tuple[str, float | None]], **seen: Any) -> Row:
     """Sum up the kills of a script: who was killed, and when the others had ended."""
     ended = [seconds for _, seconds in kills if seconds is not None]
-    return {
-        "script": script, "kills": len(kills), "epochs": epochs,
-        "launchers": sum(what == "launcher" for what, _ in kills),
+    return seen | {
+        "kills": len(kills), "launchers": sum(what == "launcher" for what, _ in kills),
         "ended": len(ended), "seconds": max(ended, default=None),
     }  # fmt: skip
 
@@ -50,12 +49,14 @@ def wrong(rows: list[Row]) -> list[str]:
 
 def show(rows: list[Row]) -> str:
     """Lay out a line for each script."""
-    head = ["", "launchers killed", "workers killed", "epochs in all",
-            "the others ended by themselves", "at most after"]  # fmt: skip
+    head = ["", "machines", "launchers killed", "workers killed", "epochs in all",
+            "the others ended by themselves", "at most after",
+            "right of 261, and on one device"]  # fmt: skip
     body = [
-        [f"`{r['script']}.py`", r["launchers"], r["kills"] - r["launchers"],
-         r["epochs"], f"{r['ended']} of {r['kills']}",
-         "-" if r["seconds"] is None else f"{r['seconds']:.1f} s"]
+        [f"`{r['script']}.py`", r["machines"], r["launchers"],
+         r["kills"] - r["launchers"], r["epochs"], f"{r['ended']} of {r['kills']}",
+         "-" if r["seconds"] is None else f"{r['seconds']:.1f} s",
+         "{}, {}".format(*r["right"]) if "right" in r else "-"]
         for r in rows
     ]  # fmt: skip
     return table(head, body)

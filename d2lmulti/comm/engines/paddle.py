@@ -199,7 +199,7 @@ class PaddleDistributed:
         """Make a group of Paddle's own; every rank makes every one."""
         with self._monitor.waiting():
             group = dist.new_group([*ranks], "gloo" if self._device == "cpu" else None)
-            dist.barrier()  # two that come about at once find each other's ports
+            dist.barrier()  # Paddle's own store mixes up two that come about at once
         return group
 
     def _gather(self, values: np.ndarray) -> list[np.ndarray]:

@@ -74,11 +74,15 @@ class StoreServer:
                 )
 
     def _serve(self, client: socket.socket) -> None:
+        group = b""  # that this rank is about to join
         with client, client.makefile("rb") as stream:
             try:
                 while True:
                     (command,) = _COMMAND.unpack(_exactly(stream, _COMMAND.size))
-                    self._answer(client, stream, command, _text(stream))
+                    key = _text(stream)
+                    if command == _SET and key.count(b"/") == 2:
+                        group = key.rpartition(b"/")[0]
+                    self._answer(client, stream, command, _of_group(group, key))
             except (EOFError, OSError):  # this rank has gone, which others will tell
                 return
 
@@ -103,6 +107,16 @@ class StoreServer:
                 self._changed.wait_for(lambda: key in self._values)
                 client.sendall(_COMMAND.pack(_ARRIVED))
             self._changed.notify_all()
+
+
+def _of_group(group: bytes, key: bytes) -> bytes:
+    """Give a rank's second key its group's name, which Paddle leaves out.
+
+    A rank tells its addresses twice for each group, as `/GROUP/RANK` and as `/RANK`.
+    Whoever asks for the latter before it is there anew would find the group's before,
+    and nobody listens there any more.
+    """
+    return group + b"/again" + key if key[1:].isdigit() else key
 
 
 def is_sibling(port: int, ours: int) -> bool:
