@@ -13,7 +13,7 @@ from d2lmulti.bench.sharded import bench_sharded
 from .markdown import table
 
 TITLE = "Sharded states, beside data parallelism and `fully_shard`"
-REPEATS = 7
+REPEATS = 5
 Row = dict[str, Any]
 
 
