@@ -142,7 +142,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--mesh",
         type=_sizes,
         metavar="AXIS=SIZE,...",
-        help="all ways at once: sizes of the axes data, tensor and pipeline",
+        help="all ways at once: sizes of the axes data, tensor, pipeline, sequence "
+        "(the tokens of an example) and expert (of a mixture)",
     )
     run.add_argument(
         "--checkpoint",

@@ -5,8 +5,9 @@ from .batch_norm import LENET_BN, LENET_SYNC_BN
 from .lenet import LENET
 from .mlp import DEEP_MLP, MLP
 from .model import MODELS, get_model, register
-from .transformer import TRANSFORMER
+from .transformer import SWITCH_TRANSFORMER, TRANSFORMER
 
-register(LENET, MLP, DEEP_MLP, ALEXNET, TRANSFORMER, LENET_BN, LENET_SYNC_BN)
+register(LENET, MLP, DEEP_MLP, ALEXNET, TRANSFORMER, SWITCH_TRANSFORMER)
+register(LENET_BN, LENET_SYNC_BN)
 
 __all__ = ["MODELS", "get_model", "register"]

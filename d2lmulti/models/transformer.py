@@ -16,6 +16,7 @@ import numpy as np
 from ..backends.protocol import Backend, Tensor
 from ..checks import check_count
 from ..errors import InvalidInput
+from .experts import experts_layer
 from .model import MOST_WIDTH, Layer, Model, run_layers
 
 
@@ -26,12 +27,17 @@ def embed(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
     Raises `InvalidInput` for more tokens than positions.
     """
     tokens, positions = params
-    if X.shape[1] > positions.shape[0]:
+    check_context(X.shape[1], positions)
+    return B.embedding(X, tokens) + positions[: X.shape[1]]
+
+
+def check_context(length: int, positions: Tensor) -> None:
+    """Refuse a sequence that is longer than the table of positions."""
+    if length > positions.shape[0]:
         raise InvalidInput(
-            f"expected at most {positions.shape[0]} tokens a piece, got {X.shape[1]}; "
+            f"expected at most {positions.shape[0]} tokens a piece, got {length}; "
             "cut shorter pieces or make the model with a longer context"
         )
-    return B.embedding(X, tokens) + positions[: X.shape[1]]
 
 
 def heads_of(
@@ -61,6 +67,13 @@ def attend(B: Backend, Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
     return B.softmax(scores + mask) @ V
 
 
+def join_heads(B: Backend, mixed: Tensor, W_out: Tensor, n: int) -> Tensor:
+    """Project (n * heads, t, head_size) back to the stream, (n, t, width)."""
+    heads, (t, size) = mixed.shape[0] // n, mixed.shape[1:]
+    mixed = B.transpose(mixed.reshape((n, heads, t, size)), (0, 2, 1, 3))
+    return (mixed.reshape((n * t, heads * size)) @ W_out).reshape((n, t, -1))
+
+
 def attention(
     B: Backend, params: Sequence[Tensor], H: Tensor, head_size: int
 ) -> Tensor:
@@ -70,11 +83,8 @@ def attention(
     width). A shard of whole heads gives a summand of the whole.
     """
     W_qkv, b_qkv, W_out = params
-    n, t, width = H.shape
     mixed = attend(B, *heads_of(B, H, W_qkv, b_qkv, head_size))
-    heads = mixed.shape[0] // n
-    mixed = B.transpose(mixed.reshape((n, heads, t, head_size)), (0, 2, 1, 3))
-    return (mixed.reshape((n * t, heads * head_size)) @ W_out).reshape((n, t, width))
+    return join_heads(B, mixed, W_out, H.shape[0])
 
 
 def feed_forward(B: Backend, params: Sequence[Tensor], H: Tensor) -> Tensor:
@@ -119,8 +129,9 @@ def head(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
 
 
 def initial_transformer(
-    rng: np.random.Generator, vocabulary: int, context: int, width: int, blocks: int
-) -> list[np.ndarray]:
+    rng: np.random.Generator, vocabulary: int, context: int, width: int, blocks: int,
+    experts: int = 0,
+) -> list[np.ndarray]:  # fmt: skip
     """Draw the parameters: weights of variance 1 / fan_in, norms 1, biases 0.
 
     The projections that end in the stream are smaller by sqrt(2 * blocks), so that it
@@ -128,8 +139,8 @@ def initial_transformer(
     training begins with a loss near log(vocabulary).
     """
 
-    def weight(inputs: int, outputs: int, shrink: float = 1.0) -> np.ndarray:
-        return rng.normal(0.0, shrink / math.sqrt(inputs), (inputs, outputs))
+    def weight(*shape: int, shrink: float = 1.0) -> np.ndarray:
+        return rng.normal(0.0, shrink / math.sqrt(shape[-2]), shape)
 
     norm = [np.ones(width), np.zeros(width)]
     shrink = 1 / math.sqrt(2 * blocks)
@@ -137,10 +148,14 @@ def initial_transformer(
     params += [rng.normal(0.0, 0.3, (context, width))]
     for _ in range(blocks):
         params += [*norm, weight(width, 3 * width), np.zeros(3 * width)]
-        params += [weight(width, width, shrink), np.zeros(width)]
+        params += [weight(width, width, shrink=shrink), np.zeros(width)]
+        if experts:
+            params += [*norm, weight(width, experts), weight(experts, width, 4 * width)]
+            params += [weight(experts, 4 * width, width, shrink=shrink)]
+            continue
         params += [*norm, weight(width, 4 * width), np.zeros(4 * width)]
-        params += [weight(4 * width, width, shrink), np.zeros(width)]
-    params += [*norm, weight(width, vocabulary, 0.3), np.zeros(vocabulary)]
+        params += [weight(4 * width, width, shrink=shrink), np.zeros(width)]
+    params += [*norm, weight(width, vocabulary, shrink=0.3), np.zeros(vocabulary)]
     return [p.copy() for p in params]  # the norms stood for several layers
 
 
@@ -151,15 +166,19 @@ def make_transformer(
     width: int = 48,
     heads: int = 12,
     blocks: int = 2,
+    experts: int = 0,
 ) -> Model:
     """Make a transformer of `blocks` blocks: embedding, (attention, MLP)..., head.
 
-    Raises `InvalidInput` for heads that do not divide the width.
+    With `experts`, a mixture of so many small MLPs stands in place of each MLP, of
+    which a token takes one (see `experts_layer`). Raises `InvalidInput` for heads that
+    do not divide the width.
     """
     sizes = {"vocabulary": vocabulary, "context": context, "width": width}
     for what, size in {**sizes, "heads": heads}.items():
         check_count(what, size, most=MOST_WIDTH)
     check_count("blocks", blocks, most=10**4)
+    experts = check_count("experts", experts, least=0, most=MOST_WIDTH)
     if width % heads:
         raise InvalidInput(
             f"expected heads that divide the width of {width}, got {heads}; use "
@@ -171,7 +190,9 @@ def make_transformer(
         for i in range(1, blocks + 1)
         for layer in (
             Layer(f"attention {i}", 6, attend_layer),
-            Layer(f"MLP {i}", 6, mlp_layer),
+            Layer(f"experts {i}", 5, experts_layer)
+            if experts
+            else Layer(f"MLP {i}", 6, mlp_layer),
         )
     ]
     layers = (Layer("embedding", 2, embed), *middle, Layer("head", 4, head))
@@ -185,8 +206,10 @@ def make_transformer(
         context=context,
         width=width,
         blocks=blocks,
+        experts=experts,
     )
     return Model(name, initial, forward, forward, layers=layers, vocabulary=vocabulary)
 
 
 TRANSFORMER = make_transformer("transformer")
+SWITCH_TRANSFORMER = make_transformer("switch_transformer", experts=4)

@@ -8,6 +8,7 @@ Chapter: *layer_parallel*.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -18,6 +19,7 @@ Collective = Literal[
     "reduce-scatter",
     "all-to-all",
     "max",
+    "function",
     "none",
 ]
 
@@ -28,12 +30,14 @@ class CollectiveRequest:
 
     The recorded graph is cut here, so every other tensor that was computed since the
     last call and is used after this one must be in `keep`. Parameters and the answers
-    of earlier calls need not: they are leaves. `layer` is a name for the ledger.
+    of earlier calls need not: they are leaves. `layer` is a name for the ledger. On a
+    mesh, "all devices" are those along `axis`: along `tensor` if none is named.
     """
 
     tensor: Any
     keep: tuple[Any, ...] = ()
     layer: str = ""
+    axis: str = ""
 
     forward: ClassVar[Collective]
     backward: ClassVar[Collective]
@@ -97,3 +101,16 @@ class Max(CollectiveRequest):
     """Take the maximum over all devices, as a constant without a gradient."""
 
     forward, backward = "max", "none"
+
+
+@dataclass(frozen=True)
+class Apply(CollectiveRequest):
+    """Compute with all devices what has a way back of its own, as attention in a ring.
+
+    `function(tensors, group)` takes one tensor for each local rank of the group. It
+    gives one result each, and a function from their gradients to those of `tensors`.
+    """
+
+    function: Callable[..., Any] | None = None
+
+    forward, backward = "function", "function"

@@ -18,7 +18,7 @@ from .strategy import Batch, Strategy
 
 
 class OnMesh(Strategy):
-    """Replicas along `data`, split layers along `tensor`, stages along `pipeline`."""
+    """All axes at once: `data`, `tensor`, `pipeline`, `sequence` and `expert`."""
 
     options = ("mesh", "schedule", "micro_batches", "stages", "algorithm", "zero")
     owned: MeshParams
@@ -96,7 +96,8 @@ class OnMesh(Strategy):
     @property
     def shares(self) -> tuple[int, str]:
         """A part for each micro-batch of each replica."""
-        replicas = self.axes.axes.get("data", 1)
+        sizes = self.axes.axes
+        replicas = sizes.get("data", 1) * sizes.get("expert", 1)
         return replicas * self.micro_batches, "replicas times micro-batches"
 
     def replicas(self) -> tuple[list[list[Tensor]], list[AnyDevice]]:

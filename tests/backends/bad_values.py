@@ -173,6 +173,7 @@ PARAMETERS: dict[str, str] = {
     "tied": "flag",
     "tokens": "from 0",
     "expert_capacity.tokens": "count",
+    "make_transformer.experts": "count from 0",
     "Layout.zero": "count from 0",
     "Layout.data": "count",
     "Layout.recompute": "name",

@@ -11,6 +11,7 @@ from d2lmulti import ledger
 from d2lmulti.comm.cooperative import run_cooperatively
 from d2lmulti.comm.group import local_group
 from d2lmulti.errors import InvalidInput
+from d2lmulti.models.experts import experts_layer
 from d2lmulti.parallel.experts import expert_capacity, expert_layer, route_tokens
 
 WIDTH, HIDDEN = 3, 4
@@ -137,6 +138,37 @@ def test_capacity():
     assert [expert_capacity(100, 8, f) for f in (1, 1.25, 0.01)] == [13, 16, 1]
     with pytest.raises(InvalidInput, match="above 0 as factor, got 0"):
         expert_capacity(100, 8, 0)
+
+
+def test_the_layer_of_a_transformer_is_all_experts_with_zeros_for_the_others(B):
+    rng = np.random.default_rng(4)
+    shapes = (WIDTH,), (WIDTH,), (WIDTH, 3), (3, WIDTH, HIDDEN), (3, HIDDEN, WIDTH)
+    values = [rng.normal(size=shape) for shape in shapes]
+    X, found = rng.normal(size=(2, 5, WIDTH)), []
+
+    def naive(B, params, X):
+        gamma, beta, router, W1, W2 = params
+        H = B.layer_norm(X, gamma, beta).reshape((10, WIDTH))
+        p = B.softmax(H @ router)
+        one_hot = B.array(np.eye(3)[B.numpy(p).argmax(1)])
+        for e in range(3):
+            w1, w2 = W1[e : e + 1].reshape(shapes[3][1:]), W2[e : e + 1]
+            out = B.relu(H @ w1) @ w2.reshape(shapes[4][1:])
+            gate = (p * one_hot)[:, e : e + 1]
+            X = X + (gate * out).reshape((2, 5, WIDTH))
+        return X
+
+    for layer in (experts_layer, naive):
+        params, x = [leaf(B, value) for value in values], leaf(B, X)
+        with B.record():
+            Y = layer(B, params, x)
+            loss = (Y * Y).sum()
+        B.backward([loss])
+        found.append(
+            [B.numpy(B.detach(Y))] + [B.numpy(B.grad(p)) for p in [x, *params]]
+        )
+    for ours, right in zip(*found, strict=True):
+        assert np.abs(ours - right).max() <= 1e-12 * np.abs(right).max()
 
 
 def test_experts_that_are_not_shared_out_evenly_are_refused(B):

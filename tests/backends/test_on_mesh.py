@@ -11,7 +11,7 @@ import pytest
 
 import d2lmulti
 from d2lmulti import SGD, Adam, ledger
-from d2lmulti.comm.mesh import Mesh
+from d2lmulti.comm.mesh import AXES, Mesh
 from d2lmulti.errors import InvalidInput
 from d2lmulti.models.mlp import make_mlp
 from d2lmulti.models.tensor_parallel.table import get_split
@@ -19,7 +19,9 @@ from d2lmulti.models.transformer import make_transformer
 from d2lmulti.training.mesh import gather_from_mesh, place_on_mesh, train_on_mesh
 
 # Twelve heads, 48 hidden units and 24 characters: 1, 2, 3, 4, 6 and 12 divide them.
-MODEL = make_transformer("small", 24, 3, 12, heads=12, blocks=1)
+TOKENS = 5
+MODEL = make_transformer("small", 24, TOKENS, 12, heads=12, blocks=1)
+MIXTURE = make_transformer("mixture", 24, TOKENS, 12, heads=12, blocks=1, experts=6)
 CUTS = {size for size in range(1, 17) if 12 % size == 0}
 LAYERS, LR = 4, 0.1
 OPTIMIZERS = {"momentum": SGD(0.9), "adam": Adam(eps=1e-3)}
@@ -27,7 +29,7 @@ OPTIMIZERS = {"momentum": SGD(0.9), "adam": Adam(eps=1e-3)}
 
 def batches(examples, steps):
     rng = np.random.default_rng(examples)
-    shape = examples, 3
+    shape = examples, TOKENS
     return [
         (rng.integers(0, 24, shape), rng.integers(0, 24, shape)) for _ in range(steps)
     ]
@@ -42,12 +44,12 @@ def alone(B):
     """One device, with what no mesh goes through: the whole model and `train_batch`."""
 
     @cache
-    def run(examples, optimizer, steps):
-        params = d2lmulti.get_params(start(B), "sim:0")
+    def run(examples, optimizer, steps, model=MODEL):
+        params = d2lmulti.get_params(start(B, model), "sim:0")
         state, losses = OPTIMIZERS[optimizer].start(params), []
         for X, y in batches(examples, steps):
             (loss,) = d2lmulti.train_batch(
-                B.array(X), B.array(y), [params], ["sim:0"], LR, model=MODEL,
+                B.array(X), B.array(y), [params], ["sim:0"], LR, model=model,
                 optimizer=OPTIMIZERS[optimizer], states=[state],
             )  # fmt: skip
             losses.append(float(B.numpy(loss)))
@@ -61,7 +63,8 @@ def on_mesh(
 ):
     places = d2lmulti.devices(mesh.size, B.name)
     stages = how.pop("stages", None)
-    placed = place_on_mesh(start(B), places, mesh, model, stages=stages, zero=zero)
+    params = start(B, getattr(model, "whole", model))
+    placed = place_on_mesh(params, places, mesh, model, stages=stages, zero=zero)
     learner = OPTIMIZERS[optimizer]
     states, losses = [learner.start(mine) for mine in placed.parts()], []
     for X, y in batches(examples, steps):
@@ -95,18 +98,21 @@ def drawn(seed):
     rng, most = random.Random(seed), 8 if seed % 4 else 16  # few of the large ones
     while True:
         axes = {
-            "data": rng.randint(1, 8),
+            "data": rng.randint(1, 4),
             "tensor": rng.choice(sorted(CUTS)),
             "pipeline": rng.randint(1, LAYERS),
+            "sequence": rng.randint(1, TOKENS),
+            "expert": rng.choice([1, 2, 3, 6]),
         }
-        if np.prod([*axes.values()]) <= most:
+        if 4 <= np.prod([*axes.values()]) <= most:
             break
     p, m = axes["pipeline"], rng.randint(1, 2)
     schedules = ["sequential", "gpipe", "1f1b"] + ["interleaved"] * (p in (1, 2))
     schedule = rng.choice(schedules)
-    order = rng.sample(sorted(axes), 3)  # which are neighbours
+    order = rng.sample(sorted(axes), 5)  # which are neighbours
     return Mesh(**{axis: axes[axis] for axis in order}), {
-        "examples": axes["data"] * m + rng.randint(0, 2),
+        "model": MIXTURE if axes["expert"] > 1 or seed % 8 == 0 else MODEL,
+        "examples": axes["data"] * axes["expert"] * m + rng.randint(0, 2),
         "optimizer": rng.choice(sorted(OPTIMIZERS)),
         "schedule": schedule,
         "stages": 2 * p if schedule == "interleaved" else None,
@@ -121,17 +127,22 @@ MESHES = [drawn(seed) for seed in range(40)]
 
 def test_the_random_meshes_are_of_every_kind():
     shapes = {tuple(sorted(mesh.axes.items())) for mesh, _ in MESHES}
-    assert len(shapes) >= 20
+    assert len(shapes) >= 30
     assert {mesh.axes["tensor"] for mesh, _ in MESHES} >= {1, 2, 3, 4, 6}
+    assert {mesh.axes["sequence"] for mesh, _ in MESHES} >= {1, 2, 3, 4}
+    assert {mesh.axes["expert"] for mesh, _ in MESHES} == {1, 2, 3, 6}
+    assert {mesh.size for mesh, _ in MESHES} >= {4, 6, 8, 12, 16}
     assert {how["schedule"] for _, how in MESHES} >= {"gpipe", "1f1b", "interleaved"}
     assert any(how["examples"] % mesh.axes["data"] for mesh, how in MESHES)
-    assert any(min(mesh.axes.values()) > 1 for mesh, _ in MESHES)
+    longer = [{a for a, n in mesh.axes.items() if n > 1} for mesh, _ in MESHES]
+    for two in itertools.combinations(AXES, 2):  # each beside each
+        assert any(axes >= {*two} for axes in longer), two
 
 
 def test_random_meshes_train_like_one_device(B, alone):
     for mesh, how in MESHES:
         got = on_mesh(B, mesh, steps=1, **how)
-        check(got, alone(how["examples"], how["optimizer"], 1))
+        check(got, alone(how["examples"], how["optimizer"], 1, how["model"]))
 
 
 def test_with_the_tokens_split_along_tensor(B, alone):
@@ -159,7 +170,7 @@ def test_each_axis_moves_what_its_formula_says(B):
         }  # fmt: skip
         bytes_along[axis] += count
     held = sum(int(np.prod(p.shape)) for mine in placed for p in mine)
-    tokens, width = 4 * 3, 12
+    tokens, width = 4 * TOKENS, 12
     # A ring of k moves 2 (k - 1) vectors; its numbers are those of one replica.
     assert bytes_along["data"] == 8 * 2 * (2 - 1) * held // 2
     # Along tensor: the embedding's sum; f back and g forward in the attention, the MLP
@@ -176,7 +187,9 @@ def test_each_axis_moves_what_its_formula_says(B):
         ({"tensor": 5}, {}, "5 does not divide its 24 characters"),
         ({"pipeline": 5}, {}, "cannot cut the 4 layers .* 5 stages"),
         ({"pipeline": 2}, {"stages": 3}, "use a multiple of 2"),
-        ({"expert": 2}, {}, "no layer here is split along expert"),
+        ({"expert": 2}, {}, "no layer here is split along expert, for it has no exp"),
+        ({"expert": 4}, {"model": MIXTURE}, "4 does not divide its 6 experts"),
+        ({"sequence": 6}, {}, "cannot share out 5 tokens over 6 ranks"),
         ({"data": 2}, {"zero": 2}, "from 0 to 1 as zero, got 2"),
         ({"pipeline": 2}, {"schedule": "zero_bubble"}, "an undivided way back"),
         ({"data": 4}, {"micro_batches": 2}, "4 replicas of 2 micro-batches .* least 8"),
@@ -202,5 +215,9 @@ def test_a_perceptron_goes_on_a_mesh_too_and_a_model_without_split_form_does_not
     for whole in many:
         for a, b in zip(whole, one, strict=True):
             assert np.abs(a - b).max() <= 1e-12 * np.abs(b).max()
+    with pytest.raises(InvalidInput, match="along sequence, for it has no tokens"):
+        on_mesh(B, Mesh(sequence=2), 5, model=model)
+    with pytest.raises(InvalidInput, match="without experts to split by tokens"):
+        get_split(MIXTURE, sequence=True)
     with pytest.raises(InvalidInput, match="to split by layers, got lenet_bn"):
         place_on_mesh(start(B, model), ["cpu"], Mesh(data=1), "lenet_bn")

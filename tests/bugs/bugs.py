@@ -133,7 +133,7 @@ BUGS = [
     Bug(
         "the gradient of a cut is not summed",
         "comm/cooperative.py",
-        'dys += self._carry(call.backward, grads, call, "backward")',
+        'dys += self._carry(call.backward, grads, call, backs, "backward")',
         "dys += grads",
         SYNCHRONISED,
     ),

@@ -20,10 +20,17 @@ from d2lmulti.comm.group import Group, local_group
 from d2lmulti.comm.point_to_point import receive, send
 from d2lmulti.comm.process_group import started
 from d2lmulti.models.mlp import make_mlp
+from d2lmulti.models.transformer import make_transformer
 from d2lmulti.optimizers import Adam, AdamW
 from d2lmulti.plans.allreduce import ALLREDUCE
 
 UNEVEN = make_mlp("uneven", (784, 37, 2, 10))  # layers of 29,045, 76 and 30 numbers
+
+MIXTURE = make_transformer("mixture", 9, 5, 8, heads=2, blocks=1, experts=2)
+IDS = np.random.default_rng(1).integers(0, 9, (42, 6))
+TEXT = d2lmulti.Dataset(
+    "ids", IDS[:31, :-1], IDS[:31, 1:], IDS[31:, :-1], IDS[31:, 1:], tuple("012345678")
+)
 
 # Name of the case -> arguments of `train`; the last batch has 7 examples.
 CASES: dict[str, dict[str, Any]] = {
@@ -54,6 +61,10 @@ CASES: dict[str, dict[str, Any]] = {
     "mesh, ZeRO 1": {
         "strategy": "mesh", "model": "deep_mlp", "micro_batches": 3, "zero": 1,
         "mesh": {"data": 2, "pipeline": 2}, "optimizer": AdamW(eps=1e-3),
+    },
+    "mesh, tokens and experts": {
+        "strategy": "mesh", "model": MIXTURE, "micro_batches": 2, "dataset": TEXT,
+        "mesh": {"expert": 2, "sequence": 2}, "optimizer": Adam(eps=1e-3),
     },
     "sharded, ZeRO 1": {"strategy": "sharded", "model": UNEVEN, "zero": 1},
     "sharded, ZeRO 2": {
@@ -88,8 +99,8 @@ def train_all(n: int, backend: str, names: list[str]) -> dict[str, tuple]:
             (first, _), (second, size) = options["mesh"].items()
             options["mesh"] = {first: -(-n // size), second: min(n, size)}
         history = d2lmulti.train(
-            n, 12, 0.05, epochs=2, dtype="float64", dataset=data(), backend=backend,
-            **options,
+            n, 12, 0.05, epochs=2, dtype="float64", backend=backend,
+            **{"dataset": data(), **options},
         )  # fmt: skip
         weights = [[B.numpy(p) for p in params] for params in history.device_params]
         seconds = [epoch.seconds for epoch in history.epochs]

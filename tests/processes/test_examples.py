@@ -55,6 +55,8 @@ def test_two_machines_train_as_one_device_after_a_kill(
             run.wait_until(run.epochs)
             time.sleep(rng.uniform(0, KILLS - 1) / 5)
             which, what = int(rng.integers(len(run.running))), str(rng.choice(whats))
+            if what == "worker":  # of any machine, also one without a launcher
+                which = int(rng.integers(len(machines)))
             run.kill(which, what)
             if KILLS > 1:  # and what of the others? The rest is ended then
                 kills.append((what, run.seconds_to_end(10)))

@@ -59,16 +59,14 @@ DONE = {
         "tests/processes/test_failing.py tests/processes/test_faults.py",
     ),
     "scripts": (
-        "Each script of {doc}`scripts` ran on two machines (two network namespaces of "
-        "this one), in float64, until a launcher or a worker, chosen at random as the "
-        "moment was, was killed with `SIGKILL`. What was left had ten seconds to end "
-        "by itself, was ended then, and the run was started again, which went on from "
-        "its checkpoint. The weights in the end had the bits of a run that nobody "
-        "disturbed, and twelve digits in common with those of the same script on one "
-        "device and of the script for one device. TensorFlow's has no launcher. The "
-        "last column is another run, in float32: of 261 test images so many were right "
-        "after ten epochs on two machines, and so many on one device; they may differ "
-        "by two.",
+        "Each script of {doc}`scripts` ran on as many machines as the table says (two "
+        "are two network namespaces of this one), in float64, until a launcher or a "
+        "worker, chosen at random as the moment was, was killed with `SIGKILL`. What "
+        "was left had ten seconds to end by itself, was ended then, and the run was "
+        "started again, which went on from its checkpoint. The weights in the end had "
+        "the bits of a run that nobody disturbed, and twelve digits in common with "
+        "those of the same script on one device and of the script for one device. "
+        "TensorFlow's has no launcher.",
         "tests/processes/test_examples.py",
     ),
     "nonsense": (

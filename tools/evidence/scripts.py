@@ -50,13 +50,11 @@ def wrong(rows: list[Row]) -> list[str]:
 def show(rows: list[Row]) -> str:
     """Lay out a line for each script."""
     head = ["", "machines", "launchers killed", "workers killed", "epochs in all",
-            "the others ended by themselves", "at most after",
-            "right of 261, and on one device"]  # fmt: skip
+            "the others ended by themselves", "at most after"]  # fmt: skip
     body = [
         [f"`{r['script']}.py`", r["machines"], r["launchers"],
          r["kills"] - r["launchers"], r["epochs"], f"{r['ended']} of {r['kills']}",
-         "-" if r["seconds"] is None else f"{r['seconds']:.1f} s",
-         "{}, {}".format(*r["right"]) if "right" in r else "-"]
+         "-" if r["seconds"] is None else f"{r['seconds']:.1f} s"]
         for r in rows
     ]  # fmt: skip
     return table(head, body)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...backends.protocol import Backend, Tensor
 from ...plans.requests import CollectiveRequest
 from ..model import Model, losses_of
@@ -25,7 +27,8 @@ class Cut(NamedTuple):
     `of` names what is counted along `dim`, in units of `unit` entries (a head has
     several columns). Where `blocks` matrices stand side by side in one parameter, each
     is cut for itself. `summed`: the devices see different tokens, so that the gradients
-    of their copies are parts of a sum.
+    of their copies are parts of a sum. `experts`: along dimension 0 lie experts, which
+    are shared out along the axis `expert` of a mesh, whatever `dim` says.
     """
 
     dim: int | None = None
@@ -33,18 +36,33 @@ class Cut(NamedTuple):
     blocks: int = 1
     unit: int = 1
     summed: bool = False
+    experts: bool = False
 
 
 WHOLE = Cut()
 OF_SOME_TOKENS = Cut(summed=True)
 
 
+class SequencePart(NamedTuple):
+    """Which tokens a rank along `sequence` has, and how to attend to the others'."""
+
+    positions: np.ndarray  # of this rank's tokens
+    length: int  # of the sequence: the tokens of all ranks
+    attend: Callable[..., Any]  # the function of an `Apply`, on queries, keys, values
+
+
 class RankInfo(NamedTuple):
-    """Whose part of the work it is: rank, number of ranks, shape of the batch X."""
+    """Whose part of the work it is: rank, number of ranks, shape of the batch X.
+
+    On a mesh these are the rank's own X, and its place along `tensor`; there are
+    `expert` ranks along that axis. `tokens` is None where it has all of a sequence.
+    """
 
     rank: int
     ranks: int
     shape: tuple[int, ...]
+    expert: int = 1
+    tokens: SequencePart | None = None
 
 
 class SplitLayer(NamedTuple):

@@ -10,16 +10,51 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from ...backends.protocol import Backend, Tensor
 from ...errors import InvalidInput
-from ...plans.requests import CollectiveRequest, Enter, Gather, Leave, Scatter
+from ...plans.requests import (
+    Apply,
+    CollectiveRequest,
+    Enter,
+    Gather,
+    Leave,
+    Max,
+    Scatter,
+    Swap,
+)
 from ...plans.rounds import even_bounds
+from ..experts import (
+    choose_experts,
+    experts_layer,
+    fullest,
+    route_tokens,
+    run_experts,
+    take_rows,
+)
 from ..model import Model
-from ..transformer import attention, attention_layer, feed_forward
-from .split import OF_SOME_TOKENS, WHOLE, Cut, RankInfo, SplitLayer, SplitModel, Talk
+from ..transformer import (
+    attention,
+    attention_layer,
+    check_context,
+    feed_forward,
+    heads_of,
+    join_heads,
+    mlp_layer,
+)
+from .split import (
+    OF_SOME_TOKENS,
+    WHOLE,
+    Cut,
+    RankInfo,
+    SplitLayer,
+    SplitModel,
+    Talk,
+    named,
+)
 from .vocabulary import embed_some, split_cross_entropy
 
 
@@ -36,12 +71,14 @@ def embedding_part(
     """
     tokens, positions = params
     n, t = part.shape
+    at = part.tokens.positions if part.tokens else np.arange(t)
+    check_context(part.tokens.length if part.tokens else t, positions)
     H = embed_some(B, X, tokens, part).reshape((n * t, -1))
     (H,) = yield g(H)
     first, last = 0, n * t
     if g is Scatter:
         first, last = even_bounds(n * t, part.ranks)[part.rank]
-    places = B.array(np.arange(first, last) % t, B.device_of(tokens))
+    places = B.array(at[np.arange(first, last) % t], B.device_of(tokens))
     return H + B.embedding(places, positions)
 
 
@@ -53,14 +90,54 @@ def block_part(
     """Add this block to the stream X (tokens, width): attention or MLP, all devices'.
 
     params: gamma, beta, the inner function's shards, and the bias b, which only one of
-    all the parts may add: after the sum.
+    all the parts may add: after the sum. `inner` gives a summand of the whole.
     """
     gamma, beta, *shards, b = params
     n, t = part.shape
     H, X = yield f(B.layer_norm(X, gamma, beta), keep=(X,))  # H: all n * t tokens
-    H = inner(B, shards, H.reshape((n, t, -1)))  # a summand of the whole
+    H = yield from named("", inner(B, shards, H.reshape((n, t, -1)), part))
     (H,) = yield g(H.reshape((n * t, -1)))
     return X + (H + b)
+
+
+def attention_part(
+    B: Backend, params: Sequence[Tensor], H: Tensor, part: RankInfo, head_size: int
+) -> Talk:
+    """Attend, with some heads of H (n, t, width), to the tokens of all ranks."""
+    if part.tokens is None:
+        return attention(B, params, H, head_size)
+    W_qkv, b_qkv, W_out = params
+    heads = B.concat(list(heads_of(B, H, W_qkv, b_qkv, head_size)))
+    (mixed,) = yield Apply(heads, axis="sequence", function=part.tokens.attend)
+    return join_heads(B, mixed, W_out, H.shape[0])
+
+
+def mlp_part(B: Backend, params: Sequence[Tensor], H: Tensor, part: RankInfo) -> Tensor:
+    """Compute with some hidden units of the MLP."""
+    return feed_forward(B, params, H)
+
+
+def experts_part(
+    B: Backend, params: Sequence[Tensor], X: Tensor, part: RankInfo
+) -> Talk:
+    """Add to the stream X (tokens, width) what its experts make of it, all ranks'.
+
+    params as of `experts_layer`, with the experts of this place along `expert`, and
+    their hidden units of this place along `tensor`. The ranks along `expert` have other
+    tokens; the room of an expert is what the fullest needs, so that none is dropped.
+    """
+    gamma, beta, router, W1, W2 = params
+    H = B.layer_norm(X, gamma, beta)
+    choice = choose_experts(B, H, router)
+    (H, X, gate) = yield Enter(H, keep=(X, choice.gate))
+    room = B.array(np.array([fullest(choice)], B.dtype_of(X)), B.device_of(X))
+    (room, H, X, gate) = yield Max(room, keep=(H, X, gate), axis="expert")
+    route = route_tokens(choice.expert, router.shape[1], int(B.numpy(room)[0]))
+    sent = take_rows(B, H, route.token_of)
+    (here, X, gate) = yield Swap(sent, keep=(X, gate), axis="expert")
+    (home,) = yield Swap(run_experts(B, W1, W2, here, part.expert), axis="expert")
+    (out,) = yield Leave(take_rows(B, home, route.slot_of))
+    return X + gate * out
 
 
 def head_part(
@@ -83,10 +160,16 @@ def split_transformer(model: Model, sequence: bool = False) -> SplitModel:
     """Split a model of `make_transformer` by heads, hidden units and characters.
 
     With `sequence`, the stream between the blocks is split by tokens; the number of
-    devices must divide n * t. Raises `InvalidInput` for any other model.
+    devices must divide n * t. Raises `InvalidInput` for any other model, and for
+    `sequence` with experts.
     """
     size = _head_size(model)
-    blocks = (len(model.layers) - 2) // 2
+    experts = model.layers[2].forward is experts_layer
+    if experts and sequence:
+        raise InvalidInput(
+            f"expected a transformer without experts to split by tokens along tensor, "
+            f"got {model.name}; split the tokens along the axis sequence of a mesh"
+        )
     f, g = (Gather, Scatter) if sequence else (Enter, Leave)
     stream = OF_SOME_TOKENS if sequence else WHOLE
     attention_cuts = (
@@ -94,19 +177,22 @@ def split_transformer(model: Model, sequence: bool = False) -> SplitModel:
         Cut(0, "heads", blocks=3, unit=size),
         Cut(0, "heads", unit=size),
     )
-    mlp_cuts = (Cut(1, "hidden units"), Cut(0, "hidden units"), Cut(0, "hidden units"))
-    middle = [
-        SplitLayer(
-            f"{kind} {i}",
-            (stream, stream, *cuts, stream),
-            partial(block_part, inner=inner, f=f, g=g),
-        )
-        for i in range(1, blocks + 1)
-        for kind, cuts, inner in (
-            ("attention", attention_cuts, partial(attention, head_size=size)),
-            ("MLP", mlp_cuts, feed_forward),
-        )
-    ]
+    units = Cut(1, "hidden units"), Cut(0, "hidden units"), Cut(0, "hidden units")
+    expert_cuts = (WHOLE, *(Cut(dim, "hidden units", experts=True) for dim in (2, 1)))
+    block = partial(block_part, f=f, g=g)
+    # By the layer's forward: its cuts, after those of the norm, and its parts.
+    kinds: dict[Any, tuple[tuple[Cut, ...], Callable[..., Any]]] = {
+        attention_layer: (
+            (*attention_cuts, stream),
+            partial(block, inner=partial(attention_part, head_size=size)),
+        ),
+        mlp_layer: ((*units, stream), partial(block, inner=mlp_part)),
+        experts_layer: (expert_cuts, experts_part),
+    }
+    middle = []
+    for layer in model.layers[1:-1]:
+        cuts, forward = kinds[getattr(layer.forward, "func", layer.forward)]
+        middle.append(SplitLayer(layer.name, (stream, stream, *cuts), forward))
     columns = (Cut(1, "characters"), Cut(0, "characters"))
     layers = (
         SplitLayer(

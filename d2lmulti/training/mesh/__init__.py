@@ -1,8 +1,9 @@
 """All ways at once: replicas, split layers and stages on one mesh of devices.
 
-A replica is a pipeline (axis `pipeline`) of stages, each of which is held by a
-sub-group with a part of every layer (axis `tensor`); replicas (axis `data`) share out
-the batch, and, with ZeRO 1, the optimizer's state. Chapter: *composing*.
+A replica is a pipeline (axis `pipeline`) of stages, each of which is held by ranks with
+a part of every layer (axis `tensor`), with some tokens of every example (`sequence`),
+and with some of the experts (`expert`); replicas (`data`) share out the batch, and,
+with ZeRO 1, the optimizer's state. Chapter: *composing*.
 Source: Narayanan et al. (2021).
 """
 

@@ -10,15 +10,13 @@ from ...backends.checks import check_tensors
 from ...backends.protocol import AnyDevice, Tensor, element_count
 from ...checks import check_count, check_kind, check_list
 from ...comm.collectives import broadcast
-from ...comm.mesh import AXES, Mesh
+from ...comm.mesh import Mesh
 from ...comm.subgroups import Subgroup
 from ...errors import InvalidInput, several
-from ...models.tensor_parallel.split import SplitModel
+from ...models.tensor_parallel.split import WHOLE, Cut, SplitModel
 from ...models.tensor_parallel.table import get_split
 from ...parallel.tensor import AnyModel, gather_params, split_params
 from ...plans.rounds import even_bounds
-
-WAYS = ("data", "tensor", "pipeline")  # to split, each an axis
 
 
 class Stage(NamedTuple):
@@ -76,11 +74,13 @@ def place_on_mesh(
 
     Stage s lies at s mod p along `pipeline`, of size p; there are p `stages` if not
     given, neighbouring layers as even as possible, and more for the schedule
-    interleaved. Along `tensor` each layer is cut as `split_params` does, and along
-    `data` all is the same; with `zero=1` the optimizer's state, of `placed.parts()`, is
-    shared out there. Raises `InvalidInput` for a model without a split form, for more
-    stages than layers or no multiple of p, for what does not divide, and for an axis
-    beside these three that is longer than 1.
+    interleaved. Along `tensor` each layer is cut as `split_params` does, along `expert`
+    the experts are shared out, and along `data` and `sequence` all is the same; with
+    `zero=1` the optimizer's state, of `placed.parts()`, is shared out along `data`.
+    Raises `InvalidInput` for a model without a split form, for more stages than layers
+    or no multiple of p, for what does not divide, and for an axis longer than 1 along
+    which the model has nothing to split: `sequence` where there are no tokens, `expert`
+    where there are no experts.
     """
     check_kind("mesh", mesh, Mesh, "a Mesh", "make one with Mesh(data=2, tensor=2)")
     check_tensors("params", params, cure="take them from model.initial(rng)")
@@ -90,13 +90,8 @@ def place_on_mesh(
             f"expected {several(len(mesh.group.local_ranks), 'device')}, one for each "
             f"rank of {mesh!r} here, got {len(devices)}; use devices({mesh.size})"
         )
-    for axis in AXES:
-        if axis not in WAYS and mesh.axes.get(axis, 1) > 1:
-            raise InvalidInput(
-                f"expected a mesh of {', '.join(WAYS)}, got {mesh!r}; no layer here is "
-                f"split along {axis}, leave it out"
-            )
     zero, split = check_count("zero", zero, least=0, most=1), get_split(model)
+    _check_axes(mesh, split)
     if len(params) != len(split.cuts):
         raise InvalidInput(
             f"expected the {len(split.cuts)} parameters of {split.name!r}, got "
@@ -106,10 +101,18 @@ def place_on_mesh(
     placed: list[list[Tensor]] = [[] for _ in devices]
     for stage in cut:
         last = stage.first + len(stage.model.cuts)
+        whole: dict[int, Sequence[Tensor]] = {}  # but for the experts held elsewhere
+        for group, at in of_stage(mesh, stage, "expert"):
+            mine = params[stage.first : last]
+            if group.size > 1:
+                there = [backend_of(mine[0]).device_of(mine[0])] * len(at)
+                some = split_params(mine, there, by_experts(stage.model), group)
+                whole |= zip(at, some, strict=True)
+            else:
+                whole |= dict.fromkeys(at, mine)
         for group, at in of_stage(mesh, stage):
             there = [devices[i] for i in at]
-            mine = params[stage.first : last]
-            shards = split_params(mine, there, stage.model, group)
+            shards = split_params(whole[at[0]], there, stage.model, group)
             for i, shard in zip(at, shards, strict=True):
                 placed[i] += shard
     shapes = [tuple(int(extent) for extent in p.shape) for p in params]
@@ -125,9 +128,15 @@ def gather_from_mesh(placed: MeshParams) -> list[list[Tensor]]:
     mesh = placed.mesh
     wholes: list[dict[int, Tensor]] = [{} for _ in placed]  # by the parameter's number
     for stage in placed.stages:
+        held: dict[int, list[Tensor]] = {}
         for group, at in of_stage(mesh, stage):
             shards = [placed.of_stage(i, stage) for i in at]
             joined = gather_params(shards, stage.model, group)
+            held |= zip(at, joined, strict=True)
+        for group, at in of_stage(mesh, stage, "expert"):
+            joined = [held[i] for i in at]
+            if group.size > 1:
+                joined = gather_params(joined, by_experts(stage.model), group)
             for i, whole in zip(at, joined, strict=True):
                 wholes[i].update(enumerate(whole, stage.first))
     like = placed[0][0]
@@ -145,11 +154,38 @@ def gather_from_mesh(placed: MeshParams) -> list[list[Tensor]]:
     return [[mine[number] for number in sorted(mine)] for mine in wholes]
 
 
-def of_stage(mesh: Mesh, stage: Stage) -> Iterator[tuple[Subgroup, list[int]]]:
-    """Give the sub-groups along `tensor` that hold a stage; see `Mesh.local`."""
-    for group, at in mesh.local("tensor"):
+def of_stage(
+    mesh: Mesh, stage: Stage, axis: str = "tensor"
+) -> Iterator[tuple[Subgroup, list[int]]]:
+    """Give the sub-groups along an axis that hold a stage; see `Mesh.local`."""
+    for group, at in mesh.local(axis):
         if mesh.coordinates(group.ranks[0]).get("pipeline", 0) == stage.rank:
             yield group, at
+
+
+def by_experts(model: SplitModel) -> SplitModel:
+    """Give the model cut along `expert` alone."""
+    experts = Cut(0, "experts")
+    layers = [
+        layer._replace(cuts=tuple(experts if c.experts else WHOLE for c in layer.cuts))
+        for layer in model.layers
+    ]
+    return model._replace(layers=tuple(layers))
+
+
+def _check_axes(mesh: Mesh, model: SplitModel) -> None:
+    """Refuse an axis along which the model has nothing to split."""
+    lacking = {}
+    if not model.whole.vocabulary:
+        lacking["sequence"] = "tokens; leave it out, or use a transformer"
+    if not any(cut.experts for _, cut in model.cuts):
+        lacking["expert"] = "experts; leave it out, or use switch_transformer"
+    for axis, what in lacking.items():
+        if mesh.axes.get(axis, 1) > 1:
+            raise InvalidInput(
+                f"expected axes along which {model.name} can be split, got {mesh!r}: "
+                f"no layer here is split along {axis}, for it has no {what}"
+            )
 
 
 def cut_stages(model: SplitModel, p: int, stages: int | None = None) -> list[Stage]:

@@ -1,24 +1,36 @@
-"""One replica: a pipeline whose stages are sub-groups with a part of each layer.
+"""One replica: a pipeline whose stages are ranks with a part of each layer.
 
-The instructions are those of any pipeline; each is carried out by all ranks of a
-sub-group at once, which talk among themselves on the way. A message from one stage to
-the next goes from each rank to the one at its own place along `tensor`.
+The instructions are those of any pipeline; each is carried out by all ranks of a stage
+at once, which talk among themselves on the way, along `tensor`, `sequence` and
+`expert`. Along the last two they have other tokens: of the same examples, or other
+examples. A message from one stage to the next goes from each rank to the one at its own
+place on these axes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from ...backends import backend_of
 from ...backends.protocol import AnyDevice, Backend, Tensor
-from ...comm.cooperative import Segments, run_cooperatively
+from ...comm.cooperative import Ranks, Segments, run_cooperatively
+from ...comm.group import Group
 from ...comm.point_to_point import copy_between, receive, send
 from ...comm.split import load
 from ...errors import PlanError
 from ...events import working
 from ...models.checks import explained
-from ...models.tensor_parallel.split import RankInfo, Talk, named, run_split
+from ...models.tensor_parallel.split import (
+    RankInfo,
+    SequencePart,
+    Talk,
+    named,
+    run_split,
+)
+from ...parallel.sequence import token_positions
 from ...plans.pipeline.instructions import (
     Backward,
     Forward,
@@ -30,6 +42,7 @@ from ...plans.pipeline.instructions import (
 from ...plans.pipeline.simulate import simulate
 from ...plans.rounds import Plan
 from .holding import MeshParams, Stage
+from .sequence import attend_by_ring
 
 Name = tuple[str, int, int]  # activation or gradient, stage, micro-batch
 
@@ -52,9 +65,10 @@ class Replica:
         self.placed, self.devices, self.algorithm = placed, devices, algorithm
         self.B: Backend = backend_of(placed[0][0])
         mesh = placed.mesh
-        self.tensor = mesh.axes.get("tensor", 1)
+        self.places = [mesh.coordinates(rank) for rank in range(mesh.size)]
+        mine = [rank for rank in range(mesh.size) if self._place(rank, "data") == at]
         self.ranks = [
-            [mesh.rank(data=at, tensor=t, pipeline=p) for t in range(self.tensor)]
+            [rank for rank in mine if self._place(rank, "pipeline") == p]
             for p in range(mesh.axes.get("pipeline", 1))
         ]
         local = mesh.group.local_ranks
@@ -62,17 +76,20 @@ class Replica:
                       if rank in local}  # fmt: skip
 
     def run(
-        self, lists: Lists, X: Tensor, y: Tensor, bounds: Sequence[tuple[int, int]]
-    ) -> list[Tensor]:
-        """Leave the gradients of the summed loss; give the loss of each micro-batch.
+        self, lists: Lists, X: Tensor, y: Tensor,
+        bounds: Sequence[Sequence[tuple[int, int]]],
+    ) -> list[tuple[int, Tensor]]:  # fmt: skip
+        """Leave the gradients of the summed loss; give the losses of the micro-batches.
 
-        `bounds` are the micro-batches' examples in X and y. Only the process of the
-        last stage's first rank gives losses.
+        `bounds` are the micro-batches' examples in X and y, at each place along
+        `expert`. Losses come from the last stage's ranks that are first along `tensor`,
+        each that of its own tokens, with the rank.
         """
         self.batch, self.bounds = (X, y), bounds
+        self.tokens = self._cut_tokens(X)
         self.kept: dict[tuple[int, int], _Kept] = {}
         self.values: dict[Name, dict[int, Tensor]] = {}  # made, not used yet, by rank
-        self.losses: list[Tensor] = []
+        self.losses: list[tuple[int, Tensor]] = []
         for p, i in simulate(lists):
             if isinstance(i, (ReceiveActivation, ReceiveGradient)):
                 self._receive(p, i)
@@ -123,7 +140,6 @@ class Replica:
 
     def _forward(self, ranks: list[int], stage: Stage, s: int, k: int) -> None:
         B, (X, y) = self.B, self.batch
-        first, last = self.bounds[k]
         at = [self.index[rank] for rank in ranks]
         end = s == len(self.placed.stages) - 1
         if s:
@@ -131,23 +147,24 @@ class Replica:
             for x in ins:
                 B.attach_grad(x)
         else:
-            ins = [load(X[first:last], self.devices[i]) for i in at]
-        ys = [load(y[first:last], self.devices[i]) if end else None for i in at]
-        group = self.placed.mesh.group_of("tensor", ranks[0])
-        shape = (last - first, *tuple(X.shape)[1:])
+            ins = [self._own(X, rank, k) for rank in ranks]
+        ys = [self._own(y, rank, k) if end else None for rank in ranks]
         with B.record():
             talks = [
                 _talk(B, stage, self.placed.of_stage(i, stage), x, target,
-                      RankInfo(t, self.tensor, shape))
-                for i, x, target, t in zip(at, ins, ys, group.local_ranks, strict=True)
+                      self._info(rank, k, tuple(X.shape)))
+                for rank, i, x, target in zip(ranks, at, ins, ys, strict=True)
             ]  # fmt: skip
-            outs, segments = run_cooperatively(B, talks, group, self.algorithm)
+            talkers = Ranks(ranks, lambda axis: self._lines(ranks, axis or "tensor"))
+            outs, segments = run_cooperatively(B, talks, talkers, self.algorithm)
         self.kept[s, k] = _Kept(ins, outs, segments)
         if not end:
             made = {rank: B.detach(x) for rank, x in zip(ranks, outs, strict=True)}
             self.values["activation", s, k] = made
-        elif 0 in group.local_ranks:  # all ranks have the same loss
-            self.losses.append(B.detach(outs[0]))
+            return
+        for rank, loss in zip(ranks, outs, strict=True):
+            if not self._place(rank, "tensor"):  # all along it have the same
+                self.losses.append((rank, B.detach(loss)))
 
     def _backward(self, ranks: list[int], stage: Stage, s: int, k: int) -> None:
         ins, outs, segments = self.kept.pop((s, k))
@@ -158,6 +175,50 @@ class Replica:
         if s:
             grads = {rank: self.B.grad(x) for rank, x in zip(ranks, ins, strict=True)}
             self.values["gradient", s, k] = grads
+
+    def _place(self, rank: int, axis: str) -> int:
+        return self.places[rank].get(axis, 0)
+
+    def _lines(
+        self, ranks: Sequence[int], axis: str
+    ) -> Iterator[tuple[Group, list[int]]]:
+        """Give the sub-groups along an axis among these ranks; see `Ranks`."""
+        for group in self.placed.mesh.groups(axis):
+            if group.ranks[0] in self.ranks[self._place(ranks[0], "pipeline")]:
+                yield group, [ranks.index(group.ranks[i]) for i in group.local_ranks]
+
+    def _cut_tokens(self, X: Tensor) -> list[SequencePart]:
+        """Share the tokens of X out along `sequence`, in a zigzag; [] if it is 1."""
+        ranks = self.placed.mesh.axes.get("sequence", 1)
+        if ranks == 1:
+            return []
+        length = int(X.shape[1])
+        at = token_positions(length, ranks)
+        attend = attend_by_ring(at)
+        return [SequencePart(mine, length, attend) for mine in at]
+
+    def _own(self, x: Tensor, rank: int, k: int) -> Tensor:
+        """Load what a rank has of a micro-batch: its examples, and of them its tokens.
+
+        x is X or y, with one row an example, and one column a token.
+        """
+        first, last = self.bounds[self._place(rank, "expert")][k]
+        device = self.devices[self.index[rank]]
+        if not self.tokens:
+            return load(x[first:last], device)
+        at = self.tokens[self._place(rank, "sequence")].positions
+        own = np.ascontiguousarray(self.B.numpy(x[first:last])[:, at])
+        return self.B.array(own, device)
+
+    def _info(self, rank: int, k: int, shape: tuple[int, ...]) -> RankInfo:
+        axes = self.placed.mesh.axes
+        first, last = self.bounds[self._place(rank, "expert")][k]
+        own, shape = None, (last - first, *shape[1:])
+        if self.tokens:
+            own = self.tokens[self._place(rank, "sequence")]
+            shape = last - first, len(own.positions)
+        tensor, expert = axes.get("tensor", 1), axes.get("expert", 1)
+        return RankInfo(self._place(rank, "tensor"), tensor, shape, expert, own)
 
 
 def _talk(

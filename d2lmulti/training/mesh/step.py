@@ -1,7 +1,8 @@
-"""A training step on a mesh: every replica its part of the batch, and one sum."""
+"""A training step on a mesh: all ranks their part of the batch, and their sums."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from ...backends import backend_of
@@ -34,16 +35,20 @@ def train_on_mesh(
     states: Sequence[Sequence[Tensor]] | None = None,
     algorithm: str | Plan = "star",
 ) -> list[Tensor]:
-    """Take one step on a batch: split by `data`, by `tensor` and by `pipeline`.
+    """Take one step on a batch, split along all axes of a mesh.
 
     X (n, ...), y (n, ...): the whole batch, in every process. Each replica takes its
-    part, as even as possible, in `micro_batches`. placed: from `place_on_mesh`, updated
-    in place; what several ranks hold stays equal bit for bit. `states`: the
-    optimizer's, of `placed.parts()`, one list a local rank. The gradient is the sum
-    over all targets in y, divided once by their number. Returns the summed losses of
-    the micro-batches whose last stage is in this process. Raises `InvalidInput` for
-    fewer examples than replicas x micro-batches, and for a schedule that splits the way
-    back in two halves (zero_bubble, zb_h2, zb_v) or places stages elsewhere.
+    part, as even as possible, in `micro_batches`; one is a place along `data`, and
+    where there are experts, along `data` and `expert`. Along `sequence` each rank has
+    some tokens of every example, in a zigzag, and attention goes round in a ring.
+    placed: from `place_on_mesh`, updated in place; what several ranks hold stays equal
+    bit for bit. `states`: the optimizer's, of `placed.parts()`, one list a local rank.
+    The gradient is the sum over all targets in y, divided once by their number: experts
+    drop no token, and no loss keeps them equally busy. Returns the summed losses of
+    each rank's own tokens, once, where the last stage is in this process. Raises
+    `InvalidInput` for fewer examples than replicas x micro-batches, for fewer tokens
+    than ranks along `sequence`, and for a schedule that splits the way back in two
+    halves (zero_bubble, zb_h2, zb_v) or places stages elsewhere.
     """
     B = check_batch(X, y)
     check_list("devices", devices, "devices", cure="use devices(1)")
@@ -57,16 +62,18 @@ def train_on_mesh(
     check_algorithm(algorithm)
     optimizer, states = check_optimizer(optimizer), check_states(states, len(devices))
     lists = mesh_lists(placed, schedule, micro_batches)
-    bounds = _bounds(len(X), mesh.axes.get("data", 1), micro_batches)
+    experts = mesh.axes.get("expert", 1)
+    bounds = _bounds(len(X), mesh.axes.get("data", 1) * experts, micro_batches)
 
     for mine in placed:
         for p in mine:
             B.clear_grad_(p)
-    losses: list[Tensor] = []
-    for at, micro in enumerate(bounds):
+    losses: list[tuple[int, Tensor]] = []
+    for at in range(mesh.axes.get("data", 1)):
         replica = Replica(placed, devices, at, algorithm)
         if replica.index:
-            losses += replica.run(lists, X, y, micro)
+            mine = bounds[at * experts : (at + 1) * experts]
+            losses += replica.run(lists, X, y, mine)
     with working(devices, "all-reduce", B.synchronize):
         _sum_copies(placed, algorithm)
         parts = _sum_replicas(placed, algorithm)
@@ -75,7 +82,8 @@ def train_on_mesh(
             optimizer.step_(mine, state, lr, n=element_count(y))
     if placed.zero:
         _share(placed, parts)
-    return losses
+    # In the order of ranks, in which those of several processes are added up.
+    return [loss for _, loss in sorted(losses, key=lambda found: found[0])]
 
 
 def mesh_lists(
@@ -98,12 +106,23 @@ def mesh_lists(
 
 
 def _sum_copies(placed: MeshParams, algorithm: str | Plan) -> None:
-    """Sum along `tensor` what is a sum of shares there: see `Cut.summed`."""
-    for stage in placed.stages:
+    """Sum within each replica what its ranks have shares of, having other tokens.
+
+    Along `tensor` see `Cut.summed`; along `sequence` that is all, and along `expert`
+    all but the experts, to which the tokens of all ranks have come.
+    """
+    shares = {
+        "tensor": lambda cut: cut.summed,
+        "sequence": lambda cut: True,
+        "expert": lambda cut: not cut.experts,
+    }
+    for axis, stage in itertools.product(shares, placed.stages):
+        if placed.mesh.axes.get(axis, 1) == 1:
+            continue
         for j, (_, cut) in enumerate(stage.model.cuts):
-            if not cut.summed:
+            if not shares[axis](cut):
                 continue
-            for group, at in of_stage(placed.mesh, stage):
+            for group, at in of_stage(placed.mesh, stage, axis):
                 grads = [_grad(placed.of_stage(i, stage)[j]) for i in at]
                 start_allreduce(grads, algorithm, group).wait()
 

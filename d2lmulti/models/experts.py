@@ -1,0 +1,101 @@
+"""A mixture of experts: a router sends each token to one of many small MLPs.
+
+Here are the pieces of such a layer, and the layer on one device, where every expert has
+room for all who choose it. Chapter: *experts*. Source: Fedus et al. (2022).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..backends.protocol import Backend, Tensor
+
+
+class Choice(NamedTuple):
+    """Which expert each token (n,) takes, and how probable the router found it."""
+
+    expert: np.ndarray  #: (n,): a number
+    gate: Tensor  #: (n, 1): the probability of the expert that was chosen
+    probabilities: Tensor  #: (n, experts)
+
+
+class Route(NamedTuple):
+    """Where one rank's tokens go; `capacity` slots for each expert, one after another.
+
+    An empty slot names the token past the last, a dropped token the slot past the last.
+    """
+
+    token_of: np.ndarray  #: (experts * capacity,): the token in every slot
+    slot_of: np.ndarray  #: (tokens,): the slot of every token
+    chosen: np.ndarray  #: (experts,): how many tokens wanted each expert
+
+    @property
+    def dropped(self) -> int:
+        """Count the tokens for which there was no room."""
+        return int((self.slot_of == len(self.token_of)).sum())
+
+
+def route_tokens(choice: np.ndarray, experts: int, capacity: int) -> Route:
+    """Give each token a slot of the expert it chose, first come, first served.
+
+    choice (tokens,): the number of an expert for each token.
+    """
+    token_of = np.full(experts * capacity, len(choice))
+    slot_of = np.full(len(choice), experts * capacity)
+    for expert in range(experts):
+        here = np.flatnonzero(choice == expert)[:capacity]
+        slots = expert * capacity + np.arange(len(here))
+        token_of[slots], slot_of[here] = here, slots
+    return Route(token_of, slot_of, np.bincount(choice, minlength=experts))
+
+
+def choose_experts(B: Backend, X: Tensor, router: Tensor) -> Choice:
+    """Let the router (width, experts) choose the most probable for X (n, width)."""
+    probabilities = B.softmax(X @ router)
+    expert = B.numpy(B.argmax(probabilities)).astype(np.int64)
+    chosen = np.eye(router.shape[1], dtype=B.dtype_of(X))[expert]
+    gate = B.sum(probabilities * B.array(chosen, B.device_of(X)), 1, keepdims=True)
+    return Choice(expert, gate, probabilities)
+
+
+def take_rows(B: Backend, x: Tensor, which: np.ndarray) -> Tensor:
+    """Take rows of x (rows, width); one past the last gives zeros."""
+    nothing = B.zeros((1, x.shape[1]), B.dtype_of(x), B.device_of(x))
+    return B.embedding(B.array(which, B.device_of(x)), B.concat([x, nothing]))
+
+
+def run_experts(
+    B: Backend, W1: Tensor, W2: Tensor, slots: Tensor, ranks: int = 1
+) -> Tensor:
+    """Compute relu(x W1) W2 of each expert's own slots.
+
+    W1 (own, width, hidden), W2 (own, hidden, width); slots (ranks * own * capacity,
+    width): what each rank sent to each of the experts here, and so is the result.
+    """
+    own, width = int(W1.shape[0]), int(W1.shape[1])
+    H = B.transpose(slots.reshape((ranks, own, -1, width)), (1, 0, 2, 3))
+    H = B.relu(H.reshape((own, -1, width)) @ W1) @ W2
+    H = B.transpose(H.reshape((own, ranks, -1, width)), (1, 0, 2, 3))
+    return H.reshape((-1, width))
+
+
+def fullest(choice: Choice) -> int:
+    """Count the tokens of the expert that most have chosen: room for all."""
+    return int(np.bincount(choice.expert).max())
+
+
+def experts_layer(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
+    """Add to the stream X (n, t, width) what its experts make of layer_norm(X).
+
+    params: gamma, beta, the router (width, experts), W1 (experts, width, hidden), W2
+    (experts, hidden, width). No token is dropped.
+    """
+    gamma, beta, router, W1, W2 = params
+    H = B.layer_norm(X, gamma, beta).reshape((-1, X.shape[-1]))
+    choice = choose_experts(B, H, router)
+    route = route_tokens(choice.expert, router.shape[1], fullest(choice))
+    out = run_experts(B, W1, W2, take_rows(B, H, route.token_of))
+    return X + (choice.gate * take_rows(B, out, route.slot_of)).reshape(X.shape)
