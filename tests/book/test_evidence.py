@@ -112,8 +112,8 @@ def test_the_page_names_the_tables_that_it_lacks():
 
 # -- the command -----------------------------------------------------------------------
 
-# The others run PyTorch, for seconds and for minutes.
-QUICK = [name for name in TABLES if name not in ("bugs", "scripts")]
+# The others run PyTorch or more, for seconds and for minutes.
+QUICK = [name for name in TABLES if name not in ("bugs", "scripts", "sharded")]
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from . import (
     page,
     ratios,
     scripts,
+    sharded,
     strategies,
 )
 
@@ -36,6 +37,7 @@ TABLES: dict[str, ModuleType] = {
     "scripts": scripts,
     "nonsense": nonsense,
     "ratios": ratios,
+    "sharded": sharded,
 }
 RECORD, PAGE = Path("chapters/measured/evidence.json"), Path("chapters/evidence.md")
 Record = dict[str, dict[str, Any]]
