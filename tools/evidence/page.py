@@ -39,7 +39,7 @@ DONE = {
     ),
     "mesh": (
         "The same 12 steps, with the ranks on a mesh of two or three axes of two ranks "
-        "each, compared in the same way; the mesh of eight ranks was tried in one "
+        "each, compared in the same way; the meshes of eight ranks were tried in one "
         "process alone.",
         "tests/backends tests/processes/test_engines.py -k mesh",
     ),

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from processes.asked import UNEVEN, data
+from processes.asked import MIXTURE, TEXT, UNEVEN, data
 
 import d2lmulti
 from d2lmulti.backends import backend_names, get_backend
@@ -32,6 +32,7 @@ from .markdown import listed, small, table, together
 
 TITLE = "Split in every way, the same weights"
 STEPS = 12
+OWN = {model.name: model for model in (UNEVEN, MIXTURE)}
 LIMIT = {"float64": 1e-12, "float32": 1e-5}
 SERVER, KVSTORE, ONE = "parameter server, sync", "kvstore", "one process"
 Row = dict[str, Any]
@@ -74,6 +75,7 @@ def ways() -> dict[str, dict[str, Any]]:
     return found | {SERVER: {"model": "mlp"}}
 
 
+OF_TOKENS = {"model": MIXTURE, "dataset": TEXT, "micro_batches": 2}
 # They have a table of their own (`mesh.py`), on as many ranks as they need.
 MESHES: list[tuple[str, dict[str, int], dict[str, Any]]] = [
     ("data × tensor", {"data": 2, "tensor": 2}, {"model": "mlp"}),
@@ -85,6 +87,12 @@ MESHES: list[tuple[str, dict[str, int], dict[str, Any]]] = [
         {"data": 2, "tensor": 2, "pipeline": 2},
         {"zero": 1},
     ),
+    ("sequence × expert", {"sequence": 2, "expert": 2}, OF_TOKENS),
+    (
+        "data × sequence × expert",
+        {"data": 2, "sequence": 2, "expert": 2},
+        OF_TOKENS | {"micro_batches": 1},
+    ),
 ]
 IN_ONE_PROCESS = (
     "the server of the chapter lives in one process; between processes MXNet's is the "
@@ -94,8 +102,8 @@ IN_ONE_PROCESS = (
 
 def trained(way: str, n: int, backend: str) -> list[Weights]:
     """Take the steps on n devices; give the weights of all that this process holds."""
-    B, options = get_backend(backend), dict(ways()[way])
-    settings = {"dtype": "float64", "dataset": data(), "backend": backend, "epochs": 4}
+    B, options = get_backend(backend), {"dataset": data(), **ways()[way]}
+    settings = {"dtype": "float64", "backend": backend, "epochs": 4}
     if way == SERVER and started() is not None:
         raise InvalidInput(IN_ONE_PROCESS)
     if way == SERVER:
@@ -112,10 +120,10 @@ def trained(way: str, n: int, backend: str) -> list[Weights]:
 @cache
 def one_device(model: str, backend: str) -> Weights:
     """Take the same steps on one device."""
-    B, made = get_backend(backend), UNEVEN if model == UNEVEN.name else get_model(model)
+    B, made = get_backend(backend), OWN.get(model) or get_model(model)
     history = d2lmulti.train(
-        1, 12, 0.05, epochs=4, dtype="float64", dataset=data(), backend=backend,
-        model=made,
+        1, 12, 0.05, epochs=4, dtype="float64", backend=backend, model=made,
+        dataset=TEXT if made is MIXTURE else data(),
     )  # fmt: skip
     weights = [B.numpy(p) for p in history.device_params[0]]
     start = made.initial(np.random.default_rng(0))
