@@ -75,6 +75,7 @@ def ways() -> dict[str, dict[str, Any]]:
     return found | {SERVER: {"model": "mlp"}}
 
 
+AT_ONCE = {"data": 2, "tensor": 2, "pipeline": 2}
 OF_TOKENS = {"model": MIXTURE, "dataset": TEXT, "micro_batches": 2}
 # They have a table of their own (`mesh.py`), on as many ranks as they need.
 MESHES: list[tuple[str, dict[str, int], dict[str, Any]]] = [
@@ -82,11 +83,7 @@ MESHES: list[tuple[str, dict[str, int], dict[str, Any]]] = [
     ("data × pipeline", {"data": 2, "pipeline": 2}, {}),
     ("data × pipeline, ZeRO 1", {"data": 2, "pipeline": 2}, {"zero": 1}),
     ("tensor × pipeline", {"tensor": 2, "pipeline": 2}, {}),
-    (
-        "data × tensor × pipeline, ZeRO 1",
-        {"data": 2, "tensor": 2, "pipeline": 2},
-        {"zero": 1},
-    ),
+    ("data × tensor × pipeline, ZeRO 1", AT_ONCE, {"zero": 1}),
     ("sequence × expert", {"sequence": 2, "expert": 2}, OF_TOKENS),
     (
         "data × sequence × expert",
