@@ -7,7 +7,6 @@ guard ends all when the launcher dies, however that happens. Chapter: *many_mach
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import secrets
@@ -18,6 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,7 +76,7 @@ class Process:
         return "\n".join(f"    {line}" for line in lines) or "    (it printed nothing)"
 
 
-@contextlib.contextmanager
+@contextmanager
 def new_processes() -> Iterator[Processes]:
     """Make a private folder for a group of processes; end all in it, come what may."""
     with private_folder() as folder:
@@ -178,11 +178,18 @@ def free_port() -> int:
     It lies below those that a system deals out by itself. One of these could be another
     process's by the time that it is used, which those who wait for it would disturb.
     """
+    tries = 100
     while True:
         port = 20_000 + secrets.randbelow(12_000)
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("", port))
-            return port
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                tries -= 1
+                if not tries:  # no other would do either
+                    raise
+            else:
+                return port
 
 
 def loopback() -> str:

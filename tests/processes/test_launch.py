@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from d2lmulti.comm.process_group import start, started
 from d2lmulti.comm.status_table import RUNNING, STARTING, StatusTable
 from d2lmulti.errors import InvalidInput
 from d2lmulti.launch import launch
-from d2lmulti.launch.processes import ProcessFailed
+from d2lmulti.launch.processes import ProcessFailed, free_port
 
 pytestmark = pytest.mark.numpy  # NumPy's processes start in half a second
 
@@ -250,3 +251,20 @@ def test_a_function_of_a_module_that_others_cannot_find(tmp_path: Path) -> None:
         assert run(module.answer, 1, np.float32(21)).values == [42]
     finally:
         del sys.modules["far_away"]
+
+
+def test_a_free_port_is_looked_for_again_but_not_for_ever(monkeypatch) -> None:
+    refusals: list[int] = []
+
+    class Refusing(socket.socket):
+        def bind(self, address) -> None:
+            refusals.append(address[1])
+            if len(refusals) in (*range(1, 4), *range(5, 205)):
+                raise PermissionError(13, "not this one")
+            super().bind(address)
+
+    monkeypatch.setattr(socket, "socket", Refusing)
+    assert free_port() == refusals[3]
+    with pytest.raises(PermissionError, match="not this one"):
+        free_port()
+    assert len(refusals) == 104
