@@ -75,23 +75,20 @@ def _weight(
 
 
 @styled
-def layer_bytes(by_label: Mapping[str, int], unit: int = 1000) -> Figure:
-    """Draw the bytes of every layer, forward and backward, from `ledger.by_label`.
-
-    `unit`: how many bytes count as one on the axis (1000 for kB).
-    """
+def layer_bytes(by_label: Mapping[str, int]) -> Figure:
+    """Draw the bytes of every layer, forward and backward, from `ledger.by_label`."""
     names = list(dict.fromkeys(_without_direction(label) for label in by_label))
     figure, (ax,) = subplots(1, 1, 8, 0.7 + 0.42 * len(names))
     for shift, direction, colour in (
         (-0.19, "forward", device_colour(0)),
         (0.19, "backward", device_colour(1)),
     ):
-        sizes = [by_label.get(f"{name} {direction}", 0) / unit for name in names]
+        sizes = [by_label.get(f"{name} {direction}", 0) / 1000 for name in names]
         places = [y + shift for y in range(len(names))]
         ax.barh(places, sizes, height=0.36, color=colour, label=direction)
     ax.set_yticks(range(len(names)), names)
     ax.invert_yaxis()
-    ax.set_xlabel({1: "bytes", 1000: "kB"}.get(unit, f"{unit:,} bytes"))
+    ax.set_xlabel("kB")
     ax.grid(axis="y", visible=False)
     figure.legend(loc="outside upper center", ncols=2)
     return figure

@@ -14,14 +14,12 @@ from ..cluster.timeline import Timeline
 from .style import device_colour, styled, subplots
 
 _IDLE = ("wait", "idle")  # drawn pale, whatever else there is
-_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6}
 
 
 @styled
 def timelines(
     panels: Mapping[str, Timeline],
     *,
-    unit: str = "ms",
     begin: float = 0.0,
     end: float | None = None,
     measured: bool = True,
@@ -29,7 +27,7 @@ def timelines(
 ) -> Figure:
     """Draw one panel a timeline, with the same time axis and the same colours.
 
-    `begin` and `end` cut out a part, in seconds; `unit` is that of the axis: s, ms, us.
+    `begin` and `end` cut out a part, in seconds; the axis has milliseconds.
     `measured=False` says on the axis that the clock was a model.
     """
     rows = [len(t.tracks) for t in panels.values()]
@@ -43,7 +41,7 @@ def timelines(
     work = [name for name in names if name not in _IDLE]
     colours = {name: device_colour(i) for i, name in enumerate(work)}
     colours |= {name: "#DDDDDD" for name in names if name in _IDLE}
-    scale = _UNITS[unit]
+    scale = 1e3  # milliseconds
     for ax, (label, t) in zip(axes, panels.items(), strict=True):
         for row, track in enumerate(t.tracks):
             for name in t.names:
@@ -63,7 +61,7 @@ def timelines(
         ax.grid(visible=False)
         ax.spines["left"].set_visible(False)
     axes[-1].set_xlim(scale * begin, scale * end)
-    axes[-1].set_xlabel(unit if measured else f"modelled {unit}")
+    axes[-1].set_xlabel("ms" if measured else "modelled ms")
     handles = [Patch(color=colour, label=name) for name, colour in colours.items()]
     columns = 6 if width > 6 else 3
     figure.legend(handles=handles, loc="outside lower center", ncols=columns)
