@@ -139,7 +139,8 @@ check: setup ## style, types, import layers, line budget
 test-units: if-horovod ## unit and property tests
 	@echo "== unit and property tests"
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
-	  $(RUN) -m pytest -q -n logical --maxprocesses 8 --dist loadgroup $(TESTS)
+	  $(RUN) -m pytest -q -n logical --maxprocesses 8 --dist loadgroup \
+	  -m "not browser" $(TESTS)
 
 test-notebooks: if-horovod ## pytest --nbval chapters, once per backend
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
@@ -173,7 +174,8 @@ test-torch: ## the same tests in the second environment: PyTorch alone, newest N
 run-all: if-horovod ## every notebook from top to bottom, as in plain Jupyter
 	@$(RUN) tools/run_all.py $(BACKENDS:%=--backend %) $(NOTEBOOKS)
 
-check-pages: book ## visit every page with Chromium
+check-pages: book ## visit every page with Chromium, after the tests of who visits
+	@$(RUN) -m pytest -q -n 2 -m browser tests/book
 	$(RUN) tools/check_pages.py
 
 execute: if-horovod ## run the notebooks on every backend and store what they print
