@@ -79,7 +79,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup horovod if-horovod book serve lab test check test-units \
-  test-notebooks test-posed test-fast coverage test-torch run-all check-pages execute \
+  test-notebooks test-cluster test-posed test-fast coverage test-torch run-all check-pages execute \
   evidence lock bench clean
 
 help: ## list the targets
@@ -140,12 +140,17 @@ test-units: if-horovod ## unit and property tests
 	@echo "== unit and property tests"
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
 	  $(RUN) -m pytest -q -n logical --maxprocesses 8 --dist loadgroup \
-	  -m "not browser" $(TESTS)
+	  -m "not (browser or cluster)" $(TESTS)
 
 test-notebooks: if-horovod ## pytest --nbval chapters, once per backend
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
 	  $(RUN) tools/run_notebooks.py $(BACKENDS) \
 	  --pytest="$(TWO_AT_ONCE)"
+
+# On machines that are network namespaces, with the right to make them; else on one.
+test-cluster: if-horovod ## the scripts of examples/ on two machines, killed and resumed
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
+	  $(RUN) -m pytest -q -n logical --maxprocesses 8 -m cluster tests/processes
 
 test-posed: setup ## the notebooks under PyTorch, the CPU posing as 1, 2 and 8 GPUs
 	@for gpus in 1 2 8; do \

@@ -18,6 +18,8 @@ from processes.launchers import ELASTIC, EXAMPLES, Launchers
 from processes.reading import READ
 from processes.test_examples import finished
 
+pytestmark = pytest.mark.cluster
+
 ARGUMENTS = ["--dtype", "float64", "--batch-size", "64", "--checkpoint"]
 
 

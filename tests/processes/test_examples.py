@@ -25,6 +25,8 @@ from processes.reading import READ
 
 from d2lmulti.launch.processes import environment
 
+pytestmark = pytest.mark.cluster
+
 KILLS = int(os.environ.get("D2LMULTI_KILLS", "1"))
 SETTINGS = ["--dtype", "float64", "--batch-size", "64"]
 # Once is enough for the script that test_elastic.py kills, too.

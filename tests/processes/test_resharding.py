@@ -21,6 +21,8 @@ from processes.test_elastic import writers
 
 from d2lmulti.launch.processes import environment, free_port
 
+pytestmark = pytest.mark.cluster
+
 FORKS = """
 import json, os, runpy, sys
 import sklearn.datasets, torch.distributed.checkpoint, torch.distributed.fsdp
