@@ -109,7 +109,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=_whole,
         metavar="PARTS",
         help="add up the gradients of so many parts of a batch before its one step, "
-        "with data (default: 1)",
+        "with data or sharded (default: 1)",
     )
     run.add_argument(
         "--schedule",
