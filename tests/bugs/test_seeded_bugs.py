@@ -16,7 +16,8 @@ import pytest
 from bugs.bugs import BUGS, PLAIN_NUMPY, PROCESSES, Bug
 from bugs.forked import run_pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch]
+# One worker runs them all: only its first fork waits for the import of the frameworks.
+pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.xdist_group("bugs")]
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 100  # seconds for a test: a bug may make it wait for ever
