@@ -174,7 +174,8 @@ def _run(shell: Any, source: str) -> Any:
     asked, body = split_cell(source)
     if wrong := asked.wrong():
         raise InvalidInput(wrong)
-    backend = current_tab()
+    # A page that needs no framework must not ask for one.
+    backend = current_tab() if asked.tab or asked.gpu else ""
     why = asked.skipped(backend, lambda: get_backend(backend).gpu_count())
     if why is not None:
         print(why, end="\n" if why else "")
