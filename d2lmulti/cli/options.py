@@ -101,7 +101,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--accumulate",
         metavar="PARTS",
         help="add up the gradients of so many parts of a batch before its one step, "
-        "with data (default: 1)",
+        "with data or sharded (default: 1)",
     )
     option(
         "--schedule",

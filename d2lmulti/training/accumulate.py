@@ -10,17 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..backends.protocol import AnyDevice, Tensor, backend_of, element_count
-from ..checks import check_count
 from ..comm.allreduce import start_allreduce
 from ..comm.group import group_for, local_group
-from ..comm.split import split_batch
+from ..comm.parts import split_in_parts
 from ..errors import InvalidInput
 from ..events import working
 from ..models.checks import explained
 from ..models.model import Model, losses_of
 from ..optimizers import Optimizer
 from ..parallel.data import Reducer
-from ..plans.rounds import Plan, even_bounds
+from ..plans.rounds import Plan
 
 
 def check_accumulates(model: Model, parts: int) -> None:
@@ -54,18 +53,13 @@ def train_in_parts(
     device's in turn. Raises `InvalidInput` for a shard with fewer examples than parts,
     and for a model whose devices meet on the way.
     """
-    B, parts = backend_of(X), check_count("parts", parts)
+    B = backend_of(X)
     check_accumulates(model, parts)
     group = group_for(len(devices))
     trained = [params[: len(params) - model.buffers] for params in device_params]
     with working(devices, "load", B.synchronize):
         cut = group if n is None else local_group(len(devices))
-        shards = [*zip(*split_batch(X, y, devices, cut), strict=True)]
-    if (fewest := min(len(X_shard) for X_shard, _ in shards)) < parts:
-        raise InvalidInput(
-            f"cannot cut {fewest} examples of a device into {parts} parts; use a "
-            "larger batch, fewer devices or fewer parts"
-        )
+        shards = split_in_parts(X, y, devices, cut, parts)
     for params in trained:
         for p in params:
             B.clear_grad_(p)
@@ -73,23 +67,19 @@ def train_in_parts(
         [*B.accumulating(mine), *params[len(mine) :]]
         for mine, params in zip(trained, device_params, strict=True)
     ]
-    bounds = [even_bounds(len(X_shard), parts) for X_shard, _ in shards]
     found: list[Tensor] = []
-    for part in range(parts):
+    for part, (Xs, ys) in enumerate(shards, 1):
         losses: list[Tensor] = []
         with (
             B.record(),
             working(devices, "forward", B.synchronize),
             explained(model.name, X),
         ):
-            for params, (X_shard, y_shard), cuts in zip(
-                leaves, shards, bounds, strict=True
-            ):
-                rows = slice(*cuts[part])
-                logits = model.forward(B, params, X_shard[rows])
-                losses.append(losses_of(B, logits, y_shard[rows]).sum())
+            for params, X_part, y_part in zip(leaves, Xs, ys, strict=True):
+                logits = model.forward(B, params, X_part)
+                losses.append(losses_of(B, logits, y_part).sum())
         found += [B.detach(loss) for loss in losses]
-        if reducer is not None and part == parts - 1:
+        if reducer is not None and part == parts:
             with (
                 working(devices, "backward and all-reduce", B.synchronize),
                 reducer(trained, algorithm=algorithm, group=group),

@@ -80,16 +80,12 @@ class OnMesh(Strategy):
 
     def step(self, batch: Batch, lr: float) -> list[Tensor]:
         """Take one step; see `train_on_mesh`."""
-        return train_on_mesh(
-            batch.X,
-            batch.y,
-            self.owned,
-            self.devices,
+        return self._step(
+            train_on_mesh,
+            batch,
             lr,
             schedule=self.schedule,
             micro_batches=self.micro_batches,
-            optimizer=self.optimizer,
-            states=self.states,
             algorithm=self.algorithm,
         )
 

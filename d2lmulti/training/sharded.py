@@ -7,12 +7,7 @@ from typing import Any
 
 from ..backends.protocol import AnyDevice, Tensor
 from ..checks import check_count
-from ..parallel.sharded import (
-    gather_parts,
-    gather_shards,
-    shard_params,
-    train_shards,
-)
+from ..parallel.sharded import gather_parts, gather_shards, shard_params, train_shards
 from ..parallel.sharded.holding import ShardedParams, in_shapes
 from .strategy import Batch, Strategy
 
@@ -20,13 +15,18 @@ from .strategy import Batch, Strategy
 class Sharded(Strategy):
     """Every device trains on a part of each batch and owns a part of each layer."""
 
-    options = ("zero", "precision")
+    options = ("zero", "precision", "accumulate")
     cuts_batches = True
     owned: ShardedParams
 
     def __init__(
-        self, *common: Any, zero: int = 3, precision: str | None = None
+        self,
+        *common: Any,
+        zero: int = 3,
+        precision: str | None = None,
+        accumulate: int = 1,
     ) -> None:
+        self.accumulate = check_count("accumulate", accumulate)
         self.zero = check_count("zero", zero, most=3)
         self.precision = precision
         super().__init__(*common)
@@ -55,22 +55,14 @@ class Sharded(Strategy):
 
     def step(self, batch: Batch, lr: float) -> list[Tensor]:
         """Take one step; see `train_shards`."""
-        return train_shards(
-            batch.X,
-            batch.y,
-            self.owned,
-            self.devices,
+        return self._step(
+            train_shards,
+            batch,
             lr,
-            optimizer=self.optimizer,
-            states=self.states,
             n=batch.n,
             prefetch=self.group.is_distributed,
+            accumulate=self.accumulate,
         )
-
-    @property
-    def shares(self) -> tuple[int, str]:
-        """A shard for each device."""
-        return self.group.size, "devices"
 
     def replicas(self) -> tuple[list[list[Tensor]], list[AnyDevice]]:
         """Put the whole together on every device."""

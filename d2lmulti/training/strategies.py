@@ -6,7 +6,7 @@ Chapters: *splitting*, *data_parallel*, *layer_parallel*, *model_parallel*, *sha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -65,29 +65,18 @@ class DataParallel(Strategy):
 
     def step(self, batch: Batch, lr: float) -> list[Tensor]:
         """Take one step; see `train_batch`, and `train_in_parts`."""
-        step = train_batch
+        step: Callable[..., list[Tensor]] = train_batch
         if self.accumulate > 1:
             step = partial(train_in_parts, parts=self.accumulate)
-        return step(
-            batch.X,
-            batch.y,
-            self.owned,
-            self.devices,
+        return self._step(
+            step,
+            batch,
             lr,
             model=self.model,
-            optimizer=self.optimizer,
-            states=self.states,
             algorithm=self.algorithm,
             reducer=self.reducer,
             n=batch.n,
         )
-
-    @property
-    def shares(self) -> tuple[int, str]:
-        """A shard for each device, in as many parts as it takes passes."""
-        if self.accumulate == 1:
-            return self.group.size, "devices"
-        return self.group.size * self.accumulate, "devices times parts"
 
     def replicas(self) -> tuple[list[list[Tensor]], list[AnyDevice]]:
         """Give every device's own replica."""
@@ -144,17 +133,8 @@ class LayerParallel(Strategy):
 
     def step(self, batch: Batch, lr: float) -> list[Tensor]:
         """Take one step; see `train_layers`."""
-        return tensor.train_layers(
-            batch.X,
-            batch.y,
-            self.owned,
-            self.devices,
-            lr,
-            model=self.model,
-            optimizer=self.optimizer,
-            states=self.states,
-            algorithm=self.algorithm,
-        )
+        how = {"model": self.model, "algorithm": self.algorithm}
+        return self._step(tensor.train_layers, batch, lr, **how)
 
     @property
     def shares(self) -> tuple[int, str]:
@@ -200,17 +180,13 @@ class ModelParallel(Strategy):
 
     def step(self, batch: Batch, lr: float) -> list[Tensor]:
         """Take one step; see `train_stages`."""
-        return pipeline.train_stages(
-            batch.X,
-            batch.y,
-            self.owned,
-            self.devices,
+        return self._step(
+            pipeline.train_stages,
+            batch,
             lr,
             stages=self.cut,
             schedule=self.schedule,
             micro_batches=self.micro_batches,
-            optimizer=self.optimizer,
-            states=self.states,
         )
 
     def settings(self) -> dict[str, Any]:

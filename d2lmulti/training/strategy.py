@@ -7,7 +7,7 @@ together again, the optimizer's state too. Chapter: *splitting*.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -41,6 +41,7 @@ class Strategy(ABC):
 
     options: ClassVar[tuple[str, ...]]  # of `train`, which belong to it
     cuts_batches: ClassVar[bool] = False  # whether a process needs only its examples
+    accumulate = 1  # in how many passes a device takes its shard
 
     def __init__(
         self,
@@ -71,6 +72,21 @@ class Strategy(ABC):
         the work: then it is only this process's part of it.
         """
 
+    def _step(
+        self, step: Callable[..., list[Tensor]], batch: Batch, lr: float, **how: Any
+    ) -> list[Tensor]:
+        """Take it with a function of `parallel`; all of them begin alike."""
+        return step(
+            batch.X,
+            batch.y,
+            self.owned,
+            self.devices,
+            lr,
+            optimizer=self.optimizer,
+            states=self.states,
+            **how,
+        )
+
     def trained(self) -> list[list[Tensor]]:
         """Give what every owner's optimizer updates: all but the statistics."""
         return [mine[: len(mine) - self.model.buffers] for mine in self.owned]
@@ -84,9 +100,11 @@ class Strategy(ABC):
         return self.gather(parts)
 
     @property
-    @abstractmethod
     def shares(self) -> tuple[int, str]:
         """Into how many parts of what kind a batch is cut."""
+        if self.accumulate == 1:
+            return self.group.size, "devices"
+        return self.group.size * self.accumulate, "devices times parts"
 
     def settings(self) -> dict[str, Any]:
         """Give the options in effect, for processes to compare."""
@@ -125,19 +143,11 @@ class Strategy(ABC):
                 f"has, got {len(state)}, or of other shapes; was it saved with "
                 "another momentum?"
             )
-        B, n, states_per_parameter = (
-            backend_of(self.owned[0][0]),
-            self._count,
-            self.optimizer.states_per_parameter,
-        )
+        B, n = backend_of(self.owned[0][0]), self._count
         whole = [B.array(s) for s in state]
-        parts = [
-            self.shard_state(whole[slot * n :][:n])
-            for slot in range(states_per_parameter)
-        ]
+        end = n * self.optimizer.states_per_parameter
+        parts = [self.shard_state(whole[i : i + n]) for i in range(0, end, n)]
         for owner, mine in enumerate(self.states):
-            saved = [x for part in parts for x in part[owner]] + whole[
-                states_per_parameter * n :
-            ]
+            saved = [x for part in parts for x in part[owner]] + whole[end:]
             for x, y in zip(mine, saved, strict=True):
                 B.write_(x, 0, element_count(x), B.detach(y))

@@ -36,6 +36,7 @@ CASES = [
     {"k": 3, "accumulate": 5},
     {"k": 2, "accumulate": 3, "bucket_bytes": 2**18},
     {"k": 2, "accumulate": 3, "bucket_bytes": 1, "algorithm": "ring"},
+    *({"k": 3, "accumulate": 5, "strategy": "sharded", "zero": z} for z in (1, 2, 3)),
 ]
 
 
@@ -62,6 +63,20 @@ def test_a_step_moves_the_same_bytes_whatever_the_parts(reference, digits):
         moved.append(counted.bytes)
         assert history.settings["accumulate"] == parts
     assert moved[0] == moved[1] == moved[2] > 0
+
+
+@pytest.mark.parametrize(("zero", "whole", "again"), [(1, 2, 0), (2, 1, 1), (3, 0, 3)])
+def test_shards_move_more_for_every_part_but_under_zero_1(
+    reference, digits, zero, whole, again
+):
+    """Of N numbers; ZeRO 3 gathers the last layer, of `last` numbers, once a part."""
+    N, last, steps = 784 * 256 + 256 + 2570, 2570, 3
+    for parts in (1, 11):
+        settings = {"strategy": "sharded", "zero": zero, "accumulate": parts}
+        history = run(reference, digits, 2, epochs=1, **settings)
+        numbers = (whole + again * parts) * N - (parts * last if zero == 3 else 0)
+        assert history.bytes_moved == 8 * steps * numbers
+        assert history.settings["accumulate"] == parts
 
 
 def test_a_device_works_in_as_many_passes(reference, digits):
@@ -103,7 +118,9 @@ REFUSED = {
     ),
     "layers": ({"k": 2, "strategy": "layer", "accumulate": 2}, "layer, got accumulate"),
     "stages": ({"k": 2, "strategy": "model", "accumulate": 2}, "model, got accumulate"),
-    "shards": ({"strategy": "sharded", "accumulate": 2}, "sharded, got accumulate"),
+    "more parts than a shard has": (
+        {"k": 2, "strategy": "sharded", "accumulate": 12}, "fewer than 24 devices",
+    ),
 }  # fmt: skip
 
 

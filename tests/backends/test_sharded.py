@@ -15,7 +15,7 @@ from d2lmulti.comm.group import local_group
 from d2lmulti.errors import InvalidInput
 from d2lmulti.models.mlp import make_mlp
 from d2lmulti.models.model import Layer, Model
-from d2lmulti.parallel.sharded import training
+from d2lmulti.parallel.sharded import passes
 from d2lmulti.training.strategies import make_strategy
 
 BATCH = 29  # divides by nothing below
@@ -136,7 +136,7 @@ def test_one_layer_is_whole_at_a_time_and_ahead_of_it_one_more(
 ):
     """Watch all that is whole: what is gathered, the leaves, and their gradients."""
     B, alive, most = load(name), [], []
-    attach, start_gather = B.attach_grad, training.start_gather
+    attach, start_gather = B.attach_grad, passes.start_gather
 
     def attached(x, add=True):
         attach(x, add)
@@ -158,7 +158,7 @@ def test_one_layer_is_whole_at_a_time_and_ahead_of_it_one_more(
         most.append(len({l for there, l in alive if there() is not None}))
 
     monkeypatch.setattr(B, "attach_grad", attached)
-    monkeypatch.setattr(training, "start_gather", gathered)
+    monkeypatch.setattr(passes, "start_gather", gathered)
     run(B, 2, zero, OPTIMIZERS["momentum"], steps=1, prefetch=prefetch)
     assert len(most) >= 2 * len(SIZES)
     assert max(most) == 1 + prefetch

@@ -251,9 +251,9 @@ BUGS = [
     ),
     Bug(
         "a part of the gradient is added to that of the step before",
-        "parallel/sharded/training.py",
-        "self.B.write_(mine[l], 0, element_count(part), part)",
-        "self.B.write_(mine[l], 0, element_count(part), part, add=True)",
+        "parallel/sharded/passes.py",
+        "size, add = element_count(part), not self.first",
+        "size, add = element_count(part), True",
         SHARDS,
     ),
     Bug(

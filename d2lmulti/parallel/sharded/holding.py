@@ -40,7 +40,7 @@ class ShardedParams(Flats):
         self.low = low
         self.masters: Flats = []
         if low:
-            self.masters = [[*mine] for mine in self._own()]
+            self.masters = [[*map(_copy, mine)] for mine in self._own()]
             self[:] = [[backend_of(p).cast(p, low) for p in mine] for mine in self]
         self._grads: Flats = []
         if zero == 2:
@@ -63,8 +63,14 @@ class ShardedParams(Flats):
 
         In mixed precision they are copies of the masters.
         """
+        if self.zero == 3 and not self.low:
+            return [*self]
+        return [[*map(_copy, mine)] for mine in self.to_update()]
+
+    def to_update(self) -> Flats:
+        """Give the own parts, or the masters; the backend may share storage or copy."""
         if self.low:
-            return [[*map(_copy, mine)] for mine in self.masters]
+            return [[backend_of(p).detach(p) for p in mine] for mine in self.masters]
         return self._own()
 
     def update_(self, parts: Flats) -> Flats:
@@ -80,7 +86,7 @@ class ShardedParams(Flats):
         if self.zero == 3:
             return [*self]
         pairs = zip(self, self.bounds, strict=True)
-        return [[*map(_copy_part, mine, bounds)] for mine, bounds in pairs]
+        return [[*map(_read, mine, cuts)] for mine, cuts in pairs]
 
 
 def shard_params(
@@ -181,10 +187,9 @@ def _copy(x: Tensor) -> Tensor:
     return B.copy_to(x, B.device_of(x))
 
 
-def _copy_part(whole: Tensor, bounds: tuple[int, int]) -> Tensor:
-    B = backend_of(whole)
-    with B.pause():
-        return B.copy_to(B.read(whole, *bounds), B.device_of(whole))
+def _read(whole: Tensor, cut: tuple[int, int]) -> Tensor:
+    part = backend_of(whole).read(whole, *cut)
+    return part if element_count(part) else _copy(part)  # Paddle's would be strided
 
 
 def check_sharded(sharded: ShardedParams, devices: int | None = None) -> None:
