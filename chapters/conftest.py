@@ -35,7 +35,10 @@ REPOSITORY = str(HERE.parent)
 SLOW = 15.0  # seconds that a chapter may take under one backend
 CELL_TIMEOUT = 120.0  # nbval's own is 2000 s
 # They begin first: at the end no worker waits for the one that has such a chapter.
-LONGEST_FIRST = ["tensorflow", "many_machines", "horovod", "parameter_server"]
+LONGEST_FIRST = [
+    "tensorflow", "many_machines", "parameter_server", "bottlenecks", "failures",
+    "why_not_faster", "data_parallel", "horovod", "sharding",
+]  # fmt: skip
 
 
 # After this, whoever asks which framework was chosen gets an error: the page itself and

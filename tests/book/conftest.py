@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pickle
 import shutil
@@ -14,6 +15,10 @@ import pytest
 from book.notebooks import ROOT, code, picture, printed, save, text
 
 TABS = ("torch", "mxnet", "paddle")
+NO_BROWSER = importlib.util.find_spec("playwright") is None or not (
+    os.environ.get("CHROMIUM")
+    or any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
+)
 
 ONE = [
     text(
@@ -70,6 +75,13 @@ parts:
       - file: chapters/glossary
       - file: chapters/references
 """
+
+
+@pytest.fixture(autouse=True)
+def browser(request: pytest.FixtureRequest) -> None:
+    """Skip what drives a browser where there is none."""
+    if NO_BROWSER and request.node.get_closest_marker("browser"):
+        pytest.skip("needs playwright and a Chromium (Debian: apt install chromium)")
 
 
 def with_checkout() -> dict[str, str]:
