@@ -79,7 +79,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup horovod if-horovod book serve lab test check test-units \
-  test-notebooks test-posed test-fast coverage test-torch run-all check-pages execute \
+  test-notebooks test-cluster test-posed test-fast coverage test-torch run-all check-pages execute \
   evidence lock bench clean
 
 help: ## list the targets
@@ -139,12 +139,18 @@ check: setup ## style, types, import layers, line budget
 test-units: if-horovod ## unit and property tests
 	@echo "== unit and property tests"
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
-	  $(RUN) -m pytest -q -n logical --maxprocesses 8 --dist loadgroup $(TESTS)
+	  $(RUN) -m pytest -q -n logical --maxprocesses 8 --dist loadgroup \
+	  -m "not (browser or cluster)" $(TESTS)
 
 test-notebooks: if-horovod ## pytest --nbval chapters, once per backend
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
 	  $(RUN) tools/run_notebooks.py $(BACKENDS) \
 	  --pytest="$(TWO_AT_ONCE)"
+
+# On machines that are network namespaces, with the right to make them; else on one.
+test-cluster: if-horovod ## what happens on clusters: two machines, deaths, strangers
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
+	  $(RUN) -m pytest -q -n logical --maxprocesses 8 -m cluster tests/processes
 
 test-posed: setup ## the notebooks under PyTorch, the CPU posing as 1, 2 and 8 GPUs
 	@for gpus in 1 2 8; do \
@@ -173,7 +179,8 @@ test-torch: ## the same tests in the second environment: PyTorch alone, newest N
 run-all: if-horovod ## every notebook from top to bottom, as in plain Jupyter
 	@$(RUN) tools/run_all.py $(BACKENDS:%=--backend %) $(NOTEBOOKS)
 
-check-pages: book ## visit every page with Chromium
+check-pages: book ## visit every page with Chromium, after the tests of who visits
+	@$(RUN) -m pytest -q -n 2 -m browser tests/book
 	$(RUN) tools/check_pages.py
 
 execute: if-horovod ## run the notebooks on every backend and store what they print

@@ -139,12 +139,7 @@ def leaf(is_leaf: bool) -> None:
 
 def grads(ys: Sequence[Tensor], dys: Sequence[Tensor] | None) -> None:
     """Refuse to go backward from nothing, or with gradients of another form."""
-    if not isinstance(ys, (list, tuple)) or not ys:
-        came = "an empty one" if isinstance(ys, (list, tuple)) else type(ys).__name__
-        raise InvalidInput(
-            "expected a list of at least one tensor to go backward from, got "
-            f"{came}; pass [loss]"
-        )
+    check_list("ys", ys, "tensors to go backward from", cure="pass [loss]")
     if dys is None:
         return
     if len(dys) != len(ys):
@@ -169,12 +164,7 @@ def recorded(each: Sequence[bool]) -> None:
 
 def wanted(xs: Sequence[Tensor], attached: Sequence[bool]) -> None:
     """Refuse to look for the gradients of nothing, or of what collects none."""
-    if not isinstance(xs, (list, tuple)) or not xs:
-        came = "an empty one" if isinstance(xs, (list, tuple)) else type(xs).__name__
-        raise InvalidInput(
-            f"expected a list of at least one tensor to differentiate by, got {came}; "
-            "pass [x]"
-        )
+    check_list("xs", xs, "tensors to differentiate by", cure="pass [x]")
     if not all(attached):
         raise not_attached()
 
@@ -218,9 +208,9 @@ def window(X: Tensor, size: int) -> None:
 # -- lists of tensors, one for each device: parameters, states, gradients --------------
 
 
-def check_tensors(name: str, tensors: Any, least: int = 1, cure: str = "") -> Backend:
-    """Refuse all but a list of at least so many tensors; return their backend."""
-    check_list(name, tensors, "tensors", least, cure)
+def check_tensors(name: str, tensors: Any, cure: str = "") -> Backend:
+    """Refuse all but a list of at least one tensor; return their backend."""
+    check_list(name, tensors, "tensors", cure=cure)
     return one_backend(name, tensors)
 
 

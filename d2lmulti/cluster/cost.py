@@ -39,18 +39,16 @@ def halving_doubling(n: int, nbytes: float, link: Link) -> float:
 
 
 def reduce_scatter(n: int, nbytes: float, link: Link) -> float:
-    """n - 1 messages of an n-th of the vector: half of the ring."""
+    """n - 1 messages of an n-th of the vector: half of the ring.
+
+    `allgather` too, and `alltoall`, which sends a block to each in turn.
+    """
     return (n - 1) * link.seconds(nbytes / n)
 
 
 def broadcast(n: int, nbytes: float, link: Link) -> float:
     """ceil(log2 n) messages of the whole vector; `reduce` is the same, backward."""
     return _levels(n) * link.seconds(nbytes)
-
-
-def alltoall(n: int, nbytes: float, link: Link) -> float:
-    """n - 1 blocks of an n-th of what a rank holds, one after another."""
-    return (n - 1) * link.seconds(nbytes / n)
 
 
 def hierarchical(n: int, nbytes: float, cluster: Cluster) -> float:
@@ -83,7 +81,7 @@ FORMULAS: dict[str, Callable[[int, float, Link], float]] = {
     "allgather": reduce_scatter,
     "broadcast": broadcast,
     "reduce": broadcast,
-    "alltoall": alltoall,
+    "alltoall": reduce_scatter,
 }
 
 

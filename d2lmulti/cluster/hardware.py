@@ -7,10 +7,9 @@ sheet says, and `presets.py` says which sheet. Chapter: *cost_model*.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..checks import MOST_RANKS, check_count, check_kind, check_number, check_positive
-from ..errors import InvalidInput
 
 
 @dataclass(frozen=True)
@@ -111,17 +110,3 @@ def uniform(latency: float, bandwidth: float) -> Cluster:
     link = Link(latency, bandwidth)
     thing = Device("uniform", 1e12, 1e12, 1e12, 1)
     return Cluster("uniform", thing, link, link, per_node=1, nics=1)
-
-
-def with_link(cluster: Cluster, where: str, **change: float) -> Cluster:
-    """Give the same cluster with `latency` or `bandwidth` of one kind of link changed.
-
-    `where` is inside or between.
-    """
-    check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
-    if where not in ("inside", "between") or set(change) - {"latency", "bandwidth"}:
-        raise InvalidInput(
-            "expected inside or between, and a latency or a bandwidth, got "
-            f"{where!r} and {', '.join(map(str, change))}"
-        )
-    return replace(cluster, **{where: replace(getattr(cluster, where), **change)})

@@ -9,11 +9,15 @@ tensors the executor has. Chapter: *model_parallel*.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ..checks import check_flag, check_kind
 from ..plans.pipeline.durations import Durations
-from ..plans.pipeline.instructions import Instruction
+from ..plans.pipeline.instructions import AnyInstruction, Instruction, StageTransfer
+from ..plans.pipeline.simulate import Sends, simulate
+from ..plans.pipeline.stage_ranks import stage_ranks
 from .device_clocks import DeviceClocks
 from .timeline import Timeline
 
@@ -148,3 +152,31 @@ class PipelineRecord:
             name = str(slot.instruction)
             found.add(f"device {slot.device}", name, slot.start, slot.end)
         return found
+
+
+def play_schedule(
+    lists: Sequence[Sequence[AnyInstruction]],
+    durations: Durations | None = None,
+    recompute: bool = False,
+) -> PipelineRecord:
+    """Play the lists of all devices without a tensor: what ran when, and nothing held.
+
+    A message takes `durations.transfer`, say a link's `seconds(nbytes)`. Raises
+    `PlanError` where devices wait for each other, `InvalidInput` for no lists.
+
+    >>> from d2lmulti.plans.pipeline.schedules import SCHEDULES
+    >>> play_schedule(SCHEDULES["1f1b"](4, 12)).makespan  # 3 slots x (12 + 4 - 1)
+    45.0
+    """
+    durations = Durations() if durations is None else durations
+    check_kind("durations", durations, Durations, "Durations")
+    check_flag("recompute", recompute)
+    stages = len(stage_ranks(lists))
+    found = PipelineRecord(durations)
+    found.restart(len(lists), stages)
+    for device, one in simulate(lists):
+        if isinstance(one, Sends):  # its receive comes right after it
+            found.exchange(device, one.device)
+        elif isinstance(one, Instruction) and not isinstance(one, StageTransfer):
+            found.compute(device, one, 0.0, recompute)
+    return found

@@ -19,6 +19,8 @@ from .networks import ConvNet, Transformer
 from .software import NANOTRON, Software
 from .step_time import Step, step_time
 
+MICRO_BATCHES = (1, 2, 4, 8, 16)  # sizes that are tried
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -41,23 +43,19 @@ class Candidate:
 
 
 def layouts(
-    model: Transformer, gpus: int, batch: int, per_node: int, sizes: int = 5
+    model: Transformer, gpus: int, batch: int, per_node: int
 ) -> Iterator[Layout]:
-    """Give every layout of so many GPUs; tensor parallelism stays within a node.
-
-    `sizes`: how many powers of two are tried as a micro-batch, from 1 on.
-    """
+    """Give every layout of so many GPUs; tensor parallelism stays within a node."""
     check_kind("model", model, Transformer, "a Transformer", "see get_network(name)")
     check_count("gpus", gpus, most=MOST_RANKS)
     check_count("batch", batch, most=2**31)
     check_count("per_node", per_node, most=MOST_RANKS)
-    check_count("sizes", sizes, most=31)
     for tensor in _divisors(gpus, min(per_node, model.heads)):
         for pipeline in _divisors(gpus // tensor, model.layers):
             data = gpus // tensor // pipeline
             if model.heads % tensor or batch % data:
                 continue
-            for size in (2**i for i in range(sizes)):
+            for size in MICRO_BATCHES:
                 if batch // data % size:
                     continue
                 for zero in _stages_of_zero(data, pipeline):

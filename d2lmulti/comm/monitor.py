@@ -9,12 +9,18 @@ Chapter: *many_machines*.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import numpy as np
+
+from ..backends import backend_of, checks
+from ..plans.ordering import RankMessages, messages_of
+from ..plans.rounds import Round
 from .agreement import name_ranks
 from .engines.shared_memory.backoff import PeerError
+from .group import Combine
 from .process_info import ProcessInfo, time_limit
 from .status_table import FAILED, StatusTable
 
@@ -69,6 +75,51 @@ class CollectiveMonitor:
             ) from error
         if self.table:
             self.table.wait_for()
+
+
+class MonitoredEngine:
+    """What the frameworks' engines share: a rank, and a monitor that watches it."""
+
+    def __init__(self, info: ProcessInfo) -> None:
+        self.rank, self.size = info.rank, info.size
+        self.ranks: Sequence[int] = range(info.size)  # of this group, in the whole
+        self._group: Any = None  # the framework's own, of a sub-group
+        self._monitor = CollectiveMonitor(info)
+
+    def begin(self, call: str) -> None:
+        """Note that this rank makes its next call."""
+        self._monitor.begin(call)
+
+    def exchange(
+        self, data: Sequence[Any], rounds: Iterable[Round], combine: Combine = "sum"
+    ) -> None:
+        """Carry out this rank's share of the rounds, in place."""
+        x = data[0].detach()
+        checks.contiguous(x.is_contiguous())
+        for this_round in rounds:
+            share = messages_of(this_round, self.rank)
+            if share.peers:
+                with self._monitor.waiting(*share.peers), backend_of(x).pause():
+                    self._carry(x, share, combine)
+
+    def allgather_text(self, text: str) -> list[str]:
+        """Give every rank's short text to every rank, in rank order."""
+        # As bytes: `all_gather_object` would unpickle, and so run, what others send.
+        self.begin("allgather_text")
+        mine = np.frombuffer(text.encode(), np.uint8)
+        sizes = [int(size[0]) for size in self._gather(np.array([len(mine)]))]
+        padded = np.zeros(max(1, *sizes), np.uint8)
+        padded[: len(mine)] = mine
+        texts = zip(self._gather(padded), sizes, strict=True)
+        return [found[:size].tobytes().decode() for found, size in texts]
+
+    def _carry(self, x: Any, share: RankMessages, combine: Combine) -> None:
+        """Send and receive this rank's messages of one round of the contiguous `x`."""
+        raise NotImplementedError
+
+    def _gather(self, values: np.ndarray) -> list[np.ndarray]:
+        """Give everyone's values, of one shape and dtype."""
+        raise NotImplementedError
 
 
 def of_some(engine: T, ranks: Sequence[int], name: str, group: Any) -> T:

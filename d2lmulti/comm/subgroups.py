@@ -45,19 +45,11 @@ class Subgroup(Group):
         return (_renumbered(this_round, self.ranks) for this_round in rounds)
 
 
-class LocalPart:
+class LocalPart(LocalEngine):
     """The engine of a sub-group in one process: rounds come in the whole's numbers."""
 
-    name = LocalEngine.name
-    point_to_point = True
-    native = LocalEngine.native
-    reducible = LocalEngine.reducible
-
     def __init__(self, ranks: Sequence[int]) -> None:
-        self._ranks, self._engine = ranks, LocalEngine()
-
-    def begin(self, call: str) -> None:
-        """Do nothing: in one process nobody waits."""
+        self._ranks, self._whole = ranks, LocalEngine()
 
     def exchange(
         self, data: Sequence[Any], rounds: Iterable[Round], combine: Combine = "sum"
@@ -66,20 +58,13 @@ class LocalPart:
         spread = [data[0]] * (self._ranks[-1] + 1)  # the others' places are not used
         for rank, x in zip(self._ranks, data, strict=True):
             spread[rank] = x
-        self._engine.exchange(spread, rounds, combine)
+        self._whole.exchange(spread, rounds, combine)
 
     def start(
         self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
     ) -> Work:
         """Sum (or take the maximum) on a root, the plain way, and copy it to all."""
-        return self._engine.start(what, data, op, root)
-
-    def allgather_text(self, text: str) -> list[str]:
-        """Give back the text: one process speaks for all its ranks."""
-        return [text]
-
-    def close(self) -> None:
-        """Do nothing."""
+        return self._whole.start(what, data, op, root)
 
 
 def split_group(

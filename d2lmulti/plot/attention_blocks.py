@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from .style import INK, device_colour
+from .style import INK, device_colour, styled, subplots, without_frame
 
 _EMPTY = "#EEEEEE"
 
 
+@styled
 def needed_scores(orders: Mapping[str, Sequence[np.ndarray]]) -> Figure:
     """Draw, for every rank and turn of a ring, which scores of its block are needed.
 
@@ -25,11 +25,8 @@ def needed_scores(orders: Mapping[str, Sequence[np.ndarray]]) -> Figure:
     the rank whose block has come; a score is coloured if its key is not later than its
     query. Over each column stands the largest share that a rank needs, in per cent.
     """
-    figure, axes = plt.subplots(
-        1, len(orders), figsize=(1.36 * len(orders), 2.1), squeeze=False,
-        layout="constrained",
-    )  # fmt: skip
-    for ax, (order, at) in zip(axes[0], orders.items(), strict=True):
+    figure, axes = subplots(1, len(orders), 1.36 * len(orders), 2.1)
+    for ax, (order, at) in zip(axes, orders.items(), strict=True):
         n = len(at)
         needed = [
             [at[r - turn] <= at[r][:, None] for turn in range(n)] for r in range(n)
@@ -44,12 +41,10 @@ def needed_scores(orders: Mapping[str, Sequence[np.ndarray]]) -> Figure:
             label = f"{100 * share:.0f}"
             ax.text(turn + 0.5, -0.12, label, ha="center", size=9, color=INK)
         ax.set(xlim=(0, n), ylim=(n, -0.6))
-        ax.set_title(order, size=10, color=INK)
+        ax.set_title(order, size=10)
         ax.set_xticks(np.arange(n) + 0.5, range(1, n + 1), size=9)
         ax.set_xlabel("turn", size=9)
         ax.set_yticks(np.arange(n) + 0.5, range(n), size=9)
-        ax.tick_params(length=0)
-        ax.grid(visible=False)
-        ax.spines[:].set_visible(False)
-    axes[0][0].set_ylabel("rank", size=9)
+        without_frame(ax)
+    axes[0].set_ylabel("rank", size=9)
     return figure

@@ -14,11 +14,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from ..parallel.experts import expert_capacity
-from .style import INK, device_colour
+from .style import INK, device_colour, styled, without_frame
 
 _DROPPED = "#DDDDDD"
 
 
+@styled
 def slots(choice: Sequence[int], experts: int, parts: int, factor: float) -> Figure:
     """Draw each token in a slot of the expert that it chose, or dropped beyond them.
 
@@ -27,7 +28,7 @@ def slots(choice: Sequence[int], experts: int, parts: int, factor: float) -> Fig
     colour of its part in both. Raises what `expert_capacity` raises.
     """
     cut = np.array_split(np.asarray(choice), parts)
-    figure = plt.figure(figsize=(4.1, 4.2), layout="constrained")
+    figure = plt.figure(figsize=(4.1, 4.2))
     top, *below = figure.subplot_mosaic(
         [["whole"] * parts, list(range(parts))]
     ).values()
@@ -48,7 +49,7 @@ def slots(choice: Sequence[int], experts: int, parts: int, factor: float) -> Fig
             Patch(fc="white", ec=INK, label="empty slot"),
             Patch(fc=_DROPPED, label="dropped"),
         ],
-        loc="outside lower center", ncols=3, frameon=False, fontsize=9,
+        loc="outside lower center", ncols=3, fontsize=9,
     )  # fmt: skip
     return figure
 
@@ -74,9 +75,7 @@ def _draw(
             )
     ax.plot([capacity - 0.1] * 2, [-0.3, experts + 0.1], color=INK, lw=1)
     ax.set(xlim=(-0.3, max(*used, capacity) + 0.1), ylim=(experts, -0.4))
-    ax.set_title(title, size=10, color=INK)
+    ax.set_title(title, size=10)
     ax.set_xticks([])
     ax.set_yticks(np.arange(experts) + 0.4, range(experts), size=9)
-    ax.tick_params(length=0)
-    ax.grid(visible=False)
-    ax.spines[:].set_visible(False)
+    without_frame(ax)

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from ..backends.protocol import Tensor
 from ..models.tensor_parallel.split import Cut, SplitModel
-from .style import INK, device_colour
+from .style import INK, device_colour, styled, subplots
 
 _ALL = "#DDDDDD"  # what every device holds
 
 
+@styled
 def who_holds(model: SplitModel, device_shards: Sequence[Sequence[Tensor]]) -> Figure:
     """Draw every weight of a split model, each part in the colour of its device.
 
@@ -35,7 +35,7 @@ def who_holds(model: SplitModel, device_shards: Sequence[Sequence[Tensor]]) -> F
     ]
     sides = [(rows**0.5, columns**0.5) for _, _, (rows, columns, *_) in drawn]
     tallest = max(height for height, _ in sides)
-    figure, ax = plt.subplots(figsize=(8, 2.2), layout="constrained")
+    figure, (ax,) = subplots(1, 1, 8, 2.2)
     x = 0.0
     for (layer, cut, whole), (height, width) in zip(drawn, sides, strict=True):
         y = (tallest - height) / 2
@@ -45,16 +45,12 @@ def who_holds(model: SplitModel, device_shards: Sequence[Sequence[Tensor]]) -> F
         size = " x ".join(map(str, whole))
         ax.text(middle, y + height + 0.5, size, ha="center", va="top", size=8)
         x += max(width, 7) + 2  # room for the name
-    ax.set_xlim(-1, x)
-    ax.set_ylim(tallest + 2, -2)  # row 0 on top
-    ax.set_aspect("equal")
+    ax.set(xlim=(-1, x), ylim=(tallest + 2, -2), aspect="equal")  # row 0 on top
     ax.axis("off")
     handles = [Patch(color=device_colour(i), label=f"device {i}") for i in range(ranks)]
     if any(cut.dim is None for _, cut, _ in drawn):
         handles.append(Patch(color=_ALL, label="every device"))
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=len(handles), frameon=False
-    )
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
 
 
@@ -78,28 +74,23 @@ def _weight(
         ax.add_patch(Rectangle(place, w, h, fc=colour, ec="white", lw=0.8))
 
 
-def layer_bytes(by_label: Mapping[str, int], unit: int = 1000) -> Figure:
-    """Draw the bytes of every layer, forward and backward, from `ledger.by_label`.
-
-    `unit`: how many bytes count as one on the axis (1000 for kB).
-    """
+@styled
+def layer_bytes(by_label: Mapping[str, int]) -> Figure:
+    """Draw the bytes of every layer, forward and backward, from `ledger.by_label`."""
     names = list(dict.fromkeys(_without_direction(label) for label in by_label))
-    figure, ax = plt.subplots(
-        figsize=(8, 0.7 + 0.42 * len(names)), layout="constrained"
-    )
+    figure, (ax,) = subplots(1, 1, 8, 0.7 + 0.42 * len(names))
     for shift, direction, colour in (
         (-0.19, "forward", device_colour(0)),
         (0.19, "backward", device_colour(1)),
     ):
-        sizes = [by_label.get(f"{name} {direction}", 0) / unit for name in names]
+        sizes = [by_label.get(f"{name} {direction}", 0) / 1000 for name in names]
         places = [y + shift for y in range(len(names))]
         ax.barh(places, sizes, height=0.36, color=colour, label=direction)
     ax.set_yticks(range(len(names)), names)
     ax.invert_yaxis()
-    ax.set_xlabel({1: "bytes", 1000: "kB"}.get(unit, f"{unit:,} bytes"))
-    ax.spines[["top", "right"]].set_visible(False)
+    ax.set_xlabel("kB")
     ax.grid(axis="y", visible=False)
-    figure.legend(frameon=False, loc="outside upper center", ncols=2)
+    figure.legend(loc="outside upper center", ncols=2)
     return figure
 
 

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ..comm.mesh import Mesh
 from ..errors import InvalidInput
-from .style import INK, device_colour
+from .style import INK, device_colour, styled, subplots
 
 _AXES = 3  # as many as a picture on paper can tell apart
 _STEPS = np.array([(0.0, -2.2), (2.6, 0.0), (1.1, 0.75)])  # one along each axis
 _LABEL_AT = (0.5, 0.3, 0.5)  # of the way, where no other line crosses
 
 
+@styled
 def moved_on_mesh(mesh: Mesh, links: Mapping[tuple[int, int], int]) -> Figure:
     """Draw the ranks of a mesh, and a line for every pair that exchanged something.
 
@@ -43,7 +43,7 @@ def moved_on_mesh(mesh: Mesh, links: Mapping[tuple[int, int], int]) -> Figure:
     pairs: dict[tuple[int, int], int] = {}
     for (a, b), size in links.items():
         pairs[min(a, b), max(a, b)] = pairs.get((min(a, b), max(a, b)), 0) + size
-    figure, ax = plt.subplots(figsize=(4.1, 3.9), layout="constrained")
+    figure, (ax,) = subplots(1, 1, 4.1, 3.9)
     most = max(pairs.values(), default=1)
     for (a, b), size in pairs.items():
         axis = _axis_between(mesh, a, b)
@@ -60,13 +60,11 @@ def moved_on_mesh(mesh: Mesh, links: Mapping[tuple[int, int], int]) -> Figure:
     ax.margins(0.14)
     ax.set_aspect("equal")
     ax.axis("off")
-    figure.legend(
-        handles=[
-            Line2D([], [], color=device_colour(i), lw=3, label=axis)
-            for i, axis in enumerate(mesh.axes)
-        ],
-        loc="outside lower center", ncols=_AXES, frameon=False,
-    )  # fmt: skip
+    handles = [
+        Line2D([], [], color=device_colour(i), lw=3, label=axis)
+        for i, axis in enumerate(mesh.axes)
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=_AXES)
     return figure
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -21,7 +20,7 @@ from ..plans.pipeline.instructions import (
     Forward,
     Instruction,
 )
-from .style import INK, device_colour
+from .style import INK, device_colour, styled, subplots
 
 # What it is called, its colour, its ink.
 _KINDS: dict[type[Instruction], tuple[str, str, str]] = {
@@ -32,6 +31,7 @@ _KINDS: dict[type[Instruction], tuple[str, str, str]] = {
 }
 
 
+@styled
 def gantt(records: Mapping[str, PipelineRecord]) -> Figure:
     """Draw what every device did when, a panel a record, all on one time axis.
 
@@ -39,18 +39,15 @@ def gantt(records: Mapping[str, PipelineRecord]) -> Figure:
     a device, later ones have a dark lower edge.
     """
     rows = [record.devices for record in records.values()]
-    figure, axes = plt.subplots(
-        len(rows), 1, figsize=(9, 0.75 + sum(0.34 * n + 0.42 for n in rows)),
-        sharex=True, squeeze=False, layout="constrained",
-        gridspec_kw={"height_ratios": [n + 0.3 for n in rows]},
+    figure, axes = subplots(
+        len(rows), 1, 9, 0.75 + sum(0.34 * n + 0.42 for n in rows),
+        sharex=True, height_ratios=[n + 0.3 for n in rows],
     )  # fmt: skip
     end = max(record.makespan for record in records.values())
-    for ax, (label, record) in zip(axes[:, 0], records.items(), strict=True):
+    for ax, (label, record) in zip(axes, records.items(), strict=True):
         _panel(ax, record, end)
-        title = f"{label}: {100 * record.idle_share:.0f} % idle"
-        ax.set_title(title, size=11, color=INK, loc="left")
-    axes[-1, 0].set_xlim(0, end)
-    axes[-1, 0].set_xlabel("time, in slots of the modelled clock")
+        ax.set_title(f"{label}: {100 * record.idle_share:.0f} % idle", loc="left")
+    axes[-1].set(xlim=(0, end), xlabel="time, in slots of the modelled clock")
     used = {type(s.instruction) for r in records.values() for s in r.slots}
     handles = [
         Patch(color=colour, label=name)
@@ -60,7 +57,7 @@ def gantt(records: Mapping[str, PipelineRecord]) -> Figure:
     handles.append(Patch(fc="#EEEEEE", label="idle"))
     if any(record.stages > record.devices for record in records.values()):
         handles.append(Patch(color=INK, label="of a later stage"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=6)
     return figure
 
 
@@ -89,31 +86,27 @@ def _panel(ax: Axes, record: PipelineRecord, end: float) -> None:
     labels = [f"device {d}" for d in range(record.devices)]
     ax.set_yticks(range(record.devices), labels)
     ax.set_ylim(record.devices - 0.5, -0.5)
-    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.spines["left"].set_visible(False)
     ax.tick_params(left=False)
     ax.grid(visible=False)
 
 
+@styled
 def live_activations(records: Mapping[str, PipelineRecord]) -> Figure:
     """Draw how many micro-batches every device holds over time, a panel a record."""
-    figure, axes = plt.subplots(
-        1, len(records), figsize=(min(9, 1 + 2.8 * len(records)), 2.9),
-        sharey=True, squeeze=False, layout="constrained",
-    )  # fmt: skip
+    width = min(9, 1 + 2.8 * len(records))
+    figure, axes = subplots(1, len(records), width, 2.9, sharey=True)
     styles = ("-", "--", "-.", ":")
-    for ax, (label, record) in zip(axes[0], records.items(), strict=True):
+    for ax, (label, record) in zip(axes, records.items(), strict=True):
         for d in range(record.devices):
             times, live, _ = zip(*record.levels(d), strict=True)
             line = {"color": device_colour(d), "ls": styles[d % 4], "lw": 1.8}
             ax.step(times, live, where="post", label=f"device {d}", **line)
-        ax.set_title(label, size=11, color=INK, loc="left")
-        ax.set_xlabel("time, in slots")
-        ax.set_xlim(0, record.makespan)
+        ax.set_title(label, loc="left")
+        ax.set(xlim=(0, record.makespan), xlabel="time, in slots")
         ax.yaxis.get_major_locator().set_params(integer=True)
         ax.grid(alpha=0.3)
-        ax.spines[["top", "right"]].set_visible(False)
-    axes[0, 0].set_ylabel("micro-batches held")
-    axes[0, 0].set_ylim(0)
-    handles, labels = max((ax.get_legend_handles_labels() for ax in axes[0]), key=len)
-    figure.legend(handles, labels, loc="outside lower center", ncols=8, frameon=False)
+    axes[0].set(ylim=(0, None), ylabel="micro-batches held")
+    handles, labels = max((ax.get_legend_handles_labels() for ax in axes), key=len)
+    figure.legend(handles, labels, loc="outside lower center", ncols=8)
     return figure

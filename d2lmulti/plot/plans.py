@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,7 +15,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from ..plans.rounds import Round
 from ..plans.symbolic import snapshots
-from .style import INK, device_colour
+from .style import INK, device_colour, styled, subplots
 
 COMPLETE = "#009E73"
 # From one contribution to all but one: from light to dark, also in print.
@@ -54,6 +53,7 @@ def dark(colour: tuple[float, float, float] | str) -> bool:
     return float(np.dot(colour, (0.3, 0.6, 0.1))) < 0.55
 
 
+@styled
 def plan_states(
     rounds: Iterable[Round],
     ranks: int,
@@ -72,17 +72,12 @@ def plan_states(
     edges, frames = snapshots(table, ranks, length, collective)
     lines = -(-len(frames) // columns)
     columns = min(columns, len(frames))
-    figure, axes = plt.subplots(
-        lines,
-        columns,
-        figsize=(2.3 * columns, lines * (0.55 + 0.36 * ranks)),
-        squeeze=False,
-        layout="constrained",
-    )
-    for ax in axes.flat:
+    height = lines * (0.55 + 0.36 * ranks)
+    figure, axes = subplots(lines, columns, 2.3 * columns, height)
+    for ax in axes:
         ax.axis("off")
-    for number, (ax, held) in enumerate(zip(axes.flat, frames, strict=False)):
-        ax.set_title(f"round {number}" if number else "start", size=10, color=INK)
+    for number, (ax, held) in enumerate(zip(axes, frames, strict=False)):
+        ax.set_title(f"round {number}" if number else "start", size=10)
         _draw_vectors(ax, edges, held)
         if number:
             _draw_transfers(ax, table[number - 1], edges, ranks)
@@ -111,8 +106,7 @@ def _draw_vectors(ax: Axes, edges: np.ndarray, held: np.ndarray) -> None:
                 size=min(8.0, 8 * 18 * (last - first) / whole / max(len(text), 1)),
                 color="white" if dark(colour) else INK,
             )
-    ax.set_xlim(-0.32 * whole, 1.1 * whole)
-    ax.set_ylim(-0.15, ranks)
+    ax.set(xlim=(-0.32 * whole, 1.1 * whole), ylim=(-0.15, ranks))
 
 
 def _draw_transfers(ax: Axes, this_round: Round, edges: np.ndarray, ranks: int) -> None:

@@ -16,12 +16,13 @@ from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
 from ..backends.protocol import element_count
 from ..models.model import Model
-from .style import INK, device_colour
+from .style import INK, device_colour, styled, subplots
 
 _MARKERS = ("o", "s", "^")
 _WIDTH = 4.1  # inches: on a telephone, letters of 9 points are still legible
 
 
+@styled
 def three_ways(
     model: Model, stage_of: Sequence[int], meetings: Sequence[str], images: int
 ) -> Figure:
@@ -30,10 +31,7 @@ def three_ways(
     `stage_of` gives the device of each layer when it is cut into stages; `meetings`
     name the layers whose parts meet, as a ledger does: "dense 1 forward".
     """
-    figure, axes = plt.subplots(
-        1, 3, figsize=(_WIDTH, 4.4), layout="constrained",
-        gridspec_kw={"width_ratios": [2.05, 2.5, 1.1]},
-    )  # fmt: skip
+    figure, axes = subplots(1, 3, _WIDTH, 4.4, width_ratios=[2.05, 2.5, 1.1])
     names = [layer.name.replace("convolution", "conv") for layer in model.layers]
     last = len(names)
     data, layer, stages = axes
@@ -60,11 +58,11 @@ def three_ways(
         strict=True,
     ):
         ax.set(xlim=(-0.05, width + 0.05), ylim=(-1.2, last + 1.1))
-        ax.set_title(title, size=11, color=INK)
+        ax.set_title(title)
         ax.text(width / 2, -0.25, crossing, ha="center", va="top", size=9, color=INK)
         ax.axis("off")
     handles = [Patch(color=device_colour(d), label=f"device {d}") for d in (0, 1)]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=2)
     return figure
 
 
@@ -90,6 +88,7 @@ def _meet(ax: Axes, y: float, direction: str) -> None:
     ax.add_patch(arrow)
 
 
+@styled
 def held(ways: Mapping[str, Sequence[Sequence[Any]]], model: Model) -> Figure:
     """Draw the parameters that every device holds: a bar a device, a colour a layer.
 
@@ -97,10 +96,8 @@ def held(ways: Mapping[str, Sequence[Sequence[Any]]], model: Model) -> Figure:
     model's layers in order, or of some neighbouring ones.
     """
     rows = [len(devices) for devices in ways.values()]
-    figure, axes = plt.subplots(
-        len(ways), 1, figsize=(_WIDTH, 1.1 + sum(0.5 + 0.25 * n for n in rows)),
-        sharex=True, layout="constrained",
-    )  # fmt: skip
+    height = 1.1 + sum(0.5 + 0.25 * n for n in rows)
+    figure, axes = subplots(len(ways), 1, _WIDTH, height, sharex=True)
     layers = [i for i, layer in enumerate(model.layers) for _ in range(layer.params)]
     for ax, (way, devices) in zip(axes, ways.items(), strict=True):
         first = 0
@@ -116,26 +113,27 @@ def held(ways: Mapping[str, Sequence[Sequence[Any]]], model: Model) -> Figure:
                 )
                 left += size
             first += 0 if whole else len(tensors)
-        ax.set_title(way, size=11, color=INK)
+        ax.set_title(way)
         ax.set_yticks(range(len(devices)), [f"device {d}" for d in range(len(devices))])
         ax.invert_yaxis()
-        ax.spines[["top", "right"]].set_visible(False)
     axes[-1].set_xlabel("parameters held")
     axes[-1].xaxis.set_major_locator(plt.MaxNLocator(4))
     handles, labels = axes[0].get_legend_handles_labels()
     once = dict(zip(labels, handles, strict=True))
-    figure.legend(once.values(), once.keys(), loc="outside lower center", ncols=3,
-                  frameon=False, fontsize=9)  # fmt: skip
+    figure.legend(
+        once.values(), once.keys(), loc="outside lower center", ncols=3, fontsize=9
+    )
     return figure
 
 
+@styled
 def bytes_by_batch(
     images: Sequence[int],
     counted: Mapping[str, Sequence[int]],
     formula: Mapping[str, Callable[[Any], Any]],
 ) -> Figure:
     """Draw bytes a step against the batch: points as counted, lines by formula."""
-    figure, ax = plt.subplots(figsize=(_WIDTH, 3.2), layout="constrained")
+    figure, (ax,) = subplots(1, 1, _WIDTH, 3.2)
     fine = np.geomspace(images[0], images[-1], 50)
     for i, (way, found) in enumerate(counted.items()):
         colour = device_colour(i)
@@ -144,8 +142,6 @@ def bytes_by_batch(
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_xticks(images, [str(n) for n in images])
-    ax.set_xlabel("images in the batch")
-    ax.set_ylabel("bytes between the devices")
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(frameon=False)
+    ax.set(xlabel="images in the batch", ylabel="bytes between the devices")
+    ax.legend()
     return figure

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -32,6 +32,16 @@ COLOURS = (
     "#000000",
 )
 INK = "#222222"
+styled = plt.rc_context(  # `@styled` stands over every function that draws a figure
+    {
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+        "axes.titlecolor": INK,
+        "axes.titlesize": 11,
+        "figure.constrained_layout.use": True,
+        "legend.frameon": False,
+    }
+)
 
 
 def device_colour(i: int) -> str:
@@ -39,38 +49,36 @@ def device_colour(i: int) -> str:
     return COLOURS[i % len(COLOURS)]
 
 
-def _figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
+def subplots(
+    rows: int, columns: int, width: float, height: float, **options: Any
+) -> tuple[Figure, list[Axes]]:
+    """Make a figure of so many inches, and its panels, row by row."""
     figure, axes = plt.subplots(
-        1, columns, figsize=(width, height), squeeze=False, layout="constrained"
+        rows, columns, figsize=(width, height), squeeze=False, **options
     )
-    return figure, list(axes[0])
+    return figure, list(axes.flat)
 
 
-def _blank(ax: Axes, width: float, height: float, title: str) -> None:
-    ax.set_xlim(0, width)
-    ax.set_ylim(0, height)
-    ax.set_aspect("equal")
-    ax.axis("off")
-    ax.set_title(title, size=11, color=INK)
+def without_frame(ax: Axes) -> None:
+    """Leave numbers and letters beside a drawing, without lines and ticks."""
+    ax.tick_params(length=0)
+    ax.grid(visible=False)
+    ax.spines[:].set_visible(False)
 
 
+@styled
 def plan_rounds(plan: Iterable[Round], ranks: int, title: str = "") -> Figure:
     """Draw each round of a plan: an arrow a transfer, solid to add, dashed to copy."""
     rounds = list(plan)
     columns = min(len(rounds), 3)  # more in a row would be too small to read
     lines = -(-len(rounds) // columns)
-    figure, grid = plt.subplots(
-        lines,
-        columns,
-        figsize=(1 + 3.1 * columns, (0.75 + 0.5 * ranks) * lines),
-        squeeze=False,
-        layout="constrained",
-    )
-    for ax in grid.flat[len(rounds) :]:
+    width, height = 1 + 3.1 * columns, (0.75 + 0.5 * ranks) * lines
+    figure, axes = subplots(lines, columns, width, height)
+    for ax in axes:
         ax.axis("off")
-    axes = grid.flat[: len(rounds)]
-    for number, (ax, this_round) in enumerate(zip(axes, rounds, strict=True), 1):
-        _blank(ax, 4, ranks + 0.1, f"{title} round {number}".strip())
+    for number, (ax, this_round) in enumerate(zip(axes, rounds, strict=False), 1):
+        ax.set(xlim=(0, 4), ylim=(-0.3, ranks + 0.1), aspect="equal")
+        ax.set_title(f"{title} round {number}".strip())
         for rank in range(ranks):
             y = ranks - rank - 0.5
             for x in (0.7, 3.3):
@@ -92,13 +100,13 @@ def plan_rounds(plan: Iterable[Round], ranks: int, title: str = "") -> Figure:
             ax.add_patch(arrow)
         kinds = {"added" if t.add else "copied" for t in this_round}
         ax.text(2, -0.12, " and ".join(sorted(kinds)), ha="center", size=9, color=INK)
-        ax.set_ylim(-0.3, ranks + 0.1)
     return figure
 
 
+@styled
 def learning_curve(histories: Mapping[str, History]) -> Figure:
     """Draw training loss and test accuracy by epoch, one line a history."""
-    figure, (loss, accuracy) = _figure(8, 3, 2)
+    figure, (loss, accuracy) = subplots(1, 2, 8, 3)
     styles = ("-", "--", "-.", ":")
     for i, (label, history) in enumerate(histories.items()):
         line = {"color": device_colour(i), "ls": styles[i % 4], "label": label}
@@ -110,23 +118,22 @@ def learning_curve(histories: Mapping[str, History]) -> Figure:
     for ax in (loss, accuracy):
         ax.xaxis.get_major_locator().set_params(integer=True)
         ax.grid(alpha=0.3)
-        ax.spines[["top", "right"]].set_visible(False)
-    accuracy.legend(frameon=False)
+    accuracy.legend()
     return figure
 
 
+@styled
 def log_lines(
     x: Sequence[float], lines: Mapping[str, Sequence[float]], xlabel: str, ylabel: str
 ) -> Figure:
     """Draw one line a label over `x`, both axes logarithmic."""
-    figure, (ax,) = _figure(7, 3.6)
+    figure, (ax,) = subplots(1, 1, 7, 3.6)
     styles = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
     for i, (label, y) in enumerate(lines.items()):
         ax.plot(x, y, color=device_colour(i), ls=styles[i % 5], label=label, lw=1.8)
     ax.set(xlabel=xlabel, ylabel=ylabel, xscale="log", yscale="log")
     ax.grid(alpha=0.3)
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(frameon=False)
+    ax.legend()
     return figure
 
 

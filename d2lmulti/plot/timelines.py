@@ -7,21 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ..cluster.timeline import Timeline
-from .style import INK, device_colour
+from .style import device_colour, styled, subplots
 
 _IDLE = ("wait", "idle")  # drawn pale, whatever else there is
-_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6}
 
 
+@styled
 def timelines(
     panels: Mapping[str, Timeline],
     *,
-    unit: str = "ms",
     begin: float = 0.0,
     end: float | None = None,
     measured: bool = True,
@@ -29,14 +27,13 @@ def timelines(
 ) -> Figure:
     """Draw one panel a timeline, with the same time axis and the same colours.
 
-    `begin` and `end` cut out a part, in seconds; `unit` is that of the axis: s, ms, us.
+    `begin` and `end` cut out a part, in seconds; the axis has milliseconds.
     `measured=False` says on the axis that the clock was a model.
     """
     rows = [len(t.tracks) for t in panels.values()]
-    figure, axes = plt.subplots(
-        len(panels), 1, figsize=(width, 0.9 + sum(0.42 * n + 0.35 for n in rows)),
-        sharex=True, squeeze=False, layout="constrained",
-        gridspec_kw={"height_ratios": [n + 0.6 for n in rows]},
+    figure, axes = subplots(
+        len(panels), 1, width, 0.9 + sum(0.42 * n + 0.35 for n in rows),
+        sharex=True, height_ratios=[n + 0.6 for n in rows],
     )  # fmt: skip
     if end is None:
         end = max(t.end for t in panels.values())
@@ -44,8 +41,8 @@ def timelines(
     work = [name for name in names if name not in _IDLE]
     colours = {name: device_colour(i) for i, name in enumerate(work)}
     colours |= {name: "#DDDDDD" for name in names if name in _IDLE}
-    scale = _UNITS[unit]
-    for ax, (label, t) in zip(axes[:, 0], panels.items(), strict=True):
+    scale = 1e3  # milliseconds
+    for ax, (label, t) in zip(axes, panels.items(), strict=True):
         for row, track in enumerate(t.tracks):
             for name in t.names:
                 bars = [
@@ -60,16 +57,14 @@ def timelines(
                 )
         ax.set_yticks(range(len(t.tracks)), t.tracks)
         ax.set_ylim(len(t.tracks) - 0.5, -0.5)
-        ax.set_title(label, size=11, color=INK, loc="left")
+        ax.set_title(label, loc="left")
         ax.grid(visible=False)
-        ax.spines[["top", "right", "left"]].set_visible(False)
-    axes[-1, 0].set_xlim(scale * begin, scale * end)
-    axes[-1, 0].set_xlabel(unit if measured else f"modelled {unit}")
+        ax.spines["left"].set_visible(False)
+    axes[-1].set_xlim(scale * begin, scale * end)
+    axes[-1].set_xlabel("ms" if measured else "modelled ms")
     handles = [Patch(color=colour, label=name) for name, colour in colours.items()]
     columns = 6 if width > 6 else 3
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=columns, frameon=False
-    )
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns)
     return figure
 
 
@@ -82,6 +77,7 @@ def from_step(t: Timeline, step: int) -> Timeline:
     return out
 
 
+@styled
 def utilisation(
     panels: Mapping[str, tuple[Timeline, Sequence[float]]], window: float
 ) -> Figure:
@@ -89,11 +85,8 @@ def utilisation(
 
     Each panel has a timeline, and the share of every `window` of seconds.
     """
-    figure, axes = plt.subplots(
-        len(panels), 1, figsize=(4.6, 0.8 + 1.6 * len(panels)), sharex=True,
-        squeeze=False, layout="constrained",
-    )  # fmt: skip
-    for ax, (label, (t, shares)) in zip(axes[:, 0], panels.items(), strict=True):
+    figure, axes = subplots(len(panels), 1, 4.6, 0.8 + 1.6 * len(panels), sharex=True)
+    for ax, (label, (t, shares)) in zip(axes, panels.items(), strict=True):
         spans = [(s.begin, s.end - s.begin) for s in t.spans if s.name == "compute"]
         ax.broken_barh(spans, (0, 100), color="#9CC7E4", label="the device computes")
         edges = [i * window for i in range(len(shares) + 1)]
@@ -101,11 +94,10 @@ def utilisation(
         ax.stairs(
             percent, edges, color=device_colour(5), lw=2, label="what a tool shows"
         )
-        ax.set_title(label, size=11, color=INK, loc="left")
+        ax.set_title(label, loc="left")
         ax.set(ylim=(0, 105), ylabel="%")
         ax.grid(visible=False)
-        ax.spines[["top", "right"]].set_visible(False)
-    axes[-1, 0].set_xlabel("seconds")
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
+    axes[-1].set_xlabel("seconds")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
     return figure

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,12 +16,19 @@ from d2lmulti.comm.process_info import ProcessInfo
 from d2lmulti.comm.subgroups import split_group
 from d2lmulti.errors import InvalidInput
 
-SIZES = [
-    sizes
-    for count in range(1, 6)
-    for sizes in itertools.product(range(1, 17), repeat=count)
-    if np.prod(sizes) <= 16
-]
+
+def sizes_of(axes: int, most: int) -> list[tuple[int, ...]]:
+    """All sizes of so many axes with a product of at most `most`."""
+    if not axes:
+        return [()]
+    return [
+        (first, *rest)
+        for first in range(1, most + 1)
+        for rest in sizes_of(axes - 1, most // first)
+    ]
+
+
+SIZES = [sizes for axes in range(1, 6) for sizes in sizes_of(axes, 16)]
 
 
 @st.composite

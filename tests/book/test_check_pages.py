@@ -1,22 +1,13 @@
 """tools/check_pages.py passes a good book and finds each fault of a bad page."""
 
 import base64
-import importlib.util
-import os
 import re
-import shutil
 
 import pytest
 from book.conftest import once
 from book.notebooks import png
 
-NO_BROWSER = importlib.util.find_spec("playwright") is None or not (
-    os.environ.get("CHROMIUM")
-    or any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
-)
-pytestmark = pytest.mark.skipif(
-    NO_BROWSER, reason="needs playwright and a Chromium (Debian: apt install chromium)"
-)
+pytestmark = pytest.mark.browser
 
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>Page</title>

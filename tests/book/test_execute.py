@@ -25,9 +25,9 @@ needs_all = pytest.mark.skipif(
 )
 
 
-def execute(path, *options):
+def execute(*arguments):
     return subprocess.run(
-        [sys.executable, ROOT / "tools" / "execute.py", path, *options],
+        [sys.executable, ROOT / "tools" / "execute.py", *arguments],
         env=with_checkout(),
         capture_output=True,
         text=True,
@@ -170,26 +170,29 @@ def test_a_common_cell_that_prints_the_backend_is_refused(tmp_path, printing, ca
     assert path.read_text() == before
 
 
-@pytest.mark.parametrize(
-    ("cells", "complaints"),
-    [
-        (
-            [new("import sys\nsys.stderr.write('careful');"), new("1 / 0")],
-            ["In [2] stderr: careful", "In [3]: ", "ZeroDivisionError"],
-        ),
-        ([new("os._exit(3)")], ["Kernel died"]),
-        ([new("x = 1" + " " * 80)], ["In [2]: 85 columns"]),
-    ],
-    ids=["stderr, raises", "dies", "rule"],
-)
-def test_a_cell_that_fails_is_refused(tmp_path, cells, complaints):
-    path = save(tmp_path / "a.ipynb", TITLE, LOAD, *cells)
-    before = path.read_text()
-    done = execute(path, "--backend", "torch")
+FAILING = {
+    "raises": (
+        [new("import sys\nsys.stderr.write('careful');"), new("1 / 0")],
+        ["In [2] stderr: careful", "In [3]: ", "ZeroDivisionError"],
+    ),
+    "dies": ([new("os._exit(3)")], ["Kernel died"]),
+    "rule": ([new("x = 1" + " " * 80)], ["In [2]: 85 columns"]),
+}
+
+
+def test_what_fails_is_refused_each_for_its_reason(tmp_path):
+    paths = [
+        save(tmp_path / f"{name}.ipynb", TITLE, LOAD, *cells)
+        for name, (cells, _) in FAILING.items()
+    ]
+    before = [path.read_text() for path in paths]
+    done = execute(*paths, "--backend", "torch")
     assert done.returncode == 1
-    for complaint in complaints:
-        assert complaint in done.stderr
-    assert path.read_text() == before
+    assert done.stderr.count("NOT WRITTEN") == len(FAILING)
+    for _, complaints in FAILING.values():
+        for complaint in complaints:
+            assert complaint in done.stderr
+    assert [path.read_text() for path in paths] == before
 
 
 def test_one_backend_alone_compares_and_writes_nothing(tmp_path, printing, capsys):

@@ -36,14 +36,6 @@ def test_a_cell_that_raises_stops_its_notebook(tmp_path, load):
     assert done.stderr.count("STOPPED") == 1 and "ZeroDivisionError" in done.stderr
 
 
-def test_a_chapter_with_gpu_cells_runs_through_without_a_gpu(load):
-    load("torch")
-    chapter = ROOT / "chapters" / "devices.ipynb"
-    assert "%%gpu 1" in chapter.read_text()
-    done = run_all(chapter, CUDA_VISIBLE_DEVICES="")
-    assert done.returncode == 0, done.stderr
-
-
 def test_a_chapter_that_needs_tensorflow_runs_through_without_it(tmp_path, load):
     load("torch")
     hide = "import sys\nsys.modules['tensorflow'] = None\n"

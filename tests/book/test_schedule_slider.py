@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -25,10 +23,6 @@ from d2lmulti.plans.pipeline.schedules import SCHEDULES
 STORED = json.loads(schedule_vectors.FILE.read_text(encoding="utf-8"))
 SLOTS = {"F": 1, "B": 2, "I": 1, "W": 1}
 KINDS = {"F": Forward, "B": Backward, "I": BackwardInput, "W": BackwardWeight}
-NO_BROWSER = importlib.util.find_spec("playwright") is None or not (
-    os.environ.get("CHROMIUM")
-    or any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
-)
 
 
 def boxes(row: str, stages: int) -> list[dict[str, object]]:
@@ -147,7 +141,7 @@ def test_the_page_holds_charts_and_controls_and_asks_nobody(small_book):
     assert "application/json" not in one  # other pages do not carry the charts
 
 
-@pytest.mark.skipif(NO_BROWSER, reason="needs playwright and a Chromium")
+@pytest.mark.browser
 @pytest.mark.parametrize("width", [360, 1280])
 def test_the_keyboard_chooses_and_every_label_can_be_read(small_book, width):
     from check_pages import FLAGS, chromium

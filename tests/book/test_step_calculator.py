@@ -11,8 +11,9 @@ from typing import Any
 import calculator_data
 import pytest
 import schedule_vectors
+from book.conftest import NO_BROWSER
 from book.notebooks import ROOT
-from book.test_schedule_slider import NO_BROWSER, boxes
+from book.test_schedule_slider import boxes
 from check_pages import FLAGS, chromium
 
 from d2lmulti.cluster.layout import Layout
@@ -153,7 +154,7 @@ def test_no_word_of_the_scripts_is_missing_in_the_table():
     assert len(used) > 4
 
 
-@pytest.mark.skipif(NO_BROWSER, reason="needs playwright and a Chromium")
+@pytest.mark.browser
 @pytest.mark.parametrize("width", [360, 1280])
 def test_the_keyboard_chooses_and_the_numbers_are_the_librarys(small_book, width):
     from playwright.sync_api import sync_playwright

@@ -13,10 +13,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from bugs.bugs import BUGS, Bug
+from bugs.bugs import BUGS, PLAIN_NUMPY, PROCESSES, Bug
 from bugs.forked import run_pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch]
+# One worker runs them all: only its first fork waits for the import of the frameworks.
+pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.xdist_group("bugs")]
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 100  # seconds for a test: a bug may make it wait for ever
@@ -56,8 +57,8 @@ def run_tests(copy: Path, tests: list[str]) -> tuple[int, str]:
     return run_pytest(copy, arguments, TIMEOUT * (1 + len(tests)))
 
 
-def test_in_the_unpatched_copy_they_are_green(copy: Path) -> None:
-    tests = sorted({bug.test for bug in BUGS})
+def test_in_an_unpatched_copy_tests_are_green(copy: Path) -> None:
+    tests = [PLAIN_NUMPY, PROCESSES]  # in one process, and in others
     status, output = run_tests(copy, tests)
     assert status == 0, output
     assert f"{len(tests)} passed" in output

@@ -15,6 +15,8 @@ import pytest
 
 from d2lmulti.launch.processes import environment, free_port
 
+pytestmark = pytest.mark.cluster
+
 WORKER = """
 import sys
 from datetime import timedelta

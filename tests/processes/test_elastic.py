@@ -1,7 +1,7 @@
-"""Elastic: one of two machines is gone, and the other goes on alone.
+"""Elastic: one of two machines is gone, the other goes on alone, then both again.
 
 `torchrun --nnodes 1:2` starts a script of `examples/` that knows nothing of it; its
-checkpoint holds a part a rank, written by two and read by one.
+checkpoint holds a part a rank, written by two, read by one, and by two once more.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ import numpy as np
 import pytest
 from processes.launchers import ELASTIC, EXAMPLES, Launchers
 from processes.reading import READ
+from processes.test_examples import finished
+
+pytestmark = pytest.mark.cluster
 
 ARGUMENTS = ["--dtype", "float64", "--batch-size", "64", "--checkpoint"]
 
@@ -29,7 +32,7 @@ def writers(checkpoint: Path) -> dict[int, set[str]]:
 
 
 @pytest.mark.torch
-def test_the_machine_that_is_left_goes_on_alone(
+def test_the_machine_that_is_left_goes_on_alone_and_then_both(
     load: Callable, machines: list[Any], tmp_path: Path, monkeypatch: Any
 ) -> None:
     load("torch")
@@ -42,11 +45,17 @@ def test_the_machine_that_is_left_goes_on_alone(
         run.wait_until(
             lambda: any(w == {"0"} for e, w in writers(path).items() if e > both)
         )
-    epochs = max(writers(path))
+    epochs = max(writers(path)) + 2
+    before = [machine.received() for machine in machines]
+    finished("pytorch_fsdp", machines, tmp_path, [*arguments[:-1], str(epochs)])
+    assert writers(path)[epochs] == {"0", "1"}
 
     weights = READ["pytorch_fsdp"](path), on_one_device(epochs, alone, monkeypatch)
     for p, q in zip(*weights, strict=True):
         assert np.abs(p - q).max() <= 1e-12 * np.abs(q).max()
+    if machines[0].prefix:  # the gradients of two epochs crossed the cable
+        for machine, count in zip(machines, before, strict=True):
+            assert machine.received() > count + 24 * sum(p.nbytes for p in weights[1])
 
 
 def on_one_device(epochs: int, path: Path, monkeypatch: Any) -> list[np.ndarray]:

@@ -13,6 +13,8 @@ from processes.launchers import Launchers
 from processes.reading import READ
 from processes.test_elastic import ARGUMENTS, on_one_device
 
+pytestmark = pytest.mark.cluster
+
 HOROVODRUN = (
     "{folder}/horovodrun --gloo --network-interfaces cable0 -np 2 --min-np 1 "
     "--max-np 2 --blacklist-cooldown-range 1 2 --host-discovery-script ../hosts "

@@ -23,9 +23,7 @@ from d2lmulti.launch.processes import ProcessFailed
 
 # Engine, backend, ranks -> what they train.
 GROUPS = {
-    ("torch", "torch", 2): ["data, native"],
     ("torch", "torch", 4): [*A_FEW, "data, native", "mesh, tokens and experts"],
-    ("paddle", "paddle", 2): ["data, native"],
     ("paddle", "paddle", 4): [*A_FEW, "data, native"],
     ("shared_memory", "torch", 2): [*A_FEW],
     ("shared_memory", "mxnet", 2): [*A_FEW],

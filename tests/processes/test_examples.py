@@ -25,13 +25,17 @@ from processes.reading import READ
 
 from d2lmulti.launch.processes import environment
 
+pytestmark = pytest.mark.cluster
+
 KILLS = int(os.environ.get("D2LMULTI_KILLS", "1"))
 SETTINGS = ["--dtype", "float64", "--batch-size", "64"]
+# Once is enough for the script that test_elastic.py kills, too.
+NAMES = [name for name in LAUNCHERS if KILLS > 1 or name != "pytorch_fsdp"]
 BACKENDS = {"pytorch": "torch", "paddle": "paddle", "mxnet": "mxnet"}
 
 
 @pytest.mark.timeout(300 * KILLS)
-@pytest.mark.parametrize("name", LAUNCHERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_two_machines_train_as_one_device_after_a_kill(
     name: str, load: Callable, machines: list[Any], tmp_path: Path, request: Any,
     record_property: Callable[[str, object], None],

@@ -23,6 +23,8 @@ from processes.launchers import write_ssh
 
 from d2lmulti.launch.processes import environment
 
+pytestmark = pytest.mark.cluster
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SRUN = """#!/bin/bash
 [[ $1 == --kill-on-bad-exit=1 ]] && shift

@@ -18,6 +18,8 @@ from d2lmulti.backends.protocol import Backend
 from d2lmulti.launch.processes import environment, free_port
 from d2lmulti.training.checkpoint import load_checkpoint
 
+pytestmark = pytest.mark.cluster
+
 TRAIN = ["--model", "mlp", "--dtype", "float64", "--epochs", "1", "--checkpoint"]
 LAUNCHERS = {
     "torch": (

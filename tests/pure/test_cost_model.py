@@ -9,7 +9,7 @@ import pytest
 
 from d2lmulti.cluster.convolution import conv_step, pipeline_rate
 from d2lmulti.cluster.cost import bus_bandwidth
-from d2lmulti.cluster.hardware import with_link
+from d2lmulti.cluster.hardware import Link
 from d2lmulti.cluster.kernels import matmul_seconds
 from d2lmulti.cluster.layout import ImpossibleLayout, Layout, buckets, cut_layers
 from d2lmulti.cluster.nccl import beside, nccl_seconds
@@ -112,8 +112,8 @@ def test_each_stage_of_zero_shares_out_what_it_says():
     assert states[3] == pytest.approx(18 / d + 6 * piece)
     # Gradients of every micro-batch, and weights for every pass, are what they cost.
     assert steps[2].gradients < steps[1].gradients and steps[3].gradients == 0
-    slow = with_link(with_link(H100, "between", bandwidth=1e9), "inside", bandwidth=1e9)
-    slow = dataclasses.replace(slow, hops=(0.0, 0.0, 0.0))
+    link, hops = Link(bandwidth=1e9), (0.0, 0.0, 0.0)
+    slow = dataclasses.replace(H100, inside=link, between=link, hops=hops)
     one, two, three = (
         step_time(model, Layout(d, micro_batches=8, zero=z), slow).seconds
         for z in (1, 2, 3)

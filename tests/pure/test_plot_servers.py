@@ -51,13 +51,6 @@ def test_a_point_for_every_staleness(history: ServerHistory) -> None:
     plt.close(figure)
 
 
-def test_lines_end_where_the_runs_end(history: ServerHistory) -> None:
-    figure = plot_servers.loss_by_second({"one": {"free": history}, "two": {}})
-    line = figure.axes[0].lines[0]
-    assert list(zip(*line.get_data(), strict=True)) == history.curve
-    plt.close(figure)
-
-
 def test_the_bars_of_a_placement_hold_everything() -> None:
     figure = plot_servers.placements([5, 3, 9], 2)
     for ax in figure.axes:

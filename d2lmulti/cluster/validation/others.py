@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from ...errors import InvalidInput
@@ -35,27 +34,26 @@ def cnn_scaling(rows: list[Row], report: Report) -> None:
     """Images a second on n GPUs over those on the fewest of the same table."""
     measured: dict[tuple[str, ...], list[tuple[Row, float, float]]] = {}
 
-    def read(row: Row) -> None:
-        net = _convnet(row.text("model"))
-        cluster = machine(row.text("hw"))
-        gpus, each = row.count("gpus"), row.count("batch_per_gpu")
-        step = conv_step(CONVNETS[net], gpus, each, cluster)
-        key = (*(row.text(c) for c in ("source", "hw", "model", "update")), str(each))
-        entry = (row, row.number_of("images_per_s"), step.images_per_second)
-        measured.setdefault(key, []).append(entry)
-
-    _each(rows, report, read)
+    for row in rows:
+        with report.predicting(row):
+            net = _convnet(row.text("model"))
+            cluster = machine(row.text("hw"))
+            gpus, each = row.count("gpus"), row.count("batch_per_gpu")
+            step = conv_step(CONVNETS[net], gpus, each, cluster)
+            words = (row.text(c) for c in ("source", "hw", "model", "update"))
+            entry = (row, row.number_of("images_per_s"), step.images_per_second)
+            measured.setdefault((*words, str(each)), []).append(entry)
     for some in measured.values():
         some.sort(key=lambda entry: entry[0].count("gpus"))
         first, *others = some
         for row, seen, said in others:
-            words = f"{row.text('model')}: {row.count('gpus')} over "
-            words += f"{first[0].count('gpus')} GPUs"
+            name = f"{row.text('model')}: {row.count('gpus')} over "
+            name += f"{first[0].count('gpus')} GPUs"
             speedups = seen / first[1], said / first[2]
-            report.rows.append(Compared(row.number, words, "x", *speedups, rate=True))
+            report.rows.append(Compared(row.number, name, "x", *speedups, rate=True))
         absolute = f"{first[2]:.1f} images/s predicted on {first[0].count('gpus')} GPUs"
-        words = f"{first[0].text('model')}: {absolute}, {first[1]:.1f} measured"
-        report.notes.append(words + "; the speed-ups below are over these")
+        note = f"{first[0].text('model')}: {absolute}, {first[1]:.1f} measured"
+        report.notes.append(note + "; the speed-ups below are over these")
 
 
 def _convnet(name: str) -> str:
@@ -73,11 +71,10 @@ def gpipe(rows: list[Row], report: Report) -> None:
     """Throughput over that of the table's row with fewest stages and micro-batches."""
     groups: dict[tuple[str, str], list[Row]] = {}
 
-    def read(row: Row) -> None:
-        row.count("K"), row.count("M"), row.number_of("norm_throughput")
-        groups.setdefault((row.text("hw"), row.text("model")), []).append(row)
-
-    _each(rows, report, read)
+    for row in rows:
+        with report.predicting(row):
+            row.count("K"), row.count("M"), row.number_of("norm_throughput")
+            groups.setdefault((row.text("hw"), row.text("model")), []).append(row)
     for (hardware, model), some in groups.items():
         some.sort(key=lambda row: (row.count("M"), row.count("K")))
         first = some[0]
@@ -95,18 +92,14 @@ def torchgpipe(rows: list[Row], report: Report) -> None:
     """Samples a second over the baseline's; the last of many is not recomputed."""
     models: dict[str, list[tuple[Row, int, int, float]]] = {}
 
-    def read(row: Row) -> None:
-        stages = row.count("partitions", least=0)
-        name = row.text("model").removesuffix("baseline").strip()
-        micro = 1
-        if row.text("micro_batches"):
-            micro = row.count("micro_batches")
-        elif stages:
-            micro = TORCHGPIPE.get(stages, 8 * stages)
-        entry = (row, stages, micro, row.number_of("samples_per_s"))
-        models.setdefault(name, []).append(entry)
-
-    _each(rows, report, read)
+    for row in rows:
+        with report.predicting(row):
+            stages = row.count("partitions", least=0)
+            usual = TORCHGPIPE.get(stages, 8 * stages) if stages else 1
+            micro = row.count_or("micro_batches", usual)
+            entry = (row, stages, micro, row.number_of("samples_per_s"))
+            name = row.text("model").removesuffix("baseline").strip()
+            models.setdefault(name, []).append(entry)
     for name, speeds in models.items():
         base = min(speeds, key=lambda entry: entry[1:3])
         unit = _torchgpipe_rate(*base[1:3])
@@ -128,38 +121,37 @@ def _torchgpipe_rate(stages: int, micro_batches: int) -> float:
 def collectives(rows: list[Row], report: Report) -> None:
     """Microseconds, or bus bandwidth where no time is told."""
     source = ""
+    for row in rows:
+        with report.predicting(row):
+            if row.text("source") not in ("same", ""):
+                source = row.text("source")
+            report.rows.append(_collective(row, source))
 
-    def read(row: Row) -> None:
-        nonlocal source
-        if row.text("source") not in ("same", ""):
-            source = row.text("source")
-        op = row.text("op").lower().replace("-", "_").replace(" ", "_")
-        op = OTHER_NAMES.get(op, op)
-        if op not in COLLECTIVES:
-            known = ", ".join(COLLECTIVES)
-            raise InvalidInput(f"expected one of {known} as op, got {op!r}")
-        cluster = machine(f"{row.text('hw')} {source}")
-        gpus = row.count("gpus", least=2, most=2**16)
-        nodes = row.count_or("nodes", cluster.nodes(gpus))
-        if nodes > gpus or gpus % nodes:
-            raise InvalidInput(
-                f"expected a number of nodes that divides {gpus} GPUs, got {nodes}"
-            )
-        cluster = with_nodes_of(cluster, gpus // nodes) if nodes > 1 else cluster
-        size = row.count("bytes")
-        seconds = nccl_seconds(op, size, gpus, cluster, gpus // nodes)
-        words = f"{op} of {size:,} bytes, {gpus} GPUs of {row.text('hw')}"
-        if row.text("time_us"):
-            pair = row.number_of("time_us"), seconds * 1e6
-            report.rows.append(Compared(row.number, words, "us", *pair))
-        else:
-            said = bus_bandwidth(op, gpus, size, seconds) / 1e9
-            pair = row.number_of("busbw_GBps"), said
-            report.rows.append(
-                Compared(row.number, words, "GB/s", *pair, bandwidth=True)
-            )
 
-    _each(rows, report, read)
+def _collective(row: Row, source: str) -> Compared:
+    op = row.text("op").lower().replace("-", "_").replace(" ", "_")
+    op = OTHER_NAMES.get(op, op)
+    if op not in COLLECTIVES:
+        known = ", ".join(COLLECTIVES)
+        raise InvalidInput(f"expected one of {known} as op, got {op!r}")
+    cluster = machine(f"{row.text('hw')} {source}")
+    gpus = row.count("gpus", least=2, most=2**16)
+    nodes = row.count_or("nodes", cluster.nodes(gpus))
+    if nodes > gpus or gpus % nodes:
+        raise InvalidInput(
+            f"expected a number of nodes that divides {gpus} GPUs, got {nodes}"
+        )
+    cluster = with_nodes_of(cluster, gpus // nodes) if nodes > 1 else cluster
+    size = row.count("bytes")
+    seconds = nccl_seconds(op, size, gpus, cluster, gpus // nodes)
+    words = f"{op} of {size:,} bytes, {gpus} GPUs of {row.text('hw')}"
+    if row.text("time_us"):
+        return Compared(
+            row.number, words, "us", row.number_of("time_us"), seconds * 1e6
+        )
+    said = bus_bandwidth(op, gpus, size, seconds) / 1e9
+    seen = row.number_of("busbw_GBps")
+    return Compared(row.number, words, "GB/s", seen, said, bandwidth=True)
 
 
 def machine(words: str) -> Cluster:
@@ -183,11 +175,3 @@ def machine(words: str) -> Cluster:
     if "ethernet" in lower or "tcp" in lower:
         cluster = replace(cluster, hops=SOCKETS)
     return replace(cluster, device=device)
-
-
-def _each(rows: list[Row], report: Report, read: Callable[[Row], None]) -> None:
-    for row in rows:
-        try:
-            read(row)
-        except InvalidInput as error:
-            report.refused.append(f"row {row.number}: {error}")

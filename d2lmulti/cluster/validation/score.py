@@ -8,10 +8,15 @@ bandwidth is compared as it stands, and the error of the time told beside it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 
 import numpy as np
+
+from ...errors import InvalidInput
+from .table import Row
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,14 @@ class Report:
     refused: list[str] = field(default_factory=list)  # "row 7: why"
     notes: list[str] = field(default_factory=list)
     extra: dict[str, object] = field(default_factory=dict)
+
+    @contextmanager
+    def predicting(self, row: Row) -> Iterator[None]:
+        """Note in the block that a row cannot be predicted, and why; then go on."""
+        try:
+            yield
+        except InvalidInput as error:
+            self.refused.append(f"row {row.number}: {error}")
 
     def summary(self) -> dict[str, object]:
         """Numbers of rows, median and largest absolute error, rank correlation."""

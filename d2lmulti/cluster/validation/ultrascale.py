@@ -39,19 +39,18 @@ def ultrascale(rows: list[Row], report: Report) -> None:
     failed = Counter[str]()
     for row in rows:
         ran = has_run(row)
-        try:
-            step, layout = _predict(row)
+        with report.predicting(row):
+            try:
+                step, layout = _predict(row)
+            except ImpossibleLayout:
+                if ran:
+                    raise
+                failed["impossible"] += 1  # more stages than layers, say: no wonder
+                continue
             if ran:
                 runs.append(_run(row, step, layout, limit))
             else:
                 failed["too big" if step.memory.needed > limit else "fine"] += 1
-        except ImpossibleLayout as error:
-            if ran:
-                report.refused.append(f"row {row.number}: {error}")
-            else:
-                failed["impossible"] += 1  # more stages than layers, say: no wonder
-        except InvalidInput as error:
-            report.refused.append(f"row {row.number}: {error}")
     report.rows = [run.compared for run in runs]
     other = sum(_names_another_batch(row) for row in rows)
     if other:

@@ -17,10 +17,8 @@ Reader = Callable[[list[Row], Report], None]
 def _by_row(predict: Callable[[Row], list[Compared]]) -> Reader:
     def read(rows: list[Row], report: Report) -> None:
         for row in rows:
-            try:
+            with report.predicting(row):
                 report.rows += predict(row)
-            except InvalidInput as error:
-                report.refused.append(f"row {row.number}: {error}")
 
     return read
 

@@ -26,7 +26,7 @@ from ...errors import InvalidInput
 from ...plans.rounds import Round, even_bounds
 from ..checks import check_native
 from ..group import Combine, Work
-from ..monitor import CollectiveMonitor
+from ..monitor import MonitoredEngine
 from ..process_info import ProcessInfo, rendezvous_address, time_limit
 from .shared_memory.backoff import PeerError
 
@@ -52,7 +52,7 @@ def connect(info: ProcessInfo) -> Horovod:
     return Horovod(info, _prepare(info))
 
 
-class Horovod:
+class Horovod(MonitoredEngine):
     """The engine of one rank.
 
     One process can hold one front end of Horovod, so this waits for the first tensor.
@@ -70,15 +70,10 @@ class Horovod:
     )
 
     def __init__(self, info: ProcessInfo, server: Any = None) -> None:
-        self.rank, self.size = info.rank, info.size
+        super().__init__(info)
         self._server = server
-        self._monitor = CollectiveMonitor(info)
         self._front_end = ""
         self._under_way = 0
-
-    def begin(self, call: str) -> None:
-        """Note that this rank makes its next call."""
-        self._monitor.begin(call)
 
     def exchange(
         self, data: Sequence[Any], rounds: Iterable[Round], combine: Combine = "sum"

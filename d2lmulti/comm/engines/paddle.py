@@ -24,11 +24,11 @@ from ...backends import checks
 from ...backends import paddle as B
 from ...backends.protocol import Tensor, element_count
 from ...errors import InvalidInput
-from ...plans.ordering import RankMessages, messages_of
+from ...plans.ordering import RankMessages
 from ...plans.rounds import Round, even_bounds
 from ..checks import check_native
 from ..group import Combine, Work
-from ..monitor import CollectiveMonitor, Parts, of_some
+from ..monitor import MonitoredEngine, Parts, of_some
 from ..process_info import ProcessInfo, rendezvous_address, rendezvous_file
 from .paddle_store import StoreServer, complete_environment, meet, wait_for_listener
 
@@ -50,7 +50,7 @@ def joined() -> tuple[int, int] | None:
     return dist.get_rank(), dist.get_world_size()
 
 
-class PaddleDistributed:
+class PaddleDistributed(MonitoredEngine):
     """The engine of one rank; nccl is used where every local rank has a GPU."""
 
     name = "paddle"
@@ -58,10 +58,7 @@ class PaddleDistributed:
     reducible: Collection[str] | None = _SUMMED
 
     def __init__(self, info: ProcessInfo) -> None:
-        self.rank, self.size = info.rank, info.size
-        self.ranks: Sequence[int] = range(info.size)  # of this group, in the whole
-        self._group: Any = None  # Paddle's own, of a sub-group
-        self._monitor = CollectiveMonitor(info)
+        super().__init__(info)
         self._server: StoreServer | None = None
         self._adopted = dist.is_initialized()  # then it is the user's, who ends it
         enough = B.gpu_count() >= info.local_size
@@ -80,14 +77,10 @@ class PaddleDistributed:
         if self._device == "cpu" and 2 < info.size <= MOST:
             self._make_pairs()
 
-    def begin(self, call: str) -> None:
-        """Note that this rank makes its next call."""
-        self._monitor.begin(call)
-
     def exchange(
         self, data: Sequence[Any], rounds: Iterable[Round], combine: Combine = "sum"
     ) -> None:
-        """Carry out this rank's share of the rounds, in place."""
+        """Carry out this rank's share of the rounds, in place, if it has messages."""
         if not self.point_to_point:
             raise InvalidInput(
                 "expected algorithm='native' on the engine paddle, got a plan of "
@@ -95,19 +88,7 @@ class PaddleDistributed:
                 f"at most {MOST} ranks. Plans, layer and model parallelism run on the "
                 "engine shared_memory"
             )
-        x = data[0].detach()
-        checks.contiguous(x.is_contiguous())
-        for this_round in rounds:
-            share = messages_of(this_round, self.rank)
-            if not share.peers:
-                continue
-            with self._monitor.waiting(*share.peers), paddle.no_grad():
-                if B.device_of(x) == self._device:
-                    self._take_turns(x, share, combine)
-                else:  # the engine sends from there only
-                    moved = B.copy_to(x, self._device)
-                    self._take_turns(moved, share, combine)
-                    B.write_(x, 0, moved.size, moved)
+        super().exchange(data, rounds, combine)
 
     def start(
         self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
@@ -141,16 +122,6 @@ class PaddleDistributed:
                 B.write_(x, 0, x.size, y.view(x.dtype))
 
         return Work(end)
-
-    def allgather_text(self, text: str) -> list[str]:
-        """Give every rank's short text to every rank, in rank order."""
-        self.begin("allgather_text")
-        mine = np.frombuffer(text.encode(), np.uint8)
-        sizes = self._gather(np.array([len(mine)]))
-        padded = np.zeros(max(1, *(int(size[0]) for size in sizes)), np.uint8)
-        padded[: len(mine)] = mine
-        texts = zip(self._gather(padded), sizes, strict=True)
-        return [found[: int(size[0])].tobytes().decode() for found, size in texts]
 
     def part(self, parts: Parts, names: Sequence[str]) -> PaddleDistributed:
         """Make sub-groups of these ranks; give that of this rank, or the whole."""
@@ -204,8 +175,6 @@ class PaddleDistributed:
 
     def _gather(self, values: np.ndarray) -> list[np.ndarray]:
         found: list[Tensor] = []
-        if not values.size:
-            return [values] * len(self.ranks)
         with self._monitor.waiting():
             dist.all_gather(found, B.array(values, self._device), self._group)
         return [B.numpy(x) for x in found]
@@ -233,6 +202,14 @@ class PaddleDistributed:
                 first, length = sum(rows[:i]) * size, count * size
                 B.write_(whole, first, first + length, part.view(dtype)[:length])
         return whole
+
+    def _carry(self, x: Tensor, share: RankMessages, combine: Combine) -> None:
+        if B.device_of(x) == self._device:
+            self._take_turns(x, share, combine)
+        else:  # the engine sends from there only
+            moved = B.copy_to(x, self._device)
+            self._take_turns(moved, share, combine)
+            B.write_(x, 0, moved.size, moved)
 
     def _take_turns(self, x: Tensor, share: RankMessages, combine: Combine) -> None:
         """Send and receive in the order of the turns, then add in that of the rows."""

@@ -8,7 +8,7 @@ while the next one comes. Chapter: *many_machines*.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from ...plans.ordering import Message, RankMessages, messages_of
 from ...plans.rounds import Round
 from ..checks import check_native
 from ..group import Combine, Work
-from ..monitor import CollectiveMonitor, Parts, of_some
+from ..monitor import MonitoredEngine, Parts, of_some
 from ..process_info import (
     ProcessInfo,
     launched_here,
@@ -50,7 +50,7 @@ def joined() -> tuple[int, int] | None:
     return dist.get_rank(), dist.get_world_size()
 
 
-class TorchDistributed:
+class TorchDistributed(MonitoredEngine):
     """The engine of one rank; nccl is used where every local rank has a GPU."""
 
     name = "torch"
@@ -63,10 +63,7 @@ class TorchDistributed:
     )
 
     def __init__(self, info: ProcessInfo) -> None:
-        self.rank, self.size = info.rank, info.size
-        self.ranks: Sequence[int] = range(info.size)  # of this group, in the whole
-        self._group: Any = None
-        self._monitor = CollectiveMonitor(info)
+        super().__init__(info)
         self._adopted = dist.is_initialized()  # then it is the user's, who ends it
         self.nccl = (
             dist.is_nccl_available() and torch.cuda.device_count() >= info.local_size
@@ -122,30 +119,6 @@ class TorchDistributed:
             if not torch.equal(mine, theirs):
                 raise RuntimeError(f"a stranger has connected as rank {rank}")
 
-    def begin(self, call: str) -> None:
-        """Note that this rank makes its next call."""
-        self._monitor.begin(call)
-
-    def exchange(
-        self, data: Sequence[Any], rounds: Iterable[Round], combine: Combine = "sum"
-    ) -> None:
-        """Carry out this rank's share of the rounds, in place."""
-        x = data[0].detach()
-        checks.contiguous(x.is_contiguous())
-        for this_round in rounds:
-            share = messages_of(this_round, self.rank)
-            if not share.peers:
-                continue
-            with self._monitor.waiting(*share.peers), torch.no_grad():
-                if x.is_cuda and self.nccl:
-                    self._batch(x.view(-1), share, combine)
-                elif x.is_cuda:  # gloo sends from the CPU only
-                    host = x.cpu()
-                    self._stream(host.view(-1), share, combine)
-                    x.copy_(host)
-                else:
-                    self._stream(x.view(-1), share, combine)
-
     def start_round(self, data: Sequence[Any], this_round: Round) -> Work:
         """Begin a round's messages; they are under way until they are waited for."""
         x, share = data[0].detach(), messages_of(this_round, self.rank)
@@ -195,17 +168,6 @@ class TorchDistributed:
 
         return Work(end)
 
-    def allgather_text(self, text: str) -> list[str]:
-        """Give every rank's short text to every rank, in rank order."""
-        # As bytes: `all_gather_object` would unpickle, and so run, what others send.
-        self.begin("allgather_text")
-        mine = np.frombuffer(text.encode(), np.uint8)
-        sizes = [int(size[0]) for size in self._gather(np.array([len(mine)]))]
-        padded = np.zeros(max(1, *sizes), np.uint8)
-        padded[: len(mine)] = mine
-        texts = zip(self._gather(padded), sizes, strict=True)
-        return [found[:size].tobytes().decode() for found, size in texts]
-
     def part(self, parts: Parts, names: Sequence[str]) -> TorchDistributed:
         """Make sub-groups; give that of this rank, or the whole."""
         mine = self
@@ -222,12 +184,21 @@ class TorchDistributed:
             dist.destroy_process_group()
 
     def _gather(self, values: np.ndarray) -> list[np.ndarray]:
-        """Give everyone's values, of one shape and dtype."""
         x = torch.tensor(values, device=self._device)
         found = [torch.empty_like(x) for _ in self.ranks]
         with self._monitor.waiting():
             dist.all_gather(found, x, group=self._group)
         return [y.cpu().numpy() for y in found]
+
+    def _carry(self, x: Tensor, share: RankMessages, combine: Combine) -> None:
+        if x.is_cuda and self.nccl:
+            self._batch(x.view(-1), share, combine)
+        elif x.is_cuda:  # gloo sends from the CPU only
+            host = x.cpu()
+            self._stream(host.view(-1), share, combine)
+            x.copy_(host)
+        else:
+            self._stream(x.view(-1), share, combine)
 
     def _stream(self, x: Tensor, share: RankMessages, combine: Combine) -> None:
         """All messages at once; sums in segments, so both ends cut them alike."""

@@ -21,6 +21,7 @@ import numpy as np
 from ....backends import backend_of
 from ....backends.memory import COMBINE
 from ....errors import InvalidInput
+from ....plans.ordering import messages_of
 from ....plans.rounds import Round
 from ...checks import check_native
 from ...group import Combine, Work
@@ -87,26 +88,19 @@ class SharedMemory:
         self, memory: np.ndarray, this_round: Round, combine: Combine
     ) -> None:
         sends: dict[int, list[Sending]] = {}
-        mine = [t for t in this_round.transfers if self.rank in (t.source, t.target)]
-        into = [
-            (t.target_first, t.target_first + t.length)
-            for t in mine
-            if t.target == self.rank
-        ]
         receives: list[tuple[int, Receiving]] = []
-        for t in mine:
-            if t.source == self.rank:
-                first, last = t.source_first, t.source_first + t.length
-                part = memory[first:last]
-                if any(a < last and first < b for a, b in into):
-                    part = part.copy()  # it must leave as it was before the round
-                sending = Sending(self._to[t.target], part, self._code)
-                sends.setdefault(t.target, []).append(sending)
-            if t.target == self.rank:
-                part = memory[t.target_first : t.target_first + t.length]
-                how = COMBINE[combine] if t.add else None
-                receiving = Receiving(self._from[t.source], part, self._code, how)
-                receives.append((t.source, receiving))
+        share = messages_of(this_round, self.rank)
+        for m in share.sends:
+            part = memory[m.first : m.last]
+            if m.clashes:
+                part = part.copy()  # it must leave as it was before the round
+            sending = Sending(self._to[m.peer], part, self._code)
+            sends.setdefault(m.peer, []).append(sending)
+        for m in share.receives:
+            part = memory[m.first : m.last]
+            how = COMBINE[combine] if m.add else None
+            receiving = Receiving(self._from[m.peer], part, self._code, how)
+            receives.append((m.peer, receiving))
         self._move(sends, receives)
 
     def start(
