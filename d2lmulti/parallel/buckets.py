@@ -23,6 +23,7 @@ from ..comm.checks import check_algorithm
 from ..comm.group import Group, group_for
 from ..errors import InvalidInput
 from ..events import mark
+from ..optimizers.sgd import zeros_like
 from ..plans.rounds import Plan
 
 DEFAULT_BYTES = 25 * 2**20  # as PyTorch's DistributedDataParallel
@@ -146,7 +147,7 @@ class _Reducer:
         with B.pause():
             full = [
                 [
-                    _zeros(p.shape, p) if g is None else g
+                    zeros_like(p.shape, p) if g is None else g
                     for p, g in zip(params, row, strict=True)
                 ]
                 for params, row in zip(mine, grads, strict=True)
@@ -154,7 +155,7 @@ class _Reducer:
             if self.find_unused:  # behind the gradients: on how many ranks each is used
                 for params, row, flags in zip(mine, grads, full, strict=True):
                     used = [int(g is not None) for g in row]
-                    flags += [_zeros((1,), params[0]) + one for one in used]
+                    flags += [zeros_like((1,), params[0]) + one for one in used]
             flats = [row[0] if alone else _flatten(row) for row in full]
             work = start_allreduce(flats, self.algorithm, self.group, self.op)
 
@@ -227,14 +228,9 @@ def _grad(x: Tensor) -> Tensor | None:
         return None
 
 
-def _zeros(shape: Sequence[int], like: Tensor) -> Tensor:
-    B = backend_of(like)
-    return B.zeros(shape, B.dtype_of(like), B.device_of(like))
-
-
 def _flatten(xs: Sequence[Tensor]) -> Tensor:
     B, first = backend_of(xs[0]), 0
-    flat = _zeros((sum(element_count(x) for x in xs),), xs[0])
+    flat = zeros_like((sum(element_count(x) for x in xs),), xs[0])
     for x in xs:
         last = first + element_count(x)
         B.write_(flat, first, last, x)

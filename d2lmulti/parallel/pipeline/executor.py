@@ -245,11 +245,8 @@ class Executor:
         return slot.end
 
     def _backward_weight(self, device: int, i: Instruction) -> float:
-        B, kept, params = (
-            self.B,
-            self.kept[i.stage, i.micro],
-            self.stage_params[i.stage],
-        )
+        B, kept = self.B, self.kept[i.stage, i.micro]
+        params = self.stage_params[i.stage]
         slot = self.record.compute(device, i, 0.0, self.recompute)
         grads = B.grad_of(kept.ys, params, kept.dys)
         for p, dp in zip(params, grads, strict=True):

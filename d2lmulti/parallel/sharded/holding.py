@@ -16,6 +16,7 @@ from ...events import mark
 from ...models import get_model
 from ...models.lenet import LENET
 from ...models.model import Model
+from ...optimizers.sgd import zeros_like
 from ...plans.rounds import even_bounds
 from .precision import check_precision
 from .units import Unit, cut_units
@@ -44,7 +45,9 @@ class ShardedParams(Flats):
             self[:] = [[backend_of(p).cast(p, low) for p in mine] for mine in self]
         self._grads: Flats = []
         if zero == 2:
-            self._grads = [[_zeros_like(p) for p in mine] for mine in self._own()]
+            self._grads = [
+                [zeros_like(p.shape, p) for p in mine] for mine in self._own()
+            ]
         else:
             attach_grads(self)
 
@@ -175,11 +178,6 @@ def attach_grads(flats: Iterable[Iterable[Tensor]]) -> None:
     for mine in flats:
         for p in mine:
             backend_of(p).attach_grad(p)
-
-
-def _zeros_like(x: Tensor) -> Tensor:
-    B = backend_of(x)
-    return B.zeros(x.shape, B.dtype_of(x), B.device_of(x))
 
 
 def _copy(x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from ...comm.group import Group, Work
 from ...events import working
 from ...models.checks import explained
 from ...models.model import losses_of, run_layers
+from ...optimizers.sgd import zeros_like
 from .holding import ShardedParams, attach_grads
 from .moving import start_gather, start_scatter
 
@@ -157,18 +158,17 @@ class Pass:
 
     def flatten(self, l: int, graph: _Graph) -> list[Tensor]:
         """Give each device's gradients of a layer as one flat vector."""
-        B, add = self.B, self.sharded.zero == 1 and not self.first
-        if self.sharded.zero == 1:
+        B, kept = self.B, self.sharded.zero == 1  # then parts of a batch are added up
+        if kept:
             wholes = [B.grad(mine[l]) for mine in self.sharded]
         else:  # concat takes seven times as long with MXNet
             size = self.sharded.units[l].size
-            dtype = B.dtype_of(graph.leaves[0][0])
-            wholes = [B.zeros((size,), dtype, B.device_of(x)) for x in graph.outs]
+            wholes = [zeros_like((size,), mine[0]) for mine in graph.leaves]
         for whole, mine in zip(wholes, graph.leaves, strict=True):
             first = 0
             for p in mine:
                 last = first + element_count(p)
-                B.write_(whole, first, last, B.grad(p), add)
+                B.write_(whole, first, last, B.grad(p), kept and not self.first)
                 first = last
         return wholes
 
