@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ from ..models.model import Model
 from ..parallel.buckets import reduce_in_buckets
 from ..parallel.data import get_params, train_batch
 from ..progress import progress
-from .timing import Timing
+from .timing import Timing, beside
 
 WORKERS = 2
 KILOBYTES = (4, 64, 1024, 4096, 16384, 65536)
@@ -62,12 +61,12 @@ def bench_engines(backend: str | None = None, repeats: int = 7) -> dict[str, Tim
             run = launch(measure, WORKERS, repeats, engine=engine, backend=name,
                          timeout=180)  # fmt: skip
             for candidate, timing in run.values[0].items():
-                found.setdefault(f"{candidate}", Timing(*timing))
+                found.setdefault(candidate, timing)
             bar.update(1)
     return found
 
 
-def measure(repeats: int) -> dict[str, tuple[float, float]]:
+def measure(repeats: int) -> dict[str, Timing]:
     """Time everything on the engine of this process; called in each of them."""
     group, B = started(), get_backend()
     if group is None:
@@ -78,7 +77,7 @@ def measure(repeats: int) -> dict[str, tuple[float, float]]:
         beside = import_module("d2lmulti.comm.engines.shared_memory")
         both = Group(group.size, group.local_ranks, beside.connect(process_info()))
         groups["shared_memory"] = both
-    found: dict[str, tuple[float, float]] = {}
+    found: dict[str, Timing] = {}
     for model, batch, steps in ((LENET, 256, 3), (DEEP, 2048, 1)):
         training = _training(B, groups, model, batch, steps)
         found |= _take_turns(training, group, repeats, f"{model.name}, two, its own")
@@ -163,7 +162,7 @@ def _summing(
 
 def _take_turns(
     candidates: dict[str, Candidate], group: Group, repeats: int, peer: str = ""
-) -> dict[str, tuple[float, float]]:
+) -> dict[str, Timing]:
     """Time the candidates in turn.
 
     The ratios are to the first; a second row tells those beside a peer, if it is there.
@@ -194,11 +193,6 @@ def seconds_in_turn(
             if turn:  # the first is a warm-up
                 seconds[name].append(time.perf_counter() - began)
     return seconds
-
-
-def beside(times: list[float], base: list[float]) -> tuple[float, float]:
-    """Give the median of the times, and of their ratios turn by turn."""
-    return median(times), median(a / b for a, b in zip(times, base, strict=True))
 
 
 def pin(rank: int) -> None:

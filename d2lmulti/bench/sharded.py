@@ -21,8 +21,8 @@ from ..parallel.buckets import reduce_in_buckets
 from ..parallel.data import get_params, train_batch
 from ..parallel.sharded import shard_params, train_shards
 from ..progress import progress
-from .engines import ENGINES_OF, WORKERS, Candidate, beside, pin, seconds_in_turn
-from .timing import Timing
+from .engines import ENGINES_OF, WORKERS, Candidate, pin, seconds_in_turn
+from .timing import Timing, beside
 
 BATCH, WIDTHS = 512, (1024, 1024, 1024, 1024, 10)  # 13 MB of float32
 _DEVICE = Device("cpu")
@@ -42,10 +42,10 @@ def bench_sharded(backend: str | None = None, repeats: int = 7) -> dict[str, Tim
         run = launch(measure, WORKERS, repeats, engine=ENGINES_OF[name][0],
                      backend=name, timeout=300)  # fmt: skip
         bar.update(1)
-    return {candidate: Timing(*timing) for candidate, timing in run.values[0].items()}
+    return run.values[0]
 
 
-def measure(repeats: int) -> dict[str, tuple[float, float]]:
+def measure(repeats: int) -> dict[str, Timing]:
     """Time all candidates; called in each process."""
     group, B = started(), get_backend()
     if group is None:
@@ -86,8 +86,8 @@ def measure(repeats: int) -> dict[str, tuple[float, float]]:
 
     candidates = {name: finished(step) for name, step in steps.items()}
     seconds = seconds_in_turn(candidates, group, repeats)
-    found = {name: beside(times, seconds["data parallel"])
-             for name, times in seconds.items()}  # fmt: skip
+    base = seconds["data parallel"]
+    found = {name: beside(times, base) for name, times in seconds.items()}
     for peer in peers:
         for name in ("ZeRO 3", "ZeRO 3, prefetch"):
             found[f"{name}, to {peer}"] = beside(seconds[name], seconds[peer])

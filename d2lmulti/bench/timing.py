@@ -7,7 +7,7 @@ of them alike; the median of the step-by-step ratios is what counts.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -43,14 +43,15 @@ def take_turns(
             began = time.perf_counter()
             run()
             seconds[name].append(time.perf_counter() - began)
-    base = seconds[next(iter(candidates))]
-    return {
-        name: Timing(
-            median(times),
-            median(t / b for t, b in zip(times, base, strict=True)),
-        )
-        for name, times in seconds.items()
-    }
+    base = next(iter(seconds.values()))
+    return {name: beside(times, base) for name, times in seconds.items()}
+
+
+def beside(times: Sequence[float], base: Sequence[float]) -> Timing:
+    """Give the median of the times, and of their ratios turn by turn."""
+    return Timing(
+        median(times), median(a / b for a, b in zip(times, base, strict=True))
+    )
 
 
 def bench_devices(
