@@ -1,13 +1,15 @@
 """Show adjacent code cells of different frameworks as one set of synced tabs.
 
-A cell joins a tab when its first line is `%%tab KEY` (or its tag is `tab-KEY`). A run
-of such cells, with nothing between them, becomes one tab set; two cells with the same
-key stand one below the other in the same tab, each above its own output. All tab sets
-of the book switch together, and the choice outlives the page (sphinx-design keeps it
-in the browser). A tab that is missing or unknown is a warning, an error with `-W`.
+A cell joins a tab when its first line is `%%tab KEY`. A run of such cells, with nothing
+between them, becomes one tab set; two cells with the same key stand one below the other
+in the same tab, each above its own output. All tab sets of the book switch together,
+and the choice outlives the page (sphinx-design keeps it in the browser). A tab that is
+missing or unknown is a warning, an error with `-W`.
 """
 
 from __future__ import annotations
+
+from itertools import groupby
 
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -15,7 +17,7 @@ from sphinx.transforms import SphinxTransform
 from sphinx.util import logging
 from sphinx_design.shared import create_component
 
-from d2lmulti.notebook import TABS, tab_of, without_tab_line
+from d2lmulti.notebook import TABS, split_cell
 
 LOGGER = logging.getLogger(__name__)
 
@@ -27,25 +29,13 @@ def is_code_cell(node: nodes.Node) -> bool:
 
 def tab_key(cell: nodes.container) -> str | None:
     """Return the key of a tab cell, and take the line `%%tab KEY` out of its source."""
-    tags = cell.get("cell_metadata", {}).get("tags", [])
-    source = next(
-        (
-            block
-            for part in cell.children
-            if part.get("nb_element") == "cell_code_source"
-            for block in part.findall(nodes.literal_block)
-        ),
-        None,
-    )
-    if source is None:  # the input is hidden by a tag
-        return tab_of("", tags)
-    text = source.astext()
-    key = tab_of(text, tags)
+    source = next(iter(cell.findall(nodes.literal_block)), None)
+    text = source.astext() if source else ""
+    key = split_cell(text)[0].tab
     if key is not None:
-        shown = without_tab_line(text)
-        source.rawsource = shown
+        source.rawsource = text.lstrip().partition("\n")[2]
         source.children = []
-        source += nodes.Text(shown)
+        source += nodes.Text(source.rawsource)
     return key
 
 
@@ -95,26 +85,20 @@ class CodeTabs(SphinxTransform):
     default_priority = 400
 
     def apply(self, **kwargs: object) -> None:
+        settings = self.config.code_tabs_labels, self.config.code_tabs_group
         cells = list(self.document.findall(is_code_cell))
         for parent in {id(cell.parent): cell.parent for cell in cells}.values():
+            keyed = [
+                (tab_key(child) if is_code_cell(child) else None, child)
+                for child in parent.children
+            ]
             children: list[nodes.Node] = []
-            run: list[tuple[str, nodes.container]] = []
-            for child in [*parent.children, None]:
-                key = tab_key(child) if child and is_code_cell(child) else None
-                if key is not None:
-                    run.append((key, child))
-                    continue
-                if run:
-                    children.append(
-                        tab_set(
-                            run,
-                            self.config.code_tabs_labels,
-                            self.config.code_tabs_group,
-                        )
-                    )
-                    run = []
-                if child is not None:
-                    children.append(child)
+            for in_tabs, group in groupby(keyed, lambda pair: pair[0] is not None):
+                run = list(group)
+                if in_tabs:
+                    children.append(tab_set(run, *settings))
+                else:
+                    children += [child for _, child in run]
             parent.children = []
             parent.extend(children)
 

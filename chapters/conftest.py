@@ -21,18 +21,13 @@ import nbval.plugin
 import pytest
 
 from d2lmulti.notebook import (
-    BESIDE,
     TABS,
     WITHOUT,
     count_gpus,
     current_tab,
-    gpus_needed,
     is_installed,
     kernel_environment,
-    missing,
-    module_needed,
-    tab_of,
-    too_few,
+    split_cell,
 )
 
 HERE = Path(__file__).resolve().parent
@@ -173,19 +168,17 @@ def pytest_runtest_setup(item):
     """Skip the cells of other backends and those that need more GPUs."""
     if not is_chapter_cell(item):
         return
-    tags = item.cell.metadata.get("tags", [])
-    tab, needed = tab_of(item.cell.source, tags), gpus_needed(item.cell.source)
     if missing_backend():
         pytest.skip(f"{current_tab()} is not installed")
-    if tab in TABS and tab != current_tab():  # a wrong key runs, and fails
-        pytest.skip(f"a cell of {tab}")
-    module = module_needed(item.cell.source)
-    if module in BESIDE and not is_installed(module):  # a wrong name runs, and fails
-        if module in os.environ.get("D2LMULTI_REQUIRE", "").split(","):
-            pytest.fail(f"D2LMULTI_REQUIRE names {module}, which is not installed")
-        pytest.skip(missing(module))
-    if needed and gpus() < needed:
-        pytest.skip(too_few(needed, current_tab(), gpus()))
+    asked, _ = split_cell(item.cell.source)
+    if asked.wrong():
+        return  # it runs, and fails
+    why = asked.skipped(current_tab(), gpus)
+    required = os.environ.get("D2LMULTI_REQUIRE", "").split(",")
+    if why and asked.needs in required and not is_installed(asked.needs):
+        pytest.fail(f"D2LMULTI_REQUIRE names {asked.needs}, which is not installed")
+    if why is not None:
+        pytest.skip(why or f"a cell of {asked.tab}")
 
 
 def stderr_of(outputs):
@@ -203,7 +196,7 @@ def pytest_runtest_call(item):
     result = yield  # first, so that later cells find the names of this one
     if is_chapter_cell(item):
         cell = item.cell
-        never = cell.execution_count is None and not gpus_needed(cell.source)
+        never = cell.execution_count is None and not split_cell(cell.source)[0].gpu
         if never and cell.source.strip():
             item.raise_cell_error(
                 "This cell was never executed: it has no execution count. "

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import copy
 import difflib
+import functools
 import importlib.util
 import os
 import sys
@@ -27,23 +28,16 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat import NotebookNode
 from nbval.kernel import CURRENT_ENV_KERNEL_NAME, NbvalKernelspecManager
 from notebook_rules import (
+    asked_by,
     asks_for_no_framework,
     code_cells,
     output_rules,
     printed,
     source_rules,
-    tab_of_cell,
     tags_of,
 )
 
-from d2lmulti.notebook import (
-    TABS,
-    count_gpus,
-    gpus_needed,
-    is_installed,
-    kernel_environment,
-    module_needed,
-)
+from d2lmulti.notebook import TABS, count_gpus, is_installed, kernel_environment
 
 ROOT = Path(__file__).resolve().parent.parent
 SLOW = 15.0  # seconds a chapter may take under one backend
@@ -58,30 +52,10 @@ class Run:
     problems: list[str] = field(default_factory=list)
 
 
-def run(nb: NotebookNode, backend: str, folder: Path, timeout: float) -> Run:
-    """Execute a copy of the notebook in a fresh kernel under one backend."""
-    nb, done, started = copy.deepcopy(nb), Run(), {}
-    cells = code_cells(nb)
-    number = {id(cell): n for n, cell in enumerate(cells)}
-    by_index = {i: number.get(id(cell)) for i, cell in enumerate(nb.cells)}
-    gpus = None
-    for n, cell in enumerate(cells):
-        cell.outputs = []
-        needed = gpus_needed(cell.source)
-        if needed and gpus is None:
-            gpus = count_gpus(backend, str(ROOT))
-        if tab_of_cell(cell) not in (None, backend) or (needed and gpus < needed):
-            cell.source = ""  # nbclient runs no empty cell
-        else:
-            done.outputs[n] = cell.outputs
-
-    def start(cell: NotebookNode, cell_index: int) -> None:
-        started[cell_index] = time.monotonic()
-
-    def end(cell: NotebookNode, cell_index: int, execute_reply: object) -> None:
-        n = by_index[cell_index]
-        done.seconds[n] = time.monotonic() - started[cell_index]
-
+def run_cells(
+    nb: NotebookNode, folder: Path, env: dict[str, str], timeout: float, **hooks: object
+) -> str:
+    """Execute a notebook in a fresh kernel of this Python; return what stopped it."""
     client = NotebookClient(
         nb,
         # Whatever kernel is called python3 on this machine: run this very Python.
@@ -92,16 +66,43 @@ def run(nb: NotebookNode, backend: str, folder: Path, timeout: float) -> Run:
         timeout=timeout,
         store_widget_state=False,
         resources={"metadata": {"path": str(folder)}},
-        on_cell_execute=start,
-        on_cell_executed=end,
+        **hooks,
     )
     with open(os.devnull, "w") as nowhere:  # the kernel's own log, not the cells'
         try:
-            client.execute(env=kernel_environment(backend, str(ROOT)), stderr=nowhere)
+            client.execute(env=env, stderr=nowhere)
         except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
-            at = max(started, default=None)
-            where = f"In [{by_index[at] + 1}]" if at is not None else "start"
-            done.problems.append(f"{backend}, {where}: {error}")
+            return str(error)
+    return ""
+
+
+def run(nb: NotebookNode, backend: str, folder: Path, timeout: float) -> Run:
+    """Execute a copy of the notebook in a fresh kernel under one backend."""
+    nb, done, started = copy.deepcopy(nb), Run(), {}
+    cells = code_cells(nb)
+    number = {id(cell): n for n, cell in enumerate(cells)}
+    by_index = {i: number.get(id(cell)) for i, cell in enumerate(nb.cells)}
+    gpus = functools.cache(lambda: count_gpus(backend, str(ROOT)))
+    for n, cell in enumerate(cells):
+        cell.outputs = []
+        if asked_by(cell).skipped(backend, gpus) is None:
+            done.outputs[n] = cell.outputs
+        else:
+            cell.source = ""  # nbclient runs no empty cell
+
+    def start(cell: NotebookNode, cell_index: int) -> None:
+        started[cell_index] = time.monotonic()
+
+    def end(cell: NotebookNode, cell_index: int, execute_reply: object) -> None:
+        n = by_index[cell_index]
+        done.seconds[n] = time.monotonic() - started[cell_index]
+
+    env = kernel_environment(backend, str(ROOT))
+    hooks = {"on_cell_execute": start, "on_cell_executed": end}
+    if stopped := run_cells(nb, folder, env, timeout, **hooks):
+        at = max(started, default=None)
+        where = f"In [{by_index[at] + 1}]" if at is not None else "start"
+        done.problems.append(f"{backend}, {where}: {stopped}")
     for n in done.outputs:
         done.outputs[n] = notebook_file.tidy_outputs(cells[n].outputs)
         for output in done.outputs[n]:
@@ -115,7 +116,7 @@ def differences(nb: NotebookNode, runs: dict[str, Run]) -> list[str]:
     found = []
     first, *others = runs
     for n, cell in enumerate(code_cells(nb)):
-        if tab_of_cell(cell) is not None or "nbval-ignore-output" in tags_of(cell):
+        if asked_by(cell).tab is not None or "nbval-ignore-output" in tags_of(cell):
             continue
         for other in others:
             if n not in runs[first].outputs or n not in runs[other].outputs:
@@ -148,7 +149,7 @@ def merged(nb: NotebookNode, runs: dict[str, Run]) -> NotebookNode:
     new = copy.deepcopy(nb)
     first = next(iter(runs))
     for n, cell in enumerate(code_cells(new)):
-        outputs = runs[tab_of_cell(cell) or first].outputs.get(n)
+        outputs = runs[asked_by(cell).tab or first].outputs.get(n)
         if outputs is None:  # it needs GPUs that are not here
             if cell.outputs:
                 cell.execution_count = n + 1
@@ -163,7 +164,7 @@ def execute(path: Path, backends: list[str], write: bool, timeout: float) -> lis
     nb = notebook_file.read(path)
     if problems := source_rules(nb):
         return problems
-    needed = {module_needed(cell.source) for cell in code_cells(nb)} - {None}
+    needed = {asked_by(cell).needs for cell in code_cells(nb)} - {None}
     if absent := sorted(m for m in needed if not is_installed(m)):
         return [f"needs {', '.join(absent)} for its outputs; install requirements.txt"]
     whole, runs = set(backends) == set(TABS), {}
@@ -198,7 +199,7 @@ def stale(nb: NotebookNode, runs: dict[str, Run]) -> list[str]:
     """Describe every cell whose stored characters are not those of the runs."""
     found = []
     for n, cell in enumerate(code_cells(nb)):
-        ours = runs.get(tab_of_cell(cell) or next(iter(runs)))
+        ours = runs.get(asked_by(cell).tab or next(iter(runs)))
         if ours is None or n not in ours.outputs:
             continue
         if cell.execution_count is None:

@@ -13,14 +13,7 @@ from collections.abc import Iterator
 
 from nbformat import NotebookNode
 
-from d2lmulti.notebook import (
-    BESIDE,
-    TABS,
-    WITHOUT,
-    gpus_needed,
-    module_needed,
-    tab_of,
-)
+from d2lmulti.notebook import WITHOUT, Asked, split_cell
 
 MOST_CELLS, MOST_LINES, MOST_COLUMNS = 25, 25, 79
 
@@ -39,9 +32,9 @@ def tags_of(cell: NotebookNode) -> list[str]:
     return list(cell.metadata.get("tags", []))
 
 
-def tab_of_cell(cell: NotebookNode) -> str | None:
-    """Return the framework tab that a code cell belongs to, or None."""
-    return tab_of(cell.source, tags_of(cell))
+def asked_by(cell: NotebookNode) -> Asked:
+    """Return what the magics on top of a code cell ask for."""
+    return split_cell(cell.source)[0]
 
 
 def asks_for_no_framework(nb: NotebookNode) -> bool:
@@ -69,7 +62,7 @@ def _form(nb: NotebookNode) -> Iterator[str]:
     titles = re.findall(r"^# .*", prose, flags=re.MULTILINE)
     if len(titles) != 1:
         yield f"expected one title (# ...), found {len(titles)}"
-    keys = Counter(tab_of_cell(cell) for cell in code_cells(nb))
+    keys = Counter(asked_by(cell).tab for cell in code_cells(nb))
     common = keys.pop(None, 0)
     most = common + max(keys.values(), default=0)
     if most > MOST_CELLS:
@@ -92,19 +85,8 @@ def _cell_sources(nb: NotebookNode) -> Iterator[tuple[int, str]]:
         if len(lines) > MOST_LINES:
             yield n, f"{len(lines)} lines; at most {MOST_LINES}"
         yield from ((n, text) for text in _lines(cell.source))
-        key = tab_of_cell(cell)
-        if key is not None and key not in TABS:
-            yield n, f"unknown tab {key!r}; expected one of {', '.join(TABS)}"
-        elif key is not None and tab_of(cell.source) != key:
-            yield (
-                n,
-                (
-                    f"the tag tab-{key} alone does not keep Jupyter from running "
-                    f"this cell under every backend; begin it with: %%tab {key}"
-                ),
-            )
-        if (module := module_needed(cell.source)) and module not in BESIDE:
-            yield n, f"needs {module!r}; expected one of {', '.join(BESIDE)}"
+        if wrong := asked_by(cell).wrong():
+            yield n, wrong
         if "nbval-skip" in tags_of(cell) or "NBVAL_SKIP" in cell.source:
             yield n, "nbval-skip hides the cell from the tests; begin with %%gpu N"
 
@@ -140,7 +122,7 @@ def figure_of(cell: NotebookNode) -> dict[str, str]:
 
 def _cell_outputs(nb: NotebookNode) -> Iterator[tuple[int, str]]:
     for n, cell in enumerate(code_cells(nb), start=1):
-        if cell.execution_count is None and not gpus_needed(cell.source):
+        if cell.execution_count is None and not asked_by(cell).gpu:
             yield n, "never executed; run tools/execute.py"
         for output in cell.outputs:
             if output.output_type == "stream" and output.name == "stderr":

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import nbformat
-from notebook_rules import code_cells, tab_of_cell
+from notebook_rules import asked_by, code_cells
 
 from d2lmulti.files.atomic import write_atomically
 from d2lmulti.notebook import TABS
@@ -34,7 +34,7 @@ def minutes(notebook: nbformat.NotebookNode) -> float:
     words = sum(
         len(re.findall(r"[^\W_][\w'’-]*", _NO_WORDS.sub(" ", text))) for text in texts
     )
-    keys = [tab_of_cell(cell) for cell in code_cells(notebook)]
+    keys = [asked_by(cell).tab for cell in code_cells(notebook)]
     seen = [key for key in keys if key is None or key not in TABS]
     cells = len(seen) + max(keys.count(tab) for tab in TABS)
     return words / WORDS_A_MINUTE + cells * MINUTES_A_CELL

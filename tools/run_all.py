@@ -18,37 +18,16 @@ import time
 from pathlib import Path
 
 import nbformat
-from jupyter_client.manager import AsyncKernelManager
-from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
-from nbval.kernel import CURRENT_ENV_KERNEL_NAME, NbvalKernelspecManager
+from execute import ROOT, run_cells
 
 from d2lmulti.notebook import TABS
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def run(path: Path, backend: str) -> str:
     """Run one chapter under one backend; return what is wrong, or nothing."""
-    client = NotebookClient(
-        nbformat.read(path, as_version=4),
-        # Whatever kernel is called python3 on this machine: run this very Python.
-        km=AsyncKernelManager(
-            kernel_name=CURRENT_ENV_KERNEL_NAME,
-            kernel_spec_manager=NbvalKernelspecManager(),
-        ),
-        timeout=120,
-        store_widget_state=False,
-        resources={"metadata": {"path": str(path.parent)}},
-    )
     env = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
     env["D2LMULTI_BACKEND"] = backend  # all that a reader sets
-    with open(os.devnull, "w") as nowhere:  # the kernel's own log, not the cells'
-        try:
-            client.execute(env=env, stderr=nowhere)
-        except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
-            return str(error)
-    return ""
+    return run_cells(nbformat.read(path, as_version=4), path.parent, env, timeout=120)
 
 
 def main(arguments: list[str] | None = None) -> int:

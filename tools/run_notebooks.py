@@ -11,7 +11,6 @@ of them fails, also when it finds no notebook.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import pathlib
 import subprocess
@@ -20,7 +19,8 @@ import time
 import xml.etree.ElementTree as ET
 from collections import defaultdict
 
-from d2lmulti.notebook import WITHOUT
+import nbformat
+from notebook_rules import asks_for_no_framework
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "_build" / "nbval"
@@ -39,13 +39,8 @@ def posing(gpus: int) -> dict[str, str]:
 
 def without_framework() -> list[pathlib.Path]:
     """List the chapters whose first code cell is tagged as asking for no framework."""
-    found = []
-    for path in sorted((ROOT / "chapters").glob("*.ipynb")):
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        first = next((c for c in cells if c["cell_type"] == "code"), {"metadata": {}})
-        if WITHOUT in first["metadata"].get("tags", []):
-            found.append(path)
-    return found
+    chapters = sorted((ROOT / "chapters").glob("*.ipynb"))
+    return [p for p in chapters if asks_for_no_framework(nbformat.read(p, 4))]
 
 
 def run(backend: str, arguments: list[str], posed: int = 0) -> tuple[int, pathlib.Path]:

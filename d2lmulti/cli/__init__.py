@@ -129,60 +129,38 @@ def _write_results(
     arguments: argparse.Namespace, history: History, recorded: Timeline | None
 ) -> list[D2LMultiError]:
     """Write what was asked for; give the errors, so that the rest is not lost."""
-    failed: list[D2LMultiError] = []
 
-    def attempt(path: Path | None, write: Callable[[Path], None]) -> None:
-        if path is not None:
+    def draw(path: Path) -> None:
+        # Here, because matplotlib is only sometimes needed.
+        from ..plot.style import learning_curve, save
+
+        save(learning_curve({arguments.backend: history}), path)
+
+    writers: dict[str, Callable[[Path], None]] = {
+        "timeline": lambda path: write_json(path, recorded and recorded.trace()),
+        "json": lambda path: write_json(path, history.as_json()),
+        "plot": draw,
+    }
+    failed = []
+    for name, write in writers.items():
+        if (path := getattr(arguments, name)) is not None:
             try:
                 write(path)
             except D2LMultiError as error:
                 failed.append(error)
-
-    def draw(path: Path) -> None:
-        from ..plot.style import (  # matplotlib only where it is needed
-            learning_curve,
-            save,
-        )
-
-        save(learning_curve({arguments.backend: history}), path)
-
-    if recorded:
-        attempt(arguments.timeline, lambda path: write_json(path, recorded.trace()))
-    attempt(arguments.json, lambda path: write_json(path, history.as_json()))
-    attempt(arguments.plot, draw)
     return failed
 
 
 def _run(arguments: argparse.Namespace) -> History:
-    if (size := arguments.bucket_mb) is not None:
+    """Train with all options by their names, but for those that `main` obeys itself."""
+    options = dict(vars(arguments))
+    for ours in ("command", "json", "plot", "timeline"):
+        del options[ours]
+    size = options.pop("bucket_mb")
+    if size is not None:
         check_number("--bucket-mb", size, above=0, most=2**40)
-    return train(
-        arguments.devices,
-        arguments.batch_size,
-        arguments.lr,
-        warmup=arguments.warmup,
-        momentum=arguments.momentum,
-        epochs=arguments.epochs,
-        seed=arguments.seed,
-        dtype=arguments.dtype,
-        dataset=arguments.dataset,
-        model=arguments.model,
-        optimizer=arguments.optimizer,
-        strategy=arguments.strategy,
-        algorithm=arguments.algorithm,
-        bucket_bytes=None if size is None else int(size * 2**20),
-        accumulate=arguments.accumulate,
-        schedule=arguments.schedule,
-        micro_batches=arguments.micro_batches,
-        stages=arguments.stages,
-        zero=arguments.zero,
-        precision=arguments.precision,
-        mesh=arguments.mesh,
-        checkpoint=arguments.checkpoint,
-        save_every=arguments.save_every,
-        resume=arguments.resume,
-        backend=arguments.backend,
-    )
+        options["bucket_bytes"] = int(size * 2**20)
+    return train(options.pop("devices"), **options)
 
 
 def _bench(arguments: argparse.Namespace) -> int:
@@ -192,16 +170,13 @@ def _bench(arguments: argparse.Namespace) -> int:
     names = framework_names() if asked is None else [backend_name(asked)]
     # Frameworks read this when they are imported, so it stands before the import.
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
-    from ..bench.allreduce import bench_allreduce
-    from ..bench.engines import bench_engines
-    from ..bench.sharded import bench_sharded
-    from ..bench.timing import Timing, bench_devices
+    from ..bench import allreduce, engines, sharded, timing
 
-    runs: dict[str, Callable[..., dict[str, Timing]]] = {
-        "devices": bench_devices,
-        "allreduce": bench_allreduce,
-        "engines": bench_engines,
-        "sharded": bench_sharded,
+    runs: dict[str, Callable[..., dict[str, timing.Timing]]] = {
+        "devices": timing.bench_devices,
+        "allreduce": allreduce.bench_allreduce,
+        "engines": engines.bench_engines,
+        "sharded": sharded.bench_sharded,
     }
     run = runs[arguments.what]
     say(

@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from ..checks import check_count
 from ..cluster.networks import ConvNet, get_network
 from ..cluster.planner import Candidate, plan_data_parallel, plan_layouts
 from ..cluster.presets import get_cluster
 from ..cluster.simulate import parse_bytes, simulate
-from ..cluster.validation.score import Report
 from ..cluster.validation.validate import validate
 from ..errors import InvalidInput
 from ..files.atomic import check_outputs, write_json
 from .console import say
 
+T = TypeVar("T")
+Command = Callable[[argparse.Namespace], T]
 SHOWN = 12  # layouts that are printed; a file has them all
 
 
-def _simulate(arguments: argparse.Namespace) -> int:
-    check_outputs({"--json": arguments.json})
+def _simulate(arguments: argparse.Namespace) -> object:
     if arguments.algorithm and arguments.collective != "allreduce":
         raise InvalidInput(
             f"expected --algorithm with allreduce only, got {arguments.collective}; "
             "leave it out"
         )
     nbytes = parse_bytes(arguments.bytes)
-    found = simulate(
-        arguments.collective, arguments.ranks, nbytes, get_cluster(arguments.cluster),
-        arguments.algorithm or "ring",
-    )  # fmt: skip
+    cluster, algorithm = get_cluster(arguments.cluster), arguments.algorithm or "ring"
+    found = simulate(arguments.collective, arguments.ranks, nbytes, cluster, algorithm)
     say(
         f"{found.collective} by {found.algorithm}, {found.ranks:,} ranks on "
         f"{found.cluster}, {found.nbytes:,} bytes each"
@@ -47,12 +46,10 @@ def _simulate(arguments: argparse.Namespace) -> int:
         f"moved    {found.bytes_moved:,} bytes in {found.messages:,} messages, "
         f"{found.rounds:,} rounds; played in {found.played_in:.2f} s"
     )
-    _write(arguments, vars(found))
-    return 0
+    return vars(found)
 
 
-def _plan(arguments: argparse.Namespace) -> int:
-    check_outputs({"--json": arguments.json})
+def _plan(arguments: argparse.Namespace) -> object:
     check_count("--gpus", arguments.gpus)
     if arguments.batch is not None:
         check_count("--batch", arguments.batch)
@@ -68,11 +65,8 @@ def _plan(arguments: argparse.Namespace) -> int:
                 f"{step.images:8,} {step.images_per_second:12,.1f} "
                 f"{step.seconds * 1e3:10.2f} {share:10.1%}"
             )
-        found: Any = [{**vars(s), "images_per_second": s.images_per_second}
-                      for s in steps]  # fmt: skip
-        _write(arguments, {"model": network.name, "cluster": cluster.name,
-                           "steps": found})  # fmt: skip
-        return 0
+        found = [vars(s) | {"images_per_second": s.images_per_second} for s in steps]
+        return {"model": network.name, "cluster": cluster.name, "steps": found}
     ranked = plan_layouts(network, cluster, arguments.gpus, arguments.batch)
     fit = [c for c in ranked if c.fits]
     say(
@@ -89,10 +83,12 @@ def _plan(arguments: argparse.Namespace) -> int:
     elif len(fit) < len(ranked):
         say("does not fit, though it would be the quickest of those:")
         say(_line(next(c for c in ranked if not c.fits)))
-    layouts = [c.as_json() for c in ranked]
-    _write(arguments, {"model": network.name, "cluster": cluster.name,
-                       "gpus": arguments.gpus, "layouts": layouts})  # fmt: skip
-    return 0
+    return {
+        "model": network.name,
+        "cluster": cluster.name,
+        "gpus": arguments.gpus,
+        "layouts": [c.as_json() for c in ranked],
+    }
 
 
 def _line(c: Candidate) -> str:
@@ -103,8 +99,7 @@ def _line(c: Candidate) -> str:
     )
 
 
-def _validate(arguments: argparse.Namespace) -> int:
-    check_outputs({"--json": arguments.json})
+def _validate(arguments: argparse.Namespace) -> object:
     if arguments.json and arguments.json.exists() and arguments.table.exists():
         if arguments.json.samefile(arguments.table):
             raise InvalidInput(
@@ -125,16 +120,10 @@ def _validate(arguments: argparse.Namespace) -> int:
         say(f"note: {line}")
     for name, value in report.extra.items():
         _say_all(name, value)
-    _say_sum(report)
-    _write(arguments, report.as_json())
-    return 0
-
-
-def _say_sum(report: Report) -> None:
-    found = report.summary()
     if any(row.rate for row in report.rows):
         say("errors of rates are those of the time: measured / predicted - 1")
-    _say_all("sum", found)
+    _say_all("sum", report.summary())
+    return report.as_json()
 
 
 def _say_all(name: str, value: Any) -> None:
@@ -151,13 +140,17 @@ def _seconds(value: float) -> str:
     return f"{value * 1e3:.4f} ms" if value >= 1e-3 else f"{value * 1e6:.3f} us"
 
 
-def _write(arguments: argparse.Namespace, value: object) -> None:
+def _write(run: Command[object], arguments: argparse.Namespace) -> int:
+    """Run a command, and write what it gives to the file that was named, if any."""
+    check_outputs({"--json": arguments.json})
+    found = run(arguments)
     if arguments.json is not None:
-        write_json(arguments.json, value)
+        write_json(arguments.json, found)
+    return 0
 
 
-COST_COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "simulate": _simulate,
-    "plan": _plan,
-    "validate": _validate,
+COST_COMMANDS: dict[str, Command[int]] = {
+    "simulate": partial(_write, _simulate),
+    "plan": partial(_write, _plan),
+    "validate": partial(_write, _validate),
 }

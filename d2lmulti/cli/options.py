@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..backends import framework_names
 from ..checks import shown
@@ -20,9 +22,11 @@ from ..optimizers import OPTIMIZERS
 from ..parallel.sharded.precision import PRECISIONS
 from ..plans.allreduce import ALLREDUCE
 from ..plans.pipeline.schedules import SCHEDULES
+from ..training.arguments import DTYPES
 from ..training.strategies import STRATEGIES
 from .console import complain, say
 
+T = TypeVar("T")
 BENCHMARKS = {
     "devices": "LeNet step, whole batch 256",
     "allreduce": "ring all-reduce of 16 MiB on 4 simulated devices",
@@ -35,10 +39,8 @@ class _Parser(argparse.ArgumentParser):
     """One that says so when its help cannot be written."""
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        if file is sys.stderr:
-            complain(message.rstrip("\n"))
-        else:
-            say(message.rstrip("\n"))
+        tell = complain if file is sys.stderr else say
+        tell(message.rstrip("\n"))
 
 
 class _WithDefaults(argparse.ArgumentDefaultsHelpFormatter):
@@ -63,113 +65,94 @@ def make_parser() -> argparse.ArgumentParser:
         help="train, the work split over devices",
         formatter_class=_WithDefaults,
     )
+    option, count = run.add_argument, partial(run.add_argument, type=_whole)
     backend = os.environ.get("D2LMULTI_BACKEND") or _usual_backend()
-    run.add_argument("--backend", default=backend, help="torch, mxnet, paddle, numpy")
-    run.add_argument(
-        "--devices",
-        type=_whole,
-        help="how many to use (default: 2; in a launch, one a process)",
-    )
-    run.add_argument("--model", default="lenet", choices=MODELS, help="network")
-    run.add_argument("--dataset", default="digits", choices=DATASETS, help="data")
-    run.add_argument("--batch-size", type=_whole, default=128, help="the whole batch")
-    run.add_argument("--lr", type=_number, default=0.05, help="learning rate")
-    run.add_argument(
-        "--warmup",
-        type=_whole,
-        metavar="STEPS",
-        help="raise the rate to --lr step by step",
-    )
-    run.add_argument("--optimizer", default="sgd", choices=OPTIMIZERS)
-    run.add_argument("--momentum", type=_number, help="of sgd (default: 0.9)")
-    run.add_argument("--epochs", type=_whole, default=10, help="passes over the data")
-    run.add_argument("--seed", type=_whole, default=0, help="of weights and shuffling")
-    dtypes = ("float32", "float64")
-    run.add_argument("--dtype", default="float32", choices=dtypes, help="of weights")
-    run.add_argument(
+    option("--backend", default=backend, help="torch, mxnet, paddle, numpy")
+    count("--devices", help="how many to use (default: 2; in a launch, one a process)")
+    option("--model", default="lenet", choices=MODELS, help="network")
+    option("--dataset", default="digits", choices=DATASETS, help="data")
+    count("--batch-size", default=128, help="the whole batch")
+    option("--lr", type=_number, default=0.05, help="learning rate")
+    count("--warmup", metavar="STEPS", help="raise the rate to --lr step by step")
+    option("--optimizer", default="sgd", choices=OPTIMIZERS)
+    option("--momentum", type=_number, help="of sgd (default: 0.9)")
+    count("--epochs", default=10, help="passes over the data")
+    count("--seed", default=0, help="of weights and shuffling")
+    option("--dtype", default="float32", choices=DTYPES, help="of weights")
+    option(
         "--strategy",
         choices=STRATEGIES,
         help="what is split: the batch (data; sharded: and what the optimizer keeps), "
         "every layer, the model into stages, or all of these on a mesh (default: data; "
         "with --mesh, mesh)",
     )
-    run.add_argument(
+    option(
         "--algorithm",
         choices=[*ALLREDUCE, "auto", "native"],
         help="of the all-reduce, with data or layer (default: star; native: the "
         "engine's own)",
     )
-    run.add_argument(
+    option(
         "--bucket-mb",
         type=_number,
         help="sum the gradients in buckets of this size, with data",
     )
-    run.add_argument(
+    count(
         "--accumulate",
-        type=_whole,
         metavar="PARTS",
         help="add up the gradients of so many parts of a batch before its one step, "
         "with data or sharded (default: 1)",
     )
-    run.add_argument(
+    option(
         "--schedule",
         choices=SCHEDULES,
         help="order of the stages' work, with model (default: 1f1b)",
     )
-    run.add_argument(
-        "--micro-batches",
-        type=_whole,
-        help="parts that a batch is cut into, with model (default: 4)",
-    )
-    run.add_argument(
+    count("--micro-batches", help="parts a batch is cut into, with model (default: 4)")
+    count(
         "--stages",
-        type=_whole,
         help="stages of the model, a multiple of the devices, with model (default: one "
         "a device, two under zb_v)",
     )
-    run.add_argument(
+    count(
         "--zero",
-        type=_whole,
         help="what is cut, with sharded: 1 the optimizer's state, 2 also the "
         "gradients, 3 also the weights (default: 3)",
     )
-    run.add_argument(
+    option(
         "--precision",
         choices=PRECISIONS,
         help="compute and send in 16 bits, update in 32, with sharded (default: 32)",
     )
-    run.add_argument(
+    option(
         "--mesh",
         type=_sizes,
         metavar="AXIS=SIZE,...",
         help="all ways at once: sizes of the axes data, tensor, pipeline, sequence "
         "(the tokens of an example) and expert (of a mixture)",
     )
-    run.add_argument(
+    option(
         "--checkpoint",
         type=Path,
         metavar="FILE.npz",
         help="save the run after every epoch; a file that is there needs --resume",
     )
-    run.add_argument(
+    count(
         "--save-every",
-        type=_whole,
         metavar="STEPS",
         help="save also after every so many steps of an epoch",
     )
-    run.add_argument(
+    option(
         "--resume", action="store_true", help="go on from the checkpoint if it is there"
     )
     results = run.add_argument_group(
         "results", "Files that are there are replaced; read-only ones are refused."
     )
-    results.add_argument("--json", type=Path, metavar="FILE", help="write the history")
-    results.add_argument(
-        "--plot", type=Path, metavar="FILE.png", help="draw the history"
-    )
-    results.add_argument(
+    file = partial(results.add_argument, type=Path)
+    file("--json", metavar="FILE", help="write the history")
+    file("--plot", metavar="FILE.png", help="draw the history")
+    file(
         "--timeline",
-        type=Path,
         metavar="FILE.json",
         help="write who did what when, to open in Perfetto",
     )
@@ -223,13 +206,19 @@ def _usual_backend() -> str:
     return name if name in framework_names() else "torch"
 
 
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"expected a whole number, got {shown(text)}"
-        ) from None
+def _reader(kind: Callable[[str], T], what: str) -> Callable[[str], T]:
+    def read(text: str) -> T:
+        try:
+            return kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(
+                f"expected {what}, got {shown(text)}"
+            ) from None
+
+    return read
+
+
+_whole, _number = _reader(int, "a whole number"), _reader(float, "a number")
 
 
 def _sizes(text: str) -> dict[str, int]:
@@ -244,12 +233,3 @@ def _sizes(text: str) -> dict[str, int]:
             )
         sizes[axis] = int(size)
     return sizes
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"expected a number, got {shown(text)}"
-        ) from None

@@ -7,6 +7,7 @@ network, and so does the text. Chapter: *data_parallel*.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -130,11 +131,9 @@ def _read_digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _check_dtype(dtype: Any) -> np.dtype:
-    try:
-        known = np.dtype(dtype) if dtype is not None else None
-    except Exception:  # whatever NumPy says to what is no dtype
-        known = None
-    # NumPy takes None for float64, so it must not come to the comparison.
-    if known is None or known not in (np.dtype("float32"), np.dtype("float64")):
-        raise refusal("dtype float32 or float64", dtype)
-    return known
+    if dtype is not None:  # which NumPy takes for float64
+        with suppress(Exception):  # whatever NumPy says to what is no dtype
+            known = np.dtype(dtype)
+            if known in (np.dtype("float32"), np.dtype("float64")):
+                return known
+    raise refusal("dtype float32 or float64", dtype)

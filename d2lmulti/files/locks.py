@@ -13,7 +13,7 @@ import socket
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -60,53 +60,39 @@ def held_alone(target: Path) -> Iterator[None]:
     a file of the lock's name that is not ours; `WriteFailed` as the disk does.
     """
     path = target.with_name(f".{short(target.name)}.lock")
-    try:
-        file = _claim(target, path)
-    except OSError as error:
-        raise WriteFailed(
-            f"cannot lock {target} by a file beside it: {error.strerror or error}; "
-            "make room, change the permissions of the folder, or choose another"
-        ) from error
-    try:
+    with ExitStack() as stack:
+        try:
+            file = open_locked(path, "a+b")
+            if file is None:
+                raise InvalidInput(
+                    f"expected {target} for this run alone, but {_holder(path)} is "
+                    "using it; wait for its end, or choose another file"
+                )
+            stack.enter_context(file)
+            file.seek(0)
+            text = file.read(1000)
+            if text and not _HOLDER.fullmatch(text):
+                raise InvalidInput(
+                    f"cannot lock {target}: {path} is there and is not a lock of "
+                    "d2lmulti; remove it, or choose another file"
+                )
+            stack.callback(_remove, path)  # before the file is closed: it is ours
+            file.truncate(0)
+            me = f"d2lmulti, process {os.getpid()} on {socket.gethostname()}\n"
+            file.write(me.encode())
+            file.flush()
+        except OSError as error:
+            raise WriteFailed(
+                f"cannot lock {target} by a file beside it: {error.strerror or error}; "
+                "make room, change the permissions of the folder, or choose another"
+            ) from error
         yield
-    finally:
-        _remove(path)
-        file.close()
 
 
 def short(name: str) -> str:
     """Give a file's name, or a digest for one too long to be put into another name."""
     encoded = os.fsencode(name)
     return name if len(encoded) <= 200 else sha256(encoded).hexdigest()
-
-
-def _claim(target: Path, path: Path) -> BinaryIO:
-    file = open_locked(path, "a+b")
-    if file is None:
-        raise InvalidInput(
-            f"expected {target} for this run alone, but {_holder(path)} is using it; "
-            "wait for its end, or choose another file"
-        )
-    ours = False
-    try:
-        file.seek(0)
-        text = file.read(1000)
-        if text and not _HOLDER.fullmatch(text):
-            raise InvalidInput(
-                f"cannot lock {target}: {path} is there and is not a lock of "
-                "d2lmulti; remove it, or choose another file"
-            )
-        ours = True
-        file.truncate(0)
-        me = f"d2lmulti, process {os.getpid()} on {socket.gethostname()}\n"
-        file.write(me.encode())
-        file.flush()
-    except BaseException:
-        if ours:
-            _remove(path)
-        file.close()
-        raise
-    return file
 
 
 def _remove(path: Path) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import cloudpickle
 
@@ -34,10 +34,10 @@ from .processes import (
     ProcessFailed,
     end_with_launcher,
     environment,
+    exit_now,
     free_port,
     loopback,
     new_processes,
-    state_of,
 )
 
 _GRACE = 0.2  # seconds in which all that fail for one reason do so
@@ -85,21 +85,30 @@ def launch(
     arguments out of range, `ProcessFailed` with the traceback of the rank that failed
     first, or, after `timeout` seconds, with who waits for whom.
     """
-    check_kind("function", function, Callable, "a function")
-    n = check_count("n", n, most=MOST_RANKS, cure="say how many processes")
-    check_count("threads", threads, most=MOST_RANKS)
-    check_positive("timeout", timeout, "give seconds")
+    how = check_how(n, engine, backend, threads, timeout)
     check_count("restarts", restarts, least=0)
-    engines.check_name(engine)
-    backend = None if backend is None else backend_name(backend)
-    job, attempt = _pickled(function, args, kwargs), 0
+    job, attempt = pickled(function, args, kwargs), 0
     while True:
         try:
-            return _run_once(job, n, engine, backend, threads, timeout, attempt)
+            return _run_once(job, attempt, **how)
         except ProcessFailed:
             if attempt == restarts:
                 raise
             attempt += 1
+
+
+def check_how(
+    n: int, engine: str | None, backend: str | None, threads: int, timeout: float
+) -> dict[str, Any]:
+    """Give the settings of a group of processes back, or refuse what none can have."""
+    engines.check_name(engine)
+    return {
+        "n": check_count("n", n, most=MOST_RANKS, cure="say how many processes"),
+        "engine": engine,
+        "backend": None if backend is None else backend_name(backend),
+        "threads": check_count("threads", threads, most=MOST_RANKS),
+        "timeout": check_positive("timeout", timeout, "give seconds"),
+    }
 
 
 def work() -> None:
@@ -131,20 +140,12 @@ def work() -> None:
         (folder / f"rank {info.rank}.failed").write_text(blame)
         traceback.print_exc()
     finally:  # an engine's own exit may wait for ranks that are gone
-        _end(status)
-
-
-def _end(status: int) -> NoReturn:
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    finally:  # whatever a full disk does to its last words
-        os._exit(status)
+        exit_now(status)
 
 
 def _run_once(
-    job: bytes, n: int, engine: str | None, backend: str | None, threads: int,
-    timeout: float, attempt: int,
+    job: bytes, attempt: int, n: int, engine: str | None, backend: str | None,
+    threads: int, timeout: float,
 ) -> Run:  # fmt: skip
     with new_processes() as group:
         folder = group.folder
@@ -181,28 +182,20 @@ def _run_once(
 
 
 def _wait(group: Processes, timeout: float) -> None:
+    def who_did_what() -> str:
+        table = StatusTable(group.folder / "status", len(group.members))
+        return f"Who did what:\n{table.in_words()}"
+
     until = time.monotonic() + timeout
-    while any([process.ended is None for process in group.members]):
+    while group.alive:
         if any(map(_failed, group.members)):
             _let_others_fail(group)
             break
-        if stopped := group.stopped():
-            names = ", ".join(process.name for process in stopped)
-            raise ProcessFailed(
-                f"expected every rank to go on, got {names} stopped by a signal (such "
-                f"as SIGSTOP); all were ended. Who did what:\n{_who_did_what(group)}"
-            )
-        if time.monotonic() > until:
-            raise _out_of_time(group, timeout)
+        group.check_alive(until, timeout, who_did_what)
         time.sleep(0.01)
     failed = [process for process in group.members if _failed(process)]
     if failed:
-        first = min(failed, key=_blame)
-        raise ProcessFailed(
-            f"expected every rank to end well, got {first.ending()} from "
-            f"{first.name}; the others were ended. Its last words:\n"
-            + first.last_words()
-        )
+        raise min(failed, key=_blame).failure()
 
 
 def _let_others_fail(group: Processes) -> None:
@@ -211,7 +204,7 @@ def _let_others_fail(group: Processes) -> None:
     A rank that was left waiting may well end before the one that left it.
     """
     began = time.monotonic()
-    while any(process.ended is None for process in group.members):
+    while group.alive:
         guilty = any(_failed(p) and not _blame(p)[0] for p in group.members)
         if time.monotonic() > began + (_GRACE if guilty else _LONG_GRACE):
             break
@@ -235,26 +228,11 @@ def _blame(process: Process) -> tuple[float, ...]:
     return tuple(map(float, report.read_text().split())) if report.exists() else (0, 0)
 
 
-def _out_of_time(group: Processes, timeout: float) -> ProcessFailed:
-    alive = [process for process in group.members if process.ended is None]
-    stopped = [p.name for p in alive if state_of(p.popen.pid) == "T"]
-    return ProcessFailed(
-        f"expected all ranks to end within {timeout:g} seconds, got "
-        f"{', '.join(process.name for process in alive)} still running; all were ended."
-        + "".join(
-            f" The process of {name} was stopped by a signal." for name in stopped
-        )
-        + f" Who did what:\n{_who_did_what(group)}"
-    )
-
-
-def _who_did_what(group: Processes) -> str:
-    return StatusTable(group.folder / "status", len(group.members)).in_words()
-
-
-def _pickled(
+def pickled(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> bytes:
+    """Give a call as bytes, for a process that need not know the function's module."""
+    check_kind("function", function, Callable, "a function")
     module = sys.modules.get(getattr(function, "__module__", ""))
     name = getattr(module, "__name__", "__main__")
     # A module that a fresh Python would not find travels with the function.

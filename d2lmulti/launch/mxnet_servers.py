@@ -19,9 +19,9 @@ from ..checks import MOST_RANKS, check_count, check_kind, check_list, check_posi
 from .processes import (
     Process,
     Processes,
-    ProcessFailed,
     end_with_launcher,
     environment,
+    exit_now,
     free_port,
     new_processes,
 )
@@ -81,10 +81,8 @@ def work() -> None:
             return done.touch()
         # An ordinary exit would wait at a barrier for the other workers.
         traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
         code = error.code if isinstance(error, SystemExit) else 1
-        os._exit(code if isinstance(code, int) else 1)
+        exit_now(code if isinstance(code, int) else 1)
 
 
 def serve() -> None:
@@ -116,6 +114,10 @@ def _file(worker: Process, ending: str) -> Path:
 
 
 def _wait(group: Processes, timeout: float) -> None:
+    def last_words() -> str:
+        last = group.alive[-1]
+        return f"Last words of {last.name}:\n{last.last_words()}"
+
     end, alive = time.monotonic() + timeout, group.members
     workers = [p for p in alive if p.name.startswith("worker")]
     while alive:
@@ -125,26 +127,10 @@ def _wait(group: Processes, timeout: float) -> None:
             # The others end well only after all workers have.
             early = process in busy if process in workers else bool(busy)
             if code or (code == 0 and early):
-                raise ProcessFailed(
-                    f"expected every process to end well, got {process.ending()} from "
-                    f"{process.name}; the others were ended. Its last words:\n"
-                    + process.last_words()
-                )
-        alive = [process for process in group.members if process.ended is None]
+                raise process.failure()
+        alive = group.alive
         if not any(process in alive for process in workers):
             end = min(end, time.monotonic() + _GRACE)
             workers = []
-        if stopped := group.stopped():
-            raise ProcessFailed(
-                "expected every process to go on, got "
-                f"{', '.join(process.name for process in stopped)} stopped by a signal "
-                "(such as SIGSTOP); all were ended"
-            )
-        if alive and time.monotonic() > end:
-            raise ProcessFailed(
-                f"expected all processes to end within {timeout:g} seconds, got "
-                f"{', '.join(process.name for process in alive)} still running; all "
-                f"were ended. Last words of {alive[-1].name}:\n"
-                + alive[-1].last_words()
-            )
+        group.check_alive(end, timeout, last_words)
         time.sleep(0.02)

@@ -16,10 +16,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from ..comm.guard import Guard
 from ..comm.private_folder import private_folder
@@ -69,6 +70,13 @@ class Process:
     def errors(self) -> str:
         """What it has written to stderr so far."""
         return (self.folder / f"{self.name}.err").read_text("utf-8", errors="replace")
+
+    def failure(self) -> ProcessFailed:
+        """Make the error of a process that has ended, where it should not have."""
+        return ProcessFailed(
+            f"expected every process to end well, got {self.ending()} from "
+            f"{self.name}; the others were ended. Its last words:\n{self.last_words()}"
+        )
 
     def last_words(self) -> str:
         """Give the last lines of both, indented, for an error message."""
@@ -125,6 +133,35 @@ class Processes:
         self._guard.watch(popen.pid)
         return process
 
+    @property
+    def alive(self) -> list[Process]:
+        """Those that still run."""
+        return [process for process in self.members if process.ended is None]
+
+    def check_alive(
+        self, until: float, timeout: float, more: Callable[[], str]
+    ) -> None:
+        """Refuse to wait on for one that was stopped, and for any beyond the time.
+
+        Raises `ProcessFailed`, with what `more` has to say of them.
+        """
+        alive = self.alive
+        if stopped := self.stopped():
+            wrong = (
+                f"expected every process to go on, got {_names(stopped)} stopped by a "
+                "signal (such as SIGSTOP); all were ended."
+            )
+        elif alive and time.monotonic() > until:
+            wrong = (
+                f"expected all processes to end within {timeout:g} seconds, got "
+                f"{_names(alive)} still running; all were ended."
+            )
+            if stopped := [p for p in alive if state_of(p.popen.pid) == "T"]:
+                wrong += f" Stopped by a signal: {_names(stopped)}."
+        else:
+            return
+        raise ProcessFailed(f"{wrong} {more()}")
+
     def stopped(self) -> list[Process]:
         """Give those that a signal has stopped, and that stay so; look now and then.
 
@@ -142,11 +179,14 @@ class Processes:
 
     def end(self) -> None:
         """Kill what still runs, and what those processes started, and wait for it."""
-        for process in self.members:
-            if process.ended is None:
-                _kill_tree(process.popen.pid)
-                process.popen.wait()
+        for process in self.alive:
+            _kill_tree(process.popen.pid)
+            process.popen.wait()
         self._guard.dismiss()
+
+
+def _names(processes: Sequence[Process]) -> str:
+    return ", ".join(process.name for process in processes)
 
 
 def end_with_launcher() -> None:
@@ -159,6 +199,15 @@ def end_with_launcher() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(os.environ["D2LMULTI_LAUNCHER"]):  # it is dead already
         os._exit(1)
+
+
+def exit_now(status: int) -> NoReturn:
+    """End this process without its exit handlers, which may wait for others."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:  # whatever a full disk does to its last words
+        os._exit(status)
 
 
 def environment() -> dict[str, str]:

@@ -18,10 +18,8 @@ from typing import Any
 
 import cloudpickle
 
-from ..backends import backend_name
-from ..checks import MOST_RANKS, check_count, check_kind, check_positive
 from ..comm import process_group as engines
-from . import _pickled, launch
+from . import check_how, launch, pickled
 
 _FAMILY = "AF_PIPE" if sys.platform == "win32" else "AF_UNIX"
 _LOOK_EVERY = 0.05  # seconds: whether the processes still live
@@ -47,16 +45,8 @@ class Ranks:
         threads: int = 1,
         timeout: float = 3600.0,
     ) -> None:
-        self._n = check_count("n", n, most=MOST_RANKS, cure="say how many processes")
-        check_count("threads", threads, most=MOST_RANKS)
-        check_positive("timeout", timeout, "give seconds")
-        engines.check_name(engine)
-        self._how: dict[str, Any] = {
-            "engine": engine,
-            "backend": None if backend is None else backend_name(backend),
-            "threads": threads,
-            "timeout": timeout,
-        }
+        self._how = check_how(n, engine, backend, threads, timeout)
+        self._n = self._how.pop("n")
         self._run: Future[Any] | None = None
         self._connections: list[Connection] = []
 
@@ -64,8 +54,7 @@ class Ranks:
         self, function: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> list[Any]:
         """Run `function(*args, **kwargs)` in every process, all at the same time."""
-        check_kind("function", function, Callable, "a function")
-        job = _pickled(function, args, kwargs)
+        job = pickled(function, args, kwargs)
         try:
             if self._run is None:
                 self._start()

@@ -10,6 +10,7 @@ Chapter: setup.
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib.util
 import os
@@ -17,8 +18,8 @@ import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from d2lmulti.backends import get_backend
 from d2lmulti.errors import InvalidInput
@@ -34,10 +35,6 @@ BESIDE = {
 
 WITHOUT = "without-framework"
 """The tag of a first code cell whose page asks for no framework, so it runs once."""
-
-_NEEDS_LINE = re.compile(r"\A\s*%%needs\b[ \t]*([^\n]*)(?:\n|\Z)")
-_GPU_LINE = re.compile(r"\A\s*%%gpu\b[ \t]*([^\n]*)(?:\n|\Z)")
-_TAB_LINE = re.compile(r"\A\s*%%tab\b[ \t]*([^\n]*)(?:\n|\Z)")
 
 _STYLE = {
     "figure.figsize": (6.4, 3.6),
@@ -60,25 +57,57 @@ _STYLE = {
 }
 
 
-def tab_of(source: str, tags: Iterable[str] = ()) -> str | None:
-    """Return the tab key of a code cell, or None for a cell common to all backends.
+class Asked(NamedTuple):
+    """What the magics on top of a cell ask for, as written; None: not asked for."""
 
-    A tab cell begins with the line `%%tab KEY`; the cell tag `tab-KEY` says the same to
-    the page and to the tests, but not to Jupyter. The key is returned as written, so
-    it may be one that `TABS` does not know.
+    tab: str | None = None
+    needs: str | None = None
+    gpu: str | None = None
+
+    def wrong(self) -> str | None:
+        """Say which of the three magics nobody can follow, or None."""
+        if self.tab not in (None, *TABS):
+            return f"expected one of {', '.join(TABS)} after %%tab, got {self.tab!r}"
+        if self.needs not in (None, *BESIDE):
+            names = ", ".join(BESIDE)
+            return f"expected one of {names} after %%needs, got {self.needs!r}"
+        if self.gpu is not None and not self.gpu.isdecimal():
+            return f"expected a number of GPUs after %%gpu, got {self.gpu!r}"
+        return None
+
+    def skipped(self, backend: str, gpus: Callable[[], int]) -> str | None:
+        """Say why a backend does not run the cell here, or None where it runs.
+
+        `gpus` counts them, and is called only if the cell asks. Of a cell of another
+        framework there is nothing to say: the answer is empty.
+        """
+        if self.tab not in (None, backend):
+            return ""
+        if self.needs and not is_installed(self.needs):
+            return (
+                f"skipped: this cell needs {self.needs}, which is not installed here; "
+                f"on Python 3.11 for Linux x86-64: {BESIDE[self.needs]}"
+            )
+        if (needed := int(self.gpu or 0)) and (found := gpus()) < needed:
+            return (
+                f"skipped: this cell needs {needed} GPU{'s' * (needed > 1)}, and "
+                f"{backend} finds {found} here"
+            )
+        return None
+
+
+def split_cell(source: str) -> tuple[Asked, str]:
+    """Return what the magics on top of a code cell ask for, and the code below them.
+
+    They stand in the order of `Asked`, each on a line of its own.
     """
-    match = _TAB_LINE.match(source)
-    if match:
-        return match.group(1).strip()
-    for tag in tags:
-        if tag.startswith("tab-"):
-            return tag[len("tab-") :]
-    return None
-
-
-def without_tab_line(source: str) -> str:
-    """Return the source of a cell without its line `%%tab KEY`, if it has one."""
-    return _TAB_LINE.sub("", source)
+    asked = {}
+    for name in Asked._fields:
+        line = re.match(rf"\s*%%{name}\b[ \t]*(.*?)[ \t]*(?:\n|\Z)", source)
+        if line:
+            asked[name] = line[1]
+            source = source[line.end() :]
+    return Asked(**asked), source
 
 
 def current_tab() -> str:
@@ -96,30 +125,12 @@ def current_tab() -> str:
     return key
 
 
-def module_needed(source: str) -> str | None:
-    """Return the module of a cell that begins with `%%needs MODULE`, as written.
-
-    Before it, only the line of a tab may stand.
-    """
-    match = _NEEDS_LINE.match(without_tab_line(source))
-    return match.group(1).strip() if match else None
-
-
 def is_installed(module: str) -> bool:
     """Tell whether a module can be found, without importing it."""
     try:
         return importlib.util.find_spec(module) is not None
     except ValueError:  # something without a spec stands in its place
         return False
-
-
-def gpus_needed(source: str) -> int:
-    """Return N for a cell that begins with `%%gpu N`, which needs N real GPUs; else 0.
-
-    Before it, only the line of a tab may stand.
-    """
-    match = _GPU_LINE.match(without_tab_line(source))
-    return int(match.group(1)) if match and match.group(1).strip().isdecimal() else 0
 
 
 def kernel_environment(backend: str, repository: str) -> dict[str, str]:
@@ -155,88 +166,42 @@ def count_gpus(backend: str, repository: str) -> int:
     return int(done.stdout.split()[-1])
 
 
-def _select_tab(lines: list[str]) -> list[str]:
-    """Turn a tab cell into an ordinary cell, or into an empty one.
+def _run(shell: Any, source: str) -> Any:
+    """Run a cell with magics on top, or say why not; return the value to display.
 
-    The cell is rewritten before IPython reads it, not run by a magic, so that its
-    traceback, its last value, its names and its figures are those of any other cell.
+    An exception passes through once, and shows the lines that the reader sees.
     """
-    source = "".join(lines)
-    key = tab_of(source)
-    if key not in TABS:
-        return lines  # not a tab, or a wrong key: the magic below says so
-    if key != current_tab():
-        return ["# skipped: not the framework that D2LMULTI_BACKEND chooses\n"]
-    body = without_tab_line(source)
-    if body.startswith("%%"):
-        return body.splitlines(keepends=True)  # another magic must come first
-    # A comment in place of the magic keeps line numbers as the reader sees them.
-    return [f"# tab {key}\n", *body.splitlines(keepends=True)]
-
-
-def _select_installed(lines: list[str]) -> list[str]:
-    """Turn a cell that needs a module into an ordinary one, or into one sentence."""
-    source = "".join(lines)
-    module = module_needed(source)
-    if module not in BESIDE:
-        return lines  # the magic below says so
-    if not is_installed(module):
-        return [f"print({missing(module)!r})\n"]
-    rest = _NEEDS_LINE.sub("", source)
-    return [f"# needs {module}\n", *rest.splitlines(keepends=True)]
-
-
-def _select_gpus(lines: list[str]) -> list[str]:
-    """Turn a cell that needs GPUs into an ordinary one, or into one sentence."""
-    source = "".join(lines)
-    needed = gpus_needed(source)
-    if not needed:
-        return lines  # the magic below says so
-    if (found := _gpus_here(current_tab())) < needed:
-        return [f"print({too_few(needed, current_tab(), found)!r})\n"]
-    rest = _GPU_LINE.sub("", source)
-    return [f"# needs {needed} GPUs\n", *rest.splitlines(keepends=True)]
-
-
-@functools.cache
-def _gpus_here(backend: str) -> int:
-    """Count the GPUs that a framework sees: the same ones as long as it lives."""
-    return get_backend(backend).gpu_count()
-
-
-def too_few(needed: int, backend: str, found: int) -> str:
-    """Say that a cell is skipped because the machine has too few GPUs."""
-    return (
-        f"skipped: this cell needs {needed} GPU{'s' * (needed > 1)}, and {backend} "
-        f"finds {found} here"
-    )
-
-
-def missing(module: str) -> str:
-    """Say that a cell is skipped because a module is missing, and what to do."""
-    return (
-        f"skipped: this cell needs {module}, which is not installed here; on Python "
-        f"3.11 for Linux x86-64: {BESIDE[module]}"
-    )
-
-
-_EXPECTED = {
-    "tab": f"one of {', '.join(TABS)} after %%tab, on the first line of the cell",
-    "needs": f"one of {', '.join(BESIDE)} after %%needs",
-    "gpu": "a number of GPUs after %%gpu, as in: %%gpu 2",
-}
-
-
-def _refuse(magic: str) -> Callable[[str, str], None]:
-    """Make the magic that is left when the lines above did not know what to do."""
-
-    def refuse(line: str, cell: str = "") -> None:
-        raise InvalidInput(f"expected {_EXPECTED[magic]}, got {line.strip()!r}")
-
-    return refuse
-
-
-_SELECT = (_select_tab, _select_installed, _select_gpus)
+    asked, body = split_cell(source)
+    if wrong := asked.wrong():
+        raise InvalidInput(wrong)
+    # A page that needs no framework must not ask for one.
+    backend = current_tab() if asked.tab or asked.gpu else ""
+    why = asked.skipped(backend, lambda: get_backend(backend).gpu_count())
+    if why is not None:
+        print(why, end="\n" if why else "")
+        return None
+    # A comment in place of each magic keeps the line numbers.
+    magics = source.removesuffix(body).splitlines()
+    code = "".join(f"# {line}\n" for line in magics) + shell.transform_cell(body)
+    name = shell.compile.cache(code, shell.displayhook.prompt_count)
+    names = (shell.user_global_ns, shell.user_ns)
+    try:
+        tree = shell.transform_ast(shell.compile.ast_parse(code, name))
+        if not tree.body or not isinstance(tree.body[-1], ast.Expr):
+            tree.body += ast.parse("None").body  # no value to display
+        last = ast.Expression(tree.body.pop().value)
+        exec(shell.compile(tree, name, "exec"), *names)
+        value = eval(shell.compile(last, name, "eval"), *names)
+    except BaseException as error:
+        # IPython shows what this method returns: the traceback without our own frame
+        # and those above it.
+        frames = error.__traceback__ and error.__traceback__.tb_next
+        error._render_traceback_ = functools.partial(  # type: ignore[attr-defined]
+            shell.InteractiveTB.structured_traceback, type(error), error, frames
+        )
+        raise
+    silent = shell.displayhook.semicolon_at_end_of_expression(code)
+    return None if silent else value
 
 
 def _set_figure_style(shell: Any) -> None:
@@ -258,17 +223,12 @@ def _set_figure_style(shell: Any) -> None:
 def load_ipython_extension(shell: Any) -> None:
     """Make the three magics and the figure style part of this IPython shell."""
     current_tab()  # a wrong choice should fail in the first cell
-    transforms: list[Callable[[list[str]], list[str]]] = (
-        shell.input_transformers_cleanup
-    )
-    for select in _SELECT:
-        if select not in transforms:
-            names = [getattr(f, "__name__", "") for f in transforms]
-            # IPython's own step for %%magics is called cell_magic; come before it.
-            at = names.index("cell_magic") if "cell_magic" in names else len(names)
-            transforms.insert(at, select)
-    for name in _EXPECTED:
-        shell.register_magic_function(_refuse(name), "cell", name)
+    for name in Asked._fields:
+
+        def magic(line: str, cell: str, name: str = name) -> Any:
+            return _run(shell, f"%%{name} {line}\n{cell}")
+
+        shell.register_magic_function(magic, "cell", name)
     # TensorFlow reports the processor's features on stderr; 2: only errors.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     _set_figure_style(shell)
@@ -279,8 +239,5 @@ def load_ipython_extension(shell: Any) -> None:
 
 def unload_ipython_extension(shell: Any) -> None:
     """Take the magics out of this shell again."""
-    for select in _SELECT:
-        if select in shell.input_transformers_cleanup:
-            shell.input_transformers_cleanup.remove(select)
-    for name in _EXPECTED:
+    for name in Asked._fields:
         shell.magics_manager.magics["cell"].pop(name, None)

@@ -36,18 +36,11 @@ def check_settings(group: Group, settings: Mapping[str, Any]) -> None:
     """
     mine = {name: in_words(value) for name, value in settings.items()}
     gathered: list[dict[str, str]] = allgather_values(group, mine)
-    names = dict.fromkeys(name for theirs in gathered for name in theirs)
-    values = {
-        name: {
-            rank: theirs.get(name, "nothing") for rank, theirs in enumerate(gathered)
-        }
-        for name in names
-    }
-    differ = [
-        f"{name} {by_call(of)}"
-        for name, of in values.items()
-        if len(set(of.values())) > 1
-    ]
+    differ = []
+    for name in dict.fromkeys(name for theirs in gathered for name in theirs):
+        of = {rank: theirs.get(name, "nothing") for rank, theirs in enumerate(gathered)}
+        if len(set(of.values())) > 1:
+            differ.append(f"{name} {by_call(of)}")
     if differ:
         raise InvalidInput(
             f"expected the same settings in every process, got {'; '.join(differ)}; "

@@ -58,8 +58,7 @@ TWO = [
     text("```{schedule-slider}\n:name: a-slider\n\nChoose a schedule.\n```"),
     text("```{step-calculator}\n:name: a-calculator\n\nChoose a layout.\n```"),
     code("%load_ext d2lmulti.notebook"),
-    # Tags alone make tabs too.
-    *(code("x = 1", printed(f"{k} again\n"), tags=(f"tab-{k}",)) for k in TABS),
+    *(code(f"%%tab {k}\nx = 1", printed(f"{k} again\n")) for k in TABS),
 ]
 
 TOC = """\

@@ -28,7 +28,6 @@ PASSES = {
     "mxnet": code(
         "%%tab mxnet\nimport os\nos.environ['D2LMULTI_BACKEND']", value("'mxnet'")
     ),
-    "by tag": code("raise SystemError", printed("?"), tags=("tab-paddle",)),
     "quiet": code("print(os.environ['D2LMULTI_QUIET'])", printed("1\n")),
     "semicolon": code("6 * 7;"),
     "value": code("6 * 7", value("42")),
@@ -164,7 +163,6 @@ def test_what_is_right_passes_and_other_backends_are_skipped(under_torch, name):
     results = under_torch[1]["passes", list(PASSES).index(name) + 1]
     skipped = {
         "mxnet": "a cell of mxnet",
-        "by tag": "a cell of paddle",
         "gpus": "999 GPUs",
     }
     if name in skipped:
@@ -208,7 +206,7 @@ def test_a_table_tells_the_time_of_every_chapter(under_torch):
     table = output[output.index("chapters under torch") :].splitlines()
     row = next(line for line in table if "passes.ipynb" in line)
     # chapter, seconds to start, seconds in cells, passed, failed, skipped
-    assert row.split()[3:] == ["12", "0", "3"]
+    assert row.split()[3:] == ["12", "0", "2"]
 
 
 def test_the_longest_chapters_begin_first():

@@ -18,7 +18,7 @@ import pytest
 from book.notebooks import ROOT
 
 from d2lmulti.backends import framework_names
-from d2lmulti.notebook import tab_of, without_tab_line
+from d2lmulti.notebook import split_cell
 
 TAG = "from-scratch"
 
@@ -163,11 +163,8 @@ def built_on_the_page(chapter: str, tab: str) -> list[str]:
     """Return the sources of the tagged cells that run under `tab`, in order."""
     nb = nbformat.read(ROOT / "chapters" / f"{chapter}.ipynb", as_version=4)
     tagged = [c for c in nb.cells if TAG in c.metadata.get("tags", [])]
-    sources = [
-        without_tab_line(c.source)
-        for c in tagged
-        if tab_of(c.source, c.metadata.get("tags", [])) in (None, tab)
-    ]
+    split = [split_cell(c.source) for c in tagged]
+    sources = [body for asked, body in split if asked.tab in (None, tab)]
     return [s.replace("%load_ext d2lmulti.notebook", "") for s in sources]
 
 

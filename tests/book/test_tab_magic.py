@@ -1,6 +1,7 @@
 """A `%%tab` cell is an ordinary cell under its backend, and nothing under others."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 from book.notebooks import ROOT
@@ -14,12 +15,10 @@ from d2lmulti.errors import InvalidInput
 from d2lmulti.notebook import (
     BESIDE,
     TABS,
+    Asked,
     current_tab,
-    gpus_needed,
     kernel_environment,
-    module_needed,
-    tab_of,
-    without_tab_line,
+    split_cell,
 )
 
 # How matplotlib_inline declares its settings.
@@ -64,11 +63,16 @@ def test_the_cells_of_other_backends_do_nothing(shell):
 def test_an_exception_names_the_line_that_the_reader_sees(shell):
     result, shown = run(shell, "%%tab mxnet\na = 1\na / 0")
     assert isinstance(result.error_in_exec, ZeroDivisionError)
+    assert "1 # %%tab mxnet" in shown
     assert "----> 3 a / 0" in shown
+    # Once, and without the frames of the magic.
+    assert shown.count("ZeroDivisionError") == 2
+    assert "run_cell_magic" not in shown and "d2lmulti" not in shown
 
 
 def test_a_cell_that_needs_a_module_runs_where_it_is_installed(shell, monkeypatch):
     monkeypatch.setitem(BESIDE, "sys", "make sys")
+    monkeypatch.setenv("D2LMULTI_BACKEND", "none: this cell does not ask")
     result, _ = run(shell, "%%needs sys\nn = 1\nn / 0")
     assert isinstance(result.error_in_exec, ZeroDivisionError)
     assert shell.user_ns["n"] == 1
@@ -98,7 +102,6 @@ def test_what_to_install_is_the_pin_of_the_full_set_up():
 def test_a_tab_may_need_a_module_too(shell, monkeypatch):
     monkeypatch.setitem(sys.modules, "horovod", None)
     source = "%%tab mxnet\n%%needs horovod\nm = 1 / 0"
-    assert module_needed(source) == "horovod"
     result, shown = run(shell, source)
     assert result.success
     assert "make horovod" in shown
@@ -146,44 +149,30 @@ def test_there_is_a_tab_for_every_backend_in_their_order():
 
 
 @pytest.mark.parametrize(
-    ("source", "tags", "key"),
+    ("source", "asked", "body"),
     [
-        ("%%tab torch\nx", (), "torch"),
-        ("\n  %%tab  paddle \nx", (), "paddle"),
-        ("%%tab mxnet", (), "mxnet"),
-        ("x", ("tab-mxnet",), "mxnet"),
-        ("x = 1\n%%tab torch", (), None),
-        ("%%table torch", ("hide-input",), None),
-        ("", (), None),
+        ("%%tab torch\n\nx = 1\n", Asked("torch"), "\nx = 1\n"),
+        ("\n  %%tab  paddle \nx", Asked("paddle"), "x"),
+        ("%%tab mxnet", Asked("mxnet"), ""),
+        ("%%tab\nx", Asked(""), "x"),
+        ("x = 1\n%%tab torch", Asked(), "x = 1\n%%tab torch"),
+        ("x = '%%tab torch'", Asked(), "x = '%%tab torch'"),
+        ("%%table torch", Asked(), "%%table torch"),
+        ("%%gpu 2\nx", Asked(gpu="2"), "x"),
+        ("%%tab torch\n%%gpu 1\nx", Asked("torch", gpu="1"), "x"),
+        ("%%tab torch\n%%needs horovod\n%%gpu\n", Asked("torch", "horovod", ""), ""),
+        ("%%gpus 2", Asked(), "%%gpus 2"),
+        ("", Asked(), ""),
     ],
 )
-def test_tab_of_finds_the_key(source, tags, key):
-    assert tab_of(source, tags) == key
-
-
-def test_without_tab_line_keeps_the_rest():
-    assert without_tab_line("%%tab torch\n\nx = 1\n") == "\nx = 1\n"
-    assert without_tab_line("x = '%%tab torch'") == "x = '%%tab torch'"
-
-
-@pytest.mark.parametrize(
-    ("source", "needed"),
-    [
-        ("%%gpu 2\nx", 2),
-        ("%%tab torch\n%%gpu 1\nx", 1),
-        ("%%gpu\nx", 0),
-        ("%%gpu two\nx", 0),
-        ("x\n%%gpu 2", 0),
-        ("%%gpus 2", 0),
-    ],
-)
-def test_gpus_needed_reads_the_first_lines(source, needed):
-    assert gpus_needed(source) == needed
+def test_a_cell_is_split_below_its_magics(source, asked, body):
+    assert split_cell(source) == (asked, body)
 
 
 @pytest.fixture
 def one_gpu(monkeypatch):
-    monkeypatch.setattr(notebook, "_gpus_here", {"mxnet": 1}.get)
+    backends = {"mxnet": SimpleNamespace(gpu_count=lambda: 1)}
+    monkeypatch.setattr(notebook, "get_backend", backends.__getitem__)
 
 
 def test_a_cell_that_needs_gpus_runs_where_they_are(shell, one_gpu):
@@ -205,10 +194,6 @@ def test_a_cell_needs_a_number_of_gpus(shell, one_gpu, line):
     result, _ = run(shell, f"{line}\ng = 1")
     assert "expected a number of GPUs after %%gpu" in str(result.error_in_exec)
     assert "g" not in shell.user_ns
-
-
-def test_the_gpus_are_those_that_the_framework_finds(framework):
-    assert notebook._gpus_here(framework.name) == framework.gpu_count()
 
 
 def test_the_kernel_gets_the_checkout_the_backend_and_no_progress_bars(monkeypatch):
