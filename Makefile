@@ -148,7 +148,7 @@ test-notebooks: if-horovod ## pytest --nbval chapters, once per backend
 	  --pytest="$(TWO_AT_ONCE)"
 
 # On machines that are network namespaces, with the right to make them; else on one.
-test-cluster: if-horovod ## the scripts of examples/ on two machines, killed and resumed
+test-cluster: if-horovod ## what happens on clusters: two machines, deaths, strangers
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
 	  $(RUN) -m pytest -q -n logical --maxprocesses 8 -m cluster tests/processes
 

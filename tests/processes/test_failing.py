@@ -15,7 +15,10 @@ from d2lmulti.backends.protocol import Backend
 from d2lmulti.comm.guard import Guard
 from d2lmulti.comm.private_folder import private_folder, remove_leftovers
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(sys.platform != "linux", reason="asks /proc"),
+]
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 # Whoever watches is the same for all engines, so in CI not each fault happens on each.
 SOME = {

@@ -20,6 +20,8 @@ from d2lmulti.comm.process_group import started
 from d2lmulti.launch import ProcessFailed, launch
 from d2lmulti.training.checkpoint import load_checkpoint
 
+pytestmark = pytest.mark.cluster
+
 KILLS = 10
 
 

@@ -26,7 +26,10 @@ from d2lmulti.launch import launch
 from d2lmulti.launch.mxnet_servers import launch_kvstore
 from d2lmulti.launch.processes import ProcessFailed
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(sys.platform != "linux", reason="asks /proc"),
+]
 ENGINES = [
     pytest.param("shared_memory", "numpy", False, marks=pytest.mark.numpy),
     pytest.param("torch", "torch", False, marks=pytest.mark.torch),

@@ -67,7 +67,7 @@ DONE = {
         "the bits of a run that nobody disturbed, and twelve digits in common with "
         "those of the same script on one device and of the script for one device. "
         "TensorFlow's has no launcher.",
-        "tests/processes/test_examples.py",
+        "tests/processes/test_examples.py tests/processes/test_elastic.py",
     ),
     "nonsense": (
         "Every parameter of every public function and every option of the command got "
@@ -104,7 +104,7 @@ def render(record: Mapping[str, Any], tables: Mapping[str, ModuleType]) -> str:
         sentence, tests = DONE[name]
         again = f"Again: `make evidence ONLY={name}`"
         if tests:
-            again += f"; every run of the tests does as much with `pytest {tests}`"
+            again += f"; every `.ci/run` does as much with `pytest {tests}`"
         elif name == "ratios":
             again += (
                 "; `python -m d2lmulti bench engines` and `bench allreduce` print it"

@@ -1,6 +1,6 @@
 """The scripts of `examples/`, killed again and again on two machines.
 
-The test that kills them once in every run of the tests does it ten times here.
+The test that kills them once in every `.ci/run` does it ten times here.
 """
 
 from __future__ import annotations
