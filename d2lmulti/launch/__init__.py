@@ -14,7 +14,7 @@ import secrets
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -182,20 +182,13 @@ def _run_once(
 
 
 def _wait(group: Processes, timeout: float) -> None:
-    def who_did_what() -> str:
+    def who_did_what(_: Sequence[Process]) -> str:
         table = StatusTable(group.folder / "status", len(group.members))
         return f"Who did what:\n{table.in_words()}"
 
-    until = time.monotonic() + timeout
-    while group.alive:
-        if any(map(_failed, group.members)):
-            _let_others_fail(group)
-            break
-        group.check_alive(until, timeout, who_did_what)
-        time.sleep(0.01)
-    failed = [process for process in group.members if _failed(process)]
-    if failed:
-        raise min(failed, key=_blame).failure()
+    if group.wait(group.members, timeout, _failed, who_did_what):
+        _let_others_fail(group)
+        raise min(filter(_failed, group.members), key=_blame).failure()
 
 
 def _let_others_fail(group: Processes) -> None:
