@@ -85,9 +85,9 @@ def launch(
     arguments out of range, `ProcessFailed` with the traceback of the rank that failed
     first, or, after `timeout` seconds, with who waits for whom.
     """
-    how = check_how(n, engine, backend, threads, timeout)
+    how = _check_how(n, engine, backend, threads, timeout)
     check_count("restarts", restarts, least=0)
-    job, attempt = pickled(function, args, kwargs), 0
+    job, attempt = _pickled(function, args, kwargs), 0
     while True:
         try:
             return _run_once(job, attempt, **how)
@@ -97,7 +97,7 @@ def launch(
             attempt += 1
 
 
-def check_how(
+def _check_how(
     n: int, engine: str | None, backend: str | None, threads: int, timeout: float
 ) -> dict[str, Any]:
     """Give the settings of a group of processes back, or refuse what none can have."""
@@ -228,7 +228,7 @@ def _blame(process: Process) -> tuple[float, ...]:
     return tuple(map(float, report.read_text().split())) if report.exists() else (0, 0)
 
 
-def pickled(
+def _pickled(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> bytes:
     """Give a call as bytes, for a process that need not know the function's module."""

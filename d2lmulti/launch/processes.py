@@ -172,9 +172,8 @@ class Processes:
             self._next_look = time.monotonic() + _LOOK_EVERY
             for process in self.members:
                 stopped = process.ended is None and state_of(process.popen.pid) == "T"
-                self._stopped[process.name] += 1
-                if not stopped:
-                    del self._stopped[process.name]
+                looks = self._stopped[process.name] + 1
+                self._stopped[process.name] = looks if stopped else 0
         return [p for p in self.members if self._stopped[p.name] >= _LOOKS]
 
     def end(self) -> None:

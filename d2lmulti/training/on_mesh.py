@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from ..backends.protocol import AnyDevice, Tensor
 from ..checks import check_count
 from ..comm.collectives import allgather
-from ..comm.group import group_for
 from ..comm.mesh import Mesh
 from .arguments import check_mesh
 from .mesh import gather_from_mesh, place_on_mesh, train_on_mesh
@@ -20,39 +19,38 @@ from .strategy import Batch, Strategy
 class OnMesh(Strategy):
     """All axes at once: `data`, `tensor`, `pipeline`, `sequence` and `expert`."""
 
-    options = ("mesh", "schedule", "micro_batches", "stages", "algorithm", "zero")
+    options: ClassVar = {
+        "mesh": None,
+        "schedule": "1f1b",
+        "micro_batches": 4,
+        "stages": None,
+        "algorithm": "star",
+        "zero": 0,
+    }
     owned: MeshParams
+    mesh: Any  # sizes of the axes; then in words
+    schedule: str
+    micro_batches: int
+    stages: int | None
+    algorithm: str
+    zero: int
 
-    def __init__(
-        self,
-        params: Sequence[Tensor],
-        devices: Sequence[AnyDevice],
-        *common: Any,
-        mesh: Mapping[str, int] | None = None,
-        schedule: str = "1f1b",
-        micro_batches: int = 4,
-        stages: int | None = None,
-        algorithm: str = "star",
-        zero: int = 0,
-    ) -> None:
-        axes = check_mesh(mesh)
+    def prepare(self) -> None:
+        """Lay out the mesh."""
+        axes = check_mesh(self.mesh)
         self.mesh = ",".join(f"{axis}={size}" for axis, size in axes.items())
-        self.axes = Mesh(group_for(len(devices)), **axes)
-        self.schedule, self.micro_batches = schedule, micro_batches
-        self.stages, self.algorithm = stages, algorithm
-        self.zero = check_count(
-            "zero", zero, least=0, most=1,
-            cure="on a mesh the state alone is sharded; the strategy sharded has more",
-        )  # fmt: skip
-        super().__init__(params, devices, *common)
-        mesh_lists(self.owned, schedule, micro_batches)
+        self.axes = Mesh(self.group, **axes)
+        cure = "on a mesh the state alone is sharded; the strategy sharded has more"
+        self.zero = check_count("zero", self.zero, least=0, most=1, cure=cure)
 
     def shard(self, whole: Sequence[Tensor]) -> MeshParams:
         """Give every device its part of its stages' layers."""
-        return place_on_mesh(
+        placed = place_on_mesh(
             whole, self.devices, self.axes, self.model,
             stages=self.stages, zero=self.zero,
         )  # fmt: skip
+        mesh_lists(placed, self.schedule, self.micro_batches)
+        return placed
 
     def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[Tensor]:
         """Put the whole together on the first device."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import ClassVar
 
 from ..backends.protocol import AnyDevice, Tensor
 from ..checks import check_count
@@ -15,21 +15,16 @@ from .strategy import Batch, Strategy
 class Sharded(Strategy):
     """Every device trains on a part of each batch and owns a part of each layer."""
 
-    options = ("zero", "precision", "accumulate")
+    options: ClassVar = {"zero": 3, "precision": None, "accumulate": 1}
     cuts_batches = True
     owned: ShardedParams
+    zero: int
+    precision: str | None
 
-    def __init__(
-        self,
-        *common: Any,
-        zero: int = 3,
-        precision: str | None = None,
-        accumulate: int = 1,
-    ) -> None:
-        self.accumulate = check_count("accumulate", accumulate)
-        self.zero = check_count("zero", zero, most=3)
-        self.precision = precision
-        super().__init__(*common)
+    def prepare(self) -> None:
+        """Check which stage it is."""
+        super().prepare()
+        self.zero = check_count("zero", self.zero, most=3)
 
     def shard(self, whole: Sequence[Tensor]) -> ShardedParams:
         """Give every device what it holds under this stage of ZeRO."""

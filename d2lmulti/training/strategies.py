@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..backends import backend_of
 from ..backends.checks import check_tensors
 from ..backends.protocol import AnyDevice, Tensor, element_count
-from ..checks import check_choice, check_count, check_kind, check_list
+from ..checks import check_choice, check_kind, check_list
 from ..comm.collectives import allgather, usual_algorithm
-from ..comm.group import group_for
 from ..errors import InvalidInput
 from ..models import get_model
 from ..models.model import Model
@@ -36,24 +35,19 @@ from .strategy import Batch, Snapshot, Strategy
 class DataParallel(Strategy):
     """Every device holds the whole network and a part of each batch."""
 
-    options = ("algorithm", "bucket_bytes", "accumulate")
+    options: ClassVar = {"algorithm": None, "bucket_bytes": None, "accumulate": 1}
     cuts_batches = True
+    algorithm: str | Plan
+    bucket_bytes: int | None
 
-    def __init__(
-        self,
-        *common: Any,
-        algorithm: str | Plan | None = None,
-        bucket_bytes: int | None = None,
-        accumulate: int = 1,
-    ) -> None:
-        super().__init__(*common)
-        self.accumulate = check_count("accumulate", accumulate)
+    def prepare(self) -> None:
+        """Choose what sums up the gradients."""
+        super().prepare()
         check_accumulates(self.model, self.accumulate)
-        self.algorithm = algorithm or usual_algorithm(self.group)
-        self.bucket_bytes = bucket_bytes
+        self.algorithm = self.algorithm or usual_algorithm(self.group)
         self.reducer: Reducer | None = None
-        if bucket_bytes is not None:
-            self.reducer = partial(reduce_in_buckets, bucket_bytes=bucket_bytes)
+        if self.bucket_bytes is not None:
+            self.reducer = partial(reduce_in_buckets, bucket_bytes=self.bucket_bytes)
 
     def shard(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
         """Copy everything to every device."""
@@ -117,11 +111,8 @@ class DataParallel(Strategy):
 class LayerParallel(Strategy):
     """Every device holds a part of each layer, and sees the whole batch."""
 
-    options = ("algorithm",)
-
-    def __init__(self, *common: Any, algorithm: str | Plan = "star") -> None:
-        super().__init__(*common)
-        self.algorithm = algorithm
+    options: ClassVar = {"algorithm": "star"}
+    algorithm: str | Plan
 
     def shard(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
         """Cut every parameter into shards."""
@@ -149,25 +140,19 @@ class LayerParallel(Strategy):
 class ModelParallel(Strategy):
     """Every device holds some neighbouring layers; the batch comes in micro-batches."""
 
-    options = ("schedule", "micro_batches", "stages")
+    options: ClassVar = {"schedule": "1f1b", "micro_batches": 4, "stages": None}
+    schedule: Any  # a name, or a function
+    micro_batches: int
+    stages: int
 
-    def __init__(
-        self,
-        params: Sequence[Tensor],
-        devices: Sequence[AnyDevice],
-        model: Model,
-        optimizer: Optimizer,
-        schedule: str = "1f1b",
-        micro_batches: int = 4,
-        stages: int | None = None,
-    ) -> None:
-        self.schedule, self.micro_batches = schedule, micro_batches
-        group = group_for(len(devices))
-        if stages is None:
-            stages = group.size * CHUNKS.get(schedule, 1)
-        self.stages, self.cut = stages, pipeline.cut_stages(model, stages)
-        _, self.ranks = pipeline.make_lists(schedule, stages, micro_batches, group)
-        super().__init__(params, devices, model, optimizer)
+    def prepare(self) -> None:
+        """Cut the stages, and read from the schedule where they lie."""
+        if self.stages is None:
+            self.stages = self.group.size * CHUNKS.get(self.schedule, 1)
+        self.cut = pipeline.cut_stages(self.model, self.stages)
+        _, self.ranks = pipeline.make_lists(
+            self.schedule, self.stages, self.micro_batches, self.group
+        )
 
     def shard(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
         """Put every stage's parameters on its device."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..backends import backend_of
 from ..backends.protocol import AnyDevice, Tensor, element_count
+from ..checks import check_count
 from ..comm.group import group_for
 from ..errors import InvalidInput
 from ..models.model import Model
@@ -39,7 +40,7 @@ class Batch(NamedTuple):
 class Strategy(ABC):
     """A way to split the work; an *owner* of parameters is a device or a stage."""
 
-    options: ClassVar[tuple[str, ...]]  # of `train`, which belong to it
+    options: ClassVar[dict[str, Any]]  # of `train`, which belong to it, and defaults
     cuts_batches: ClassVar[bool] = False  # whether a process needs only its examples
     accumulate = 1  # in how many passes a device takes its shard
 
@@ -49,12 +50,19 @@ class Strategy(ABC):
         devices: Sequence[AnyDevice],
         model: Model,
         optimizer: Optimizer,
+        **options: Any,
     ) -> None:
         self.devices, self.model, self.optimizer = list(devices), model, optimizer
         self.group = group_for(len(self.devices))
         self._count = len(params) - model.buffers  # of what is trained
+        vars(self).update(self.options, **options)
+        self.prepare()
         self.owned = self.shard(params)
         self.states = [optimizer.start(mine) for mine in self.trained()]
+
+    def prepare(self) -> None:
+        """Check the options, and make of them what the steps need."""
+        self.accumulate = check_count("accumulate", self.accumulate)
 
     @abstractmethod
     def shard(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:

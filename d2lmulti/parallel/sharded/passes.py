@@ -157,19 +157,18 @@ class Pass:
 
     def flatten(self, l: int, graph: _Graph) -> list[Tensor]:
         """Give each device's gradients of a layer as one flat vector."""
-        B = self.B
-        if self.sharded.zero > 1:
-            with B.pause():
-                return [
-                    B.concat([B.grad(p).reshape((-1,)) for p in mine])
-                    for mine in graph.leaves
-                ]
-        wholes = [B.grad(mine[l]) for mine in self.sharded]
+        B, add = self.B, self.sharded.zero == 1 and not self.first
+        if self.sharded.zero == 1:
+            wholes = [B.grad(mine[l]) for mine in self.sharded]
+        else:  # concat takes seven times as long with MXNet
+            size = self.sharded.units[l].size
+            dtype = B.dtype_of(graph.leaves[0][0])
+            wholes = [B.zeros((size,), dtype, B.device_of(x)) for x in graph.outs]
         for whole, mine in zip(wholes, graph.leaves, strict=True):
             first = 0
             for p in mine:
                 last = first + element_count(p)
-                B.write_(whole, first, last, B.grad(p), add=not self.first)
+                B.write_(whole, first, last, B.grad(p), add)
                 first = last
         return wholes
 
