@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ..checks import check_kind, check_number
@@ -60,9 +60,14 @@ class Timeline(Observer):
             )
         self.spans.append(Span(str(track), name, begin, end))
 
-    def span(self, track: object, name: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def span(self, track: object, name: str) -> Iterator[None]:
         """Measure the `with` block, also when an error ends it."""
-        return self.on_work([track], name, None)
+        begin = self.now()
+        try:
+            yield
+        finally:
+            self.add(track, name, begin, self.now())
 
     @contextmanager
     def on_work(
