@@ -81,7 +81,6 @@ def run(nb: NotebookNode, backend: str, folder: Path, timeout: float) -> Run:
     nb, done, started = copy.deepcopy(nb), Run(), {}
     cells = code_cells(nb)
     number = {id(cell): n for n, cell in enumerate(cells)}
-    by_index = {i: number.get(id(cell)) for i, cell in enumerate(nb.cells)}
     gpus = functools.cache(lambda: count_gpus(backend, str(ROOT)))
     for n, cell in enumerate(cells):
         cell.outputs = []
@@ -91,17 +90,17 @@ def run(nb: NotebookNode, backend: str, folder: Path, timeout: float) -> Run:
             cell.source = ""  # nbclient runs no empty cell
 
     def start(cell: NotebookNode, cell_index: int) -> None:
-        started[cell_index] = time.monotonic()
+        started[number[id(cell)]] = time.monotonic()
 
     def end(cell: NotebookNode, cell_index: int, execute_reply: object) -> None:
-        n = by_index[cell_index]
-        done.seconds[n] = time.monotonic() - started[cell_index]
+        n = number[id(cell)]
+        done.seconds[n] = time.monotonic() - started[n]
 
     env = kernel_environment(backend, str(ROOT))
     hooks = {"on_cell_execute": start, "on_cell_executed": end}
     if stopped := run_cells(nb, folder, env, timeout, **hooks):
         at = max(started, default=None)
-        where = f"In [{by_index[at] + 1}]" if at is not None else "start"
+        where = f"In [{at + 1}]" if at is not None else "start"
         done.problems.append(f"{backend}, {where}: {stopped}")
     for n in done.outputs:
         done.outputs[n] = notebook_file.tidy_outputs(cells[n].outputs)

@@ -10,12 +10,12 @@ import base64
 import hashlib
 import io
 import json
-import os
-import tempfile
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
+
+from d2lmulti.files.atomic import write_atomically
 
 _NOTEBOOK_METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -112,12 +112,5 @@ def write(path: Path, nb: NotebookNode) -> bool:
     text = nbformat.writes(nb, version=4) + "\n"
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return False
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, path.stat().st_mode if path.exists() else 0o644)
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    write_atomically(path, text.encode())
     return True

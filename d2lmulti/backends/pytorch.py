@@ -151,11 +151,7 @@ def grad_of(
     checks.recorded([y.requires_grad for y in ys])
     checks.wanted(xs, [x.is_leaf and x.requires_grad for x in xs])
     found = torch.autograd.grad(
-        list(ys),
-        list(xs),
-        _heads(ys, dys),
-        retain_graph=keep_graph,
-        allow_unused=True,
+        list(ys), list(xs), _heads(ys, dys), retain_graph=keep_graph, allow_unused=True
     )
     checks.reached([dx is not None for dx in found])
     return list(found)

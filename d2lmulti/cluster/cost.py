@@ -108,14 +108,9 @@ def bus_bandwidth(collective: str, n: int, nbytes: float, seconds: float) -> flo
     >>> bus_bandwidth("allreduce", 8, 800e6, 0.01) / 1e9
     140.0
     """
-    factors = {
-        "allreduce": 2 * (n - 1) / n,
-        "reduce_scatter": (n - 1) / n,
-        "allgather": (n - 1) / n,
-        "alltoall": (n - 1) / n,
-        "broadcast": 1.0,
-        "reduce": 1.0,
-    } if check_count("n", n) else {}  # fmt: skip
+    share = (check_count("n", n) - 1) / n
+    factors = {"allreduce": 2 * share, "broadcast": 1.0, "reduce": 1.0}
+    factors |= dict.fromkeys(("reduce_scatter", "allgather", "alltoall"), share)
     check_choice("collective", collective, factors)
     check_number("nbytes", nbytes, least=0)
     return factors[collective] * nbytes / check_number("seconds", seconds, above=0)
@@ -130,8 +125,8 @@ def bubble_share(stages: int, micro_batches: int, chunks: int = 1) -> float:
     0.2
     """
     idle = check_count("stages", stages) - 1
-    return idle / (check_count("chunks", chunks) * check_count(
-        "micro_batches", micro_batches) + idle)  # fmt: skip
+    busy = check_count("chunks", chunks) * check_count("micro_batches", micro_batches)
+    return idle / (busy + idle)
 
 
 def _levels(n: int) -> int:

@@ -18,7 +18,7 @@ from ..plans.pipeline.durations import Durations
 from ..plans.pipeline.instructions import AnyInstruction, Instruction, StageTransfer
 from ..plans.pipeline.simulate import Sends, simulate
 from ..plans.pipeline.stage_ranks import stage_ranks
-from .device_clocks import DeviceClocks
+from .device_clocks import DeviceClocks, Span
 from .timeline import Timeline
 
 
@@ -51,12 +51,13 @@ class PipelineRecord:
     slots: list[Slot] = field(default_factory=list, repr=False)  #: computations
     #: what was kept, from when on
     held: list[Held] = field(default_factory=list, repr=False)
+    _messages: list[tuple[int, int, Span]] = field(default_factory=list, repr=False)
     _clocks: DeviceClocks = field(default_factory=lambda: DeviceClocks(0), repr=False)
 
     def restart(self, devices: int, stages: int) -> None:
         """Forget the step before."""
         self.devices, self.stages = devices, stages
-        self.slots, self.held = [], []
+        self.slots, self.held, self._messages = [], [], []
         self._clocks = DeviceClocks(devices)
 
     def compute(
@@ -71,7 +72,10 @@ class PipelineRecord:
 
     def exchange(self, source: int, target: int) -> float:
         """Enter a message for which both devices wait; tell when it is there."""
-        return self._clocks.meet(source, target, self.durations.transfer).end
+        span = self._clocks.meet(source, target, self.durations.transfer)
+        if self.durations.transfer:
+            self._messages.append((source, target, span))
+        return span.end
 
     def hold(
         self, time: float, device: int, stage: int, micro_batches: int, nbytes: int
@@ -146,11 +150,13 @@ class PipelineRecord:
         return found
 
     def timeline(self) -> Timeline:
-        """The same slots as a timeline, for a trace: a slot becomes a second."""
+        """Slots, and messages that take time, for a trace: a slot becomes a second."""
         found = Timeline()
         for slot in self.slots:
             name = str(slot.instruction)
             found.add(f"device {slot.device}", name, slot.start, slot.end)
+        for source, target, span in self._messages:
+            found.add(f"device {source}", f"message to device {target}", *span)
         return found
 
 

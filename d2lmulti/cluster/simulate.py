@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from ..checks import MOST_RANKS, check_choice, check_count, check_kind, shown
@@ -102,12 +103,10 @@ def parse_bytes(text: Any) -> int:
     """
     pattern = r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([KMGT]?i?B)?\s*"
     words = text if isinstance(text, str) else ""
-    found = re.fullmatch(pattern, words, re.IGNORECASE)
-    unit = (found[2] or "").upper() if found else "none"
-    size = float(found[1]) * _UNITS.get(unit, 0) if found else 0.0
-    if found and "." not in found[1]:
-        size = int(found[1]) * _UNITS.get(unit, 0)
-    if size < 1 or size != int(size) or size > MOST_ELEMENTS:
+    size = Fraction(0)
+    if found := re.fullmatch(pattern, words, re.IGNORECASE):
+        size = Fraction(found[1]) * _UNITS.get((found[2] or "").upper(), 0)
+    if not 1 <= size <= MOST_ELEMENTS or size.denominator > 1:
         raise InvalidInput(
             f"expected a number of bytes up to {MOST_ELEMENTS}, as in 4096, 64KiB or "
             f"100MB, got {shown(text)}"

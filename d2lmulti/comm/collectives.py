@@ -19,13 +19,7 @@ from ..plans import collectives as plans
 from ..plans.alltoall import alltoall as plan_alltoall
 from ..plans.checks import check_rounds
 from ..plans.rounds import Round, even_bounds
-from .allreduce import (
-    Op,
-    divide_,
-    exchange,
-    start_allreduce,
-    start_native,
-)
+from .allreduce import Op, divide_, exchange, start_allreduce, start_native
 from .checks import check_data, check_rows
 from .group import Group, group_for
 

@@ -95,11 +95,12 @@ class MonitoredEngine:
     ) -> None:
         """Carry out this rank's share of the rounds, in place."""
         x = data[0].detach()
+        B = backend_of(x)
         checks.contiguous(x.is_contiguous())
         for this_round in rounds:
             share = messages_of(this_round, self.rank)
             if share.peers:
-                with self._monitor.waiting(*share.peers), backend_of(x).pause():
+                with self._monitor.waiting(*share.peers), B.pause():
                     self._carry(x, share, combine)
 
     def allgather_text(self, text: str) -> list[str]:

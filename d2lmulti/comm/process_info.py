@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from itertools import count
 from pathlib import Path
 
@@ -36,6 +35,7 @@ _WORDS = {
     ),
     "torch": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
 }
+_rendezvous = count()  # numbers of the meetings of this process
 
 
 @dataclass(frozen=True)
@@ -124,17 +124,12 @@ def rendezvous_file() -> Path | None:
     """
     if not launched_here():
         return None
-    return Path(os.environ["D2LMULTI_FOLDER"]) / f"rendezvous {next(_rendezvous())}"
+    return Path(os.environ["D2LMULTI_FOLDER"]) / f"rendezvous {next(_rendezvous)}"
 
 
 def launched_here() -> bool:
     """Tell whether `launch` started this process, and all others on its machine."""
     return "D2LMULTI_STATUS_TABLE" in os.environ
-
-
-@cache
-def _rendezvous() -> Iterator[int]:
-    return count()
 
 
 def launched(env: Mapping[str, str] | None = None) -> bool:

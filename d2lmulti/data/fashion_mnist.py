@@ -110,8 +110,7 @@ def _check_published(folder: Path, present: list[str], missing: list[str]) -> No
     """Refuse to complete a set of somebody's own with files of the published one."""
     import pooch
 
-    sums = {name: pooch.file_hash(folder / name) for name in present}
-    own = [name for name in present if sums[name] != SHA256[name]]
+    own = [name for name in present if pooch.file_hash(folder / name) != SHA256[name]]
     if own:
         raise DataUnavailable(
             f"expected four files in {folder}, but {', '.join(missing)} is missing and "

@@ -40,16 +40,14 @@ def open_locked(path: Path, mode: str, permissions: int = 0o666) -> BinaryIO | N
         file: Any = open(
             path, mode, opener=lambda p, flags: os.open(p, flags, permissions)
         )
-        try:
+        with ExitStack() as closing:
+            closing.enter_context(file)
             if not _lock(file):
-                file.close()
                 return None
             if os.fstat(file.fileno()).st_nlink > 0:
+                closing.pop_all()
                 return file
-        except BaseException:
-            file.close()
-            raise
-        file.close()  # whoever had the lock has removed the file: make it anew
+        # Whoever had the lock has removed the file: make it anew.
 
 
 @contextmanager

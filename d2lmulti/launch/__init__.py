@@ -14,7 +14,7 @@ import secrets
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -85,9 +85,9 @@ def launch(
     arguments out of range, `ProcessFailed` with the traceback of the rank that failed
     first, or, after `timeout` seconds, with who waits for whom.
     """
-    how = check_how(n, engine, backend, threads, timeout)
+    how = _check_how(n, engine, backend, threads, timeout)
     check_count("restarts", restarts, least=0)
-    job, attempt = pickled(function, args, kwargs), 0
+    job, attempt = _pickled(function, args, kwargs), 0
     while True:
         try:
             return _run_once(job, attempt, **how)
@@ -97,7 +97,7 @@ def launch(
             attempt += 1
 
 
-def check_how(
+def _check_how(
     n: int, engine: str | None, backend: str | None, threads: int, timeout: float
 ) -> dict[str, Any]:
     """Give the settings of a group of processes back, or refuse what none can have."""
@@ -182,20 +182,13 @@ def _run_once(
 
 
 def _wait(group: Processes, timeout: float) -> None:
-    def who_did_what() -> str:
+    def who_did_what(_: Sequence[Process]) -> str:
         table = StatusTable(group.folder / "status", len(group.members))
         return f"Who did what:\n{table.in_words()}"
 
-    until = time.monotonic() + timeout
-    while group.alive:
-        if any(map(_failed, group.members)):
-            _let_others_fail(group)
-            break
-        group.check_alive(until, timeout, who_did_what)
-        time.sleep(0.01)
-    failed = [process for process in group.members if _failed(process)]
-    if failed:
-        raise min(failed, key=_blame).failure()
+    if group.wait(group.members, timeout, _failed, who_did_what):
+        _let_others_fail(group)
+        raise min(filter(_failed, group.members), key=_blame).failure()
 
 
 def _let_others_fail(group: Processes) -> None:
@@ -228,7 +221,7 @@ def _blame(process: Process) -> tuple[float, ...]:
     return tuple(map(float, report.read_text().split())) if report.exists() else (0, 0)
 
 
-def pickled(
+def _pickled(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> bytes:
     """Give a call as bytes, for a process that need not know the function's module."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import runpy
 import sys
-import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -114,23 +113,19 @@ def _file(worker: Process, ending: str) -> Path:
 
 
 def _wait(group: Processes, timeout: float) -> None:
-    def last_words() -> str:
-        last = group.alive[-1]
-        return f"Last words of {last.name}:\n{last.last_words()}"
+    workers = [p for p in group.members if p.name.startswith("worker")]
 
-    end, alive = time.monotonic() + timeout, group.members
-    workers = [p for p in alive if p.name.startswith("worker")]
-    while alive:
-        codes = [(process, process.ended) for process in group.members]
+    def failed(process: Process) -> bool:
+        if process.ended is None:
+            return False
         busy = [worker for worker in workers if not _file(worker, ".done").exists()]
-        for process, code in codes:
-            # The others end well only after all workers have.
-            early = process in busy if process in workers else bool(busy)
-            if code or (code == 0 and early):
-                raise process.failure()
-        alive = group.alive
-        if not any(process in alive for process in workers):
-            end = min(end, time.monotonic() + _GRACE)
-            workers = []
-        group.check_alive(end, timeout, last_words)
-        time.sleep(0.02)
+        # The others end well only after all workers have.
+        early = process in busy if process in workers else bool(busy)
+        return process.ended != 0 or early
+
+    def last_words(alive: Sequence[Process]) -> str:
+        return f"Last words of {alive[-1].name}:\n{alive[-1].last_words()}"
+
+    for awaited, seconds in ((workers, timeout), (group.members, _GRACE)):
+        for process in group.wait(awaited, seconds, failed, last_words):
+            raise process.failure()

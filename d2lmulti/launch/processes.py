@@ -138,29 +138,37 @@ class Processes:
         """Those that still run."""
         return [process for process in self.members if process.ended is None]
 
-    def check_alive(
-        self, until: float, timeout: float, more: Callable[[], str]
-    ) -> None:
-        """Refuse to wait on for one that was stopped, and for any beyond the time.
+    def wait(
+        self,
+        awaited: Sequence[Process],
+        timeout: float,
+        failed: Callable[[Process], bool],
+        more: Callable[[list[Process]], str],
+    ) -> list[Process]:
+        """Wait until these have ended, or any has failed; give those that failed.
 
-        Raises `ProcessFailed`, with what `more` has to say of them.
+        Raises `ProcessFailed` for one that was stopped, and for any that is not ready
+        in `timeout` seconds, with what `more` has to say of those that still run.
         """
-        alive = self.alive
-        if stopped := self.stopped():
-            wrong = (
-                f"expected every process to go on, got {_names(stopped)} stopped by a "
-                "signal (such as SIGSTOP); all were ended."
-            )
-        elif alive and time.monotonic() > until:
-            wrong = (
-                f"expected all processes to end within {timeout:g} seconds, got "
-                f"{_names(alive)} still running; all were ended."
-            )
-            if stopped := [p for p in alive if state_of(p.popen.pid) == "T"]:
-                wrong += f" Stopped by a signal: {_names(stopped)}."
-        else:
-            return
-        raise ProcessFailed(f"{wrong} {more()}")
+        until = time.monotonic() + timeout
+        while alive := [process for process in awaited if process.ended is None]:
+            if any(map(failed, self.members)):
+                break
+            if stopped := self.stopped():
+                raise ProcessFailed(
+                    f"expected every process to go on, got {_names(stopped)} stopped "
+                    f"by a signal (such as SIGSTOP); all were ended. {more(alive)}"
+                )
+            if time.monotonic() > until:
+                stopped = [p for p in alive if state_of(p.popen.pid) == "T"]
+                also = f"Stopped by a signal: {_names(stopped)}. " if stopped else ""
+                raise ProcessFailed(
+                    f"expected all processes to end within {timeout:g} seconds, got "
+                    f"{_names(alive)} still running; all were ended. {also}"
+                    + more(alive)
+                )
+            time.sleep(0.01)
+        return list(filter(failed, self.members))
 
     def stopped(self) -> list[Process]:
         """Give those that a signal has stopped, and that stay so; look now and then.
@@ -172,9 +180,8 @@ class Processes:
             self._next_look = time.monotonic() + _LOOK_EVERY
             for process in self.members:
                 stopped = process.ended is None and state_of(process.popen.pid) == "T"
-                self._stopped[process.name] += 1
-                if not stopped:
-                    del self._stopped[process.name]
+                looks = self._stopped[process.name] + 1
+                self._stopped[process.name] = looks if stopped else 0
         return [p for p in self.members if self._stopped[p.name] >= _LOOKS]
 
     def end(self) -> None:

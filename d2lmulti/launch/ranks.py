@@ -19,7 +19,7 @@ from typing import Any
 import cloudpickle
 
 from ..comm import process_group as engines
-from . import check_how, launch, pickled
+from . import _check_how, _pickled, launch
 
 _FAMILY = "AF_PIPE" if sys.platform == "win32" else "AF_UNIX"
 _LOOK_EVERY = 0.05  # seconds: whether the processes still live
@@ -45,7 +45,7 @@ class Ranks:
         threads: int = 1,
         timeout: float = 3600.0,
     ) -> None:
-        self._how = check_how(n, engine, backend, threads, timeout)
+        self._how = _check_how(n, engine, backend, threads, timeout)
         self._n = self._how.pop("n")
         self._run: Future[Any] | None = None
         self._connections: list[Connection] = []
@@ -54,7 +54,7 @@ class Ranks:
         self, function: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> list[Any]:
         """Run `function(*args, **kwargs)` in every process, all at the same time."""
-        job = pickled(function, args, kwargs)
+        job = _pickled(function, args, kwargs)
         try:
             if self._run is None:
                 self._start()

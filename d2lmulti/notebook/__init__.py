@@ -189,19 +189,23 @@ def _run(shell: Any, source: str) -> Any:
         tree = shell.transform_ast(shell.compile.ast_parse(code, name))
         if not tree.body or not isinstance(tree.body[-1], ast.Expr):
             tree.body += ast.parse("None").body  # no value to display
-        last = ast.Expression(tree.body.pop().value)
+        last = tree.body.pop()
         exec(shell.compile(tree, name, "exec"), *names)
-        value = eval(shell.compile(last, name, "eval"), *names)
+        value = eval(shell.compile(ast.Expression(last.value), name, "eval"), *names)
     except BaseException as error:
         # IPython shows what this method returns: the traceback without our own frame
         # and those above it.
         frames = error.__traceback__ and error.__traceback__.tb_next
         error._render_traceback_ = functools.partial(  # type: ignore[attr-defined]
-            shell.InteractiveTB.structured_traceback, type(error), error, frames
+            shell.InteractiveTB.structured_traceback,
+            type(error),
+            error,
+            frames,
+            tb_offset=0,
         )
         raise
-    silent = shell.displayhook.semicolon_at_end_of_expression(code)
-    return None if silent else value
+    behind = code.split("\n")[last.end_lineno - 1].encode()[last.end_col_offset :]
+    return None if behind.lstrip().startswith(b";") else value
 
 
 def _set_figure_style(shell: Any) -> None:

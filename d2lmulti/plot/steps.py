@@ -11,6 +11,8 @@ import html
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from importlib import resources
+from string import Template
 
 import numpy as np
 
@@ -24,6 +26,7 @@ _WIDTH, _HEIGHT = 330, 300  # that of a telephone: on it, no letter shrinks
 _BOX, _CELL = 112, 26  # width of a vector, height of a cell
 _MOST = 480  # pixels on a wide page
 _PEN = "currentColor"  # dark on a light page, light on a dark one
+_PAGE = Template(resources.files(__package__).joinpath("steps.html").read_text("utf-8"))
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def plan_steps(
         for i, text in enumerate(told)
     )
     return Steps(
-        _PAGE.format(
+        _PAGE.substitute(
             name=name,
             title=html.escape(title, quote=True),
             last=len(table),
@@ -156,55 +159,3 @@ def _told(number: int, rounds: int, transfers: list[Transfer]) -> str:
         f"Round {number} of {rounds}: {len(transfers)} messages, {moved} numbers "
         f"{' and '.join(verbs)} where the frames are."
     )
-
-
-_PAGE = """\
-<figure class="d2l-steps" data-name="{name}" style="max-width:{width}px;margin:0 auto">
-<svg viewBox="{size}" role="img" aria-label="{title}" style="width:100%;height:auto" \
-font-family="sans-serif" font-size="13" text-anchor="middle">
-<title>{title}</title>
-<defs><marker id="head-{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" \
-markerHeight="9" markerUnits="userSpaceOnUse" orient="auto">\
-<path d="M0 0 8 4 0 8z" fill="currentColor"/></marker></defs>
-{frames}
-</svg>
-<div style="display:flex;gap:8px;align-items:center">
-<button type="button" class="play" style="min-width:4em">Play</button>
-<input type="range" min="0" max="{last}" value="0" step="1" aria-label="Round" \
-style="flex:1;min-width:0">
-</div>
-<p aria-live="polite" style="margin:4px 0 0;min-height:3em">{told}</p>
-{caption}
-<script>
-(function () {{
-  document.querySelectorAll('.d2l-steps[data-name="{name}"]').forEach(function (box) {{
-    if (box.dataset.ready) return;
-    box.dataset.ready = "1";
-    var frames = box.querySelectorAll("svg > g");
-    var told = box.querySelectorAll("p > span");
-    var slider = box.querySelector("input"), button = box.querySelector("button");
-    var timer = null;
-    function show() {{
-      var at = Number(slider.value);
-      frames.forEach(function (g, i) {{ g.style.display = i === at ? "" : "none"; }});
-      told.forEach(function (s, i) {{ s.hidden = i !== at; }});
-    }}
-    function stop() {{
-      clearInterval(timer);
-      timer = null;
-      button.textContent = "Play";
-    }}
-    slider.addEventListener("input", function () {{ stop(); show(); }});
-    button.addEventListener("click", function () {{
-      if (timer) {{ stop(); return; }}
-      button.textContent = "Stop";
-      timer = setInterval(function () {{
-        slider.value = (Number(slider.value) + 1) % frames.length;
-        show();
-      }}, 1200);
-    }});
-  }});
-}})();
-</script>
-</figure>
-"""

@@ -92,19 +92,3 @@ def test_an_unchanged_notebook_is_not_written(tmp_path):
     assert not notebook_file.write(path, notebook_file.read(path))
     assert path.stat().st_mtime_ns == before
     assert [p.name for p in tmp_path.iterdir()] == ["a.ipynb"]
-
-
-def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
-    path = save(tmp_path / "a.ipynb", text("# A"), code("1"))
-    before = path.read_text()
-    nb = notebook_file.read(path)
-    nb.cells[0].source = "# B"
-
-    def full(*_):
-        raise OSError("no space left")
-
-    monkeypatch.setattr(notebook_file.os, "replace", full)
-    with pytest.raises(OSError, match="no space left"):
-        notebook_file.write(path, nb)
-    assert path.read_text() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["a.ipynb"]

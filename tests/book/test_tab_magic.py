@@ -48,9 +48,12 @@ def test_the_cell_of_the_chosen_backend_is_an_ordinary_cell(shell):
     assert shell.user_ns["x"] == 6
 
 
-def test_a_final_semicolon_hides_the_value(shell):
-    _, shown = run(shell, "%%tab mxnet\n6 * 7;")
+@pytest.mark.parametrize("last", ["6 * 7;", "('ü;') ;  # it is; quiet\n\n", "x = 6;"])
+def test_a_final_semicolon_hides_the_value(shell, last):
+    _, shown = run(shell, f"%%tab mxnet\n'first;'\n{last}")
     assert shown == ""
+    _, shown = run(shell, f"%%tab mxnet\n'ü;'  # {last}")
+    assert "'ü;'" in shown
 
 
 def test_the_cells_of_other_backends_do_nothing(shell):

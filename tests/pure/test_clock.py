@@ -158,5 +158,7 @@ def test_a_message_of_a_schedule_takes_what_the_link_takes():
     lists = SCHEDULES["gpipe"](2, 1)
     free = play_schedule(lists, Durations(forward=1, backward=2)).makespan
     message = Link(0.25, 4.0).seconds(1.0)
-    slow = play_schedule(lists, Durations(transfer=message)).makespan
-    assert slow == free + 2 * 0.5  # an activation there and a gradient back
+    slow = play_schedule(lists, Durations(transfer=message))
+    assert slow.makespan == free + 2 * 0.5  # an activation there and a gradient back
+    spans = [span for span in slow.timeline().spans if "message" in span.name]
+    assert [span.end - span.begin for span in spans] == [0.5, 0.5]

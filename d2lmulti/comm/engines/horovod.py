@@ -125,14 +125,6 @@ class Horovod(MonitoredEngine):
 
         return Work(end)
 
-    def allgather_text(self, text: str) -> list[str]:
-        """Give every rank's short text to every rank, in rank order."""
-        B = get_backend(self._front_end or _likely_front_end())
-        mine = np.frombuffer(text.encode() + b"\0", np.uint8)
-        self.begin("allgather_text")
-        everything = self.start("allgather", [B.array(mine)]).wait()
-        return B.numpy(everything[0]).tobytes().decode().split("\0")[:-1]
-
     def close(self) -> None:
         """Leave the group."""
         if self._front_end:
@@ -140,6 +132,11 @@ class Horovod(MonitoredEngine):
         if self._server:
             self._server.shutdown()
             self._server.server_close()
+
+    def _gather(self, values: np.ndarray) -> list[np.ndarray]:
+        B = get_backend(self._front_end or _likely_front_end())
+        (rows,) = self.start("allgather", [B.array(values[None])]).wait()
+        return list(B.numpy(rows))
 
     def _call(
         self, hvd: Any, what: str, x: Any, options: dict[str, Any]

@@ -38,11 +38,6 @@ _SUMMED = ("float32", "float64", "bfloat16", "int64", "int32", "int8", "uint8")
 MOST = 8  # ranks with messages over gloo: 28 pairs, made in 0.3 s each
 
 
-def connect(info: ProcessInfo) -> PaddleDistributed:
-    """Join the process group that the launcher's environment describes."""
-    return PaddleDistributed(info)
-
-
 def joined() -> tuple[int, int] | None:
     """Give rank and size of the process group that the user has made, if there is."""
     if not dist.is_initialized():
@@ -232,6 +227,9 @@ class PaddleDistributed(MonitoredEngine):
                 B.maximum_(x, m.first, m.last, part)
             else:
                 B.write_(x, m.first, m.last, part, add=m.add)
+
+
+connect = PaddleDistributed
 
 
 def _known(x: Tensor) -> Tensor:

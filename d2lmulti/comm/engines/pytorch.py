@@ -38,11 +38,6 @@ APART = 2**20  # added to the tags of rounds that are under way beside others
 AHEAD = 2  # segments that may arrive before they are added
 
 
-def connect(info: ProcessInfo) -> TorchDistributed:
-    """Join the process group that the launcher's environment describes."""
-    return TorchDistributed(info)
-
-
 def joined() -> tuple[int, int] | None:
     """Give rank and size of the process group that the user has made, if there is."""
     if not dist.is_initialized():
@@ -262,6 +257,9 @@ class TorchDistributed(MonitoredEngine):
                 _combine_(x[m.first : m.last], part, combine)
             else:
                 x[m.first : m.last].copy_(part)
+
+
+connect = TorchDistributed
 
 
 def _combine_(x: Tensor, y: Tensor, combine: Combine) -> None:

@@ -11,13 +11,7 @@ from dataclasses import dataclass, fields
 
 from ...checks import check_number
 from ...errors import InvalidInput
-from .instructions import (
-    Backward,
-    BackwardInput,
-    BackwardWeight,
-    Forward,
-    Instruction,
-)
+from .instructions import Backward, BackwardInput, BackwardWeight, Forward, Instruction
 
 Duration = float | Sequence[float]  # the same for all stages, or one for each
 
