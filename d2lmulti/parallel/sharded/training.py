@@ -57,7 +57,8 @@ def train_shards(
     With `accumulate` each device takes its shard in so many parts, one after another;
     their gradients are added up before the one update. ZeRO 1 adds them on each device
     and moves no more; ZeRO 2 and 3, which may not keep them whole, reduce-scatter those
-    of each part, and ZeRO 3 gathers the weights for each.
+    of each part, and ZeRO 3 gathers the weights for each. In mixed precision the sum
+    has the 16 bits of its summands.
 
     Returns each device's summed loss of every part, not yet waited for. Raises
     `InvalidInput` for what `shard_params` has not made, for lists of different lengths,
