@@ -27,12 +27,23 @@ def _end(number: int, frame: FrameType | None) -> None:
     os._exit(128 + number)
 
 
+def _raise(number: int, frame: FrameType | None) -> None:
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":  # Python ignores what that raises
+            again = threading.Timer(0.01, os.kill, (os.getpid(), number))
+            again.daemon = True
+            again.start()
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
 @contextmanager
 def raised() -> Iterator[None]:
-    """Let Ctrl-C raise `KeyboardInterrupt` in the block, as usual."""
+    """Let Ctrl-C raise `KeyboardInterrupt` in the block, wherever it comes."""
     ended = signal.getsignal(signal.SIGINT) is _end
     if ended:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, _raise)
     try:
         yield
     finally:

@@ -94,6 +94,29 @@ def test_ctrl_c_is_one_line_while_it_trains(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if "tmp" in path.name] == []
 
 
+def test_ctrl_c_is_not_lost_in_a_finalizer(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, d2lmulti.training.loop as loop\n"
+        "class Slow:\n"
+        "    def __del__(self):\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "        for _ in range(10**5): pass\n"
+        "train = loop.train\n"
+        "def interrupted(*args, **kwargs):\n"
+        "    Slow()\n"
+        "    return train(*args, **kwargs)\n"
+        "loop.train = interrupted\n"
+    )
+    done = subprocess.run(
+        [*PROGRAM.split(), *"train --backend numpy --epochs 99999".split()],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(
+            [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")]), os.getcwd()]
+        )},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
 def test_ctrl_c_during_an_import_is_not_a_missing_framework(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(
         "import os, signal\n"
