@@ -53,10 +53,10 @@ def raised() -> Iterator[None]:
 
 @contextmanager
 def heeded() -> Iterator[None]:
-    """Put Ctrl-C off to the end of the block, an import; a second one comes at once.
+    """Put Ctrl-C off to the end of the block, which is short; a second comes at once.
 
     A framework that is interrupted while it is imported calls itself not installed, or
-    goes on and fails later.
+    goes on and fails later; a file that is being written would be left half done.
     """
     before = signal.getsignal(signal.SIGINT)
     here = threading.current_thread() is threading.main_thread()

@@ -101,9 +101,9 @@ def _flat(x: Tensor) -> Tensor:
 
 def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> None:
     checks.write(x, first, last, y)
-    checks.contiguous(x.is_contiguous())
-    if first == last:  # Paddle's slice write raises on an empty part
+    if first == last:  # Paddle's slice write raises, and calls an empty part strided
         return
+    checks.contiguous(x.is_contiguous())
     with paddle.no_grad():
         flat, y = _flat(x), _flat(y)
         if not y.place._equals(x.place):

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 from ..checks import check_path
 from ..errors import InvalidInput, WriteFailed
+from ..interrupt import heeded
 from .locks import open_locked, short
 
 AnyPath = str | os.PathLike[str]
@@ -134,8 +135,12 @@ def _target(path: AnyPath) -> Path:
     return target
 
 
+@heeded()
 def _replace(target: Path, fill: Callable[[BinaryIO], object] | None) -> None:
-    """Fill a file beside `target` and put it in its place; without `fill`, only try."""
+    """Fill a file beside `target` and put it in its place; without `fill`, only try.
+
+    Ctrl-C waits for the end: between two lines of this it would leave the file behind.
+    """
     temporary = None
     try:
         old = target.stat().st_mode if target.exists() else None
@@ -152,7 +157,7 @@ def _replace(target: Path, fill: Callable[[BinaryIO], object] | None) -> None:
         os.replace(temporary, target)
     except OSError as error:
         raise _refusal(target, error) from error
-    finally:  # also after Ctrl-C
+    finally:  # also after a second Ctrl-C
         if temporary is not None:
             temporary.unlink(missing_ok=True)
 

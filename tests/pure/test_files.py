@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from d2lmulti.errors import InvalidInput
+from d2lmulti.files import atomic
 from d2lmulti.files.atomic import check_output, write_atomically, write_json
 
 
@@ -84,6 +86,31 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(
         write_atomically(path, write)
     assert os.listdir(tmp_path) == (["result"] if old else [])
     assert old is None or path.read_bytes() == old
+
+
+@pytest.mark.parametrize("step", ["open_locked", "fsync", "replace"])
+def test_ctrl_c_at_any_step_leaves_no_half_written_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    path = tmp_path / "result"
+    where: Any = atomic if step == "open_locked" else os
+    done = getattr(where, step)
+
+    def interrupted(*arguments: Any) -> Any:
+        result = done(*arguments)
+        signal.raise_signal(signal.SIGINT)  # the step is done, its result not yet used
+        return result
+
+    # In a shell's background Ctrl-C is ignored, and the tests may run there.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        monkeypatch.setattr(where, step, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write_atomically(path, b"new")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert os.listdir(tmp_path) == ["result"]
+    assert path.read_bytes() == b"new"
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])

@@ -89,7 +89,10 @@ class ShardedParams(Flats):
         if self.zero == 3:
             return [*self]
         pairs = zip(self, self.bounds, strict=True)
-        return [[*map(_read, mine, cuts)] for mine, cuts in pairs]
+        return [
+            [backend_of(p).read(p, *cut) for p, cut in zip(mine, cuts, strict=True)]
+            for mine, cuts in pairs
+        ]
 
 
 def shard_params(
@@ -183,11 +186,6 @@ def attach_grads(flats: Iterable[Iterable[Tensor]]) -> None:
 def _copy(x: Tensor) -> Tensor:
     B = backend_of(x)
     return B.copy_to(x, B.device_of(x))
-
-
-def _read(whole: Tensor, cut: tuple[int, int]) -> Tensor:
-    part = backend_of(whole).read(whole, *cut)
-    return part if element_count(part) else _copy(part)  # Paddle's would be strided
 
 
 def check_sharded(sharded: ShardedParams, devices: int | None = None) -> None:
