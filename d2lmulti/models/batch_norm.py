@@ -14,7 +14,7 @@ import numpy as np
 
 from ..backends.protocol import Backend, Tensor
 from ..plans.requests import Sum
-from .lenet import initial_lenet
+from .lenet import LENET
 from .model import Model
 from .together import together
 
@@ -102,7 +102,7 @@ def initial_bn(rng: np.random.Generator) -> list[np.ndarray]:
 
     The convolutions have no bias: subtracting the mean would take it away again.
     """
-    W1, _, W2, _, *dense = initial_lenet(rng)
+    W1, _, W2, _, *dense = LENET.initial(rng)
     shapes = [(1, 20, 1, 1), (1, 50, 1, 1)]
     scales = [fill(shape) for shape in shapes for fill in (np.ones, np.zeros)]
     moving = [fill(shape) for shape in shapes for fill in (np.zeros, np.ones)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -27,27 +28,26 @@ def lenet(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
     return H @ W4 + b4  # (n, 10)
 
 
-def initial_lenet(rng: np.random.Generator) -> list[np.ndarray]:
-    """Draw LeNet's eight parameters: He's normal weights, biases zero."""
-    shapes = [(20, 1, 3, 3), (50, 20, 5, 5), (800, 128), (128, 10)]
+def draw(rng: np.random.Generator, *shapes: tuple[int, ...]) -> list[np.ndarray]:
+    """Draw weights of variance 2 / fan_in (He et al., 2015), in float64; zero biases.
+
+    A shape is (fan_in, out) for a dense layer, (out, in, kh, kw) for a convolution.
+    """
     params: list[np.ndarray] = []
     for shape in shapes:
-        outputs = shape[1] if len(shape) == 2 else shape[0]
-        params += [he_normal(rng, shape), np.zeros(outputs)]
+        fan_in, out = shape if len(shape) == 2 else (math.prod(shape[1:]), shape[0])
+        params += [rng.normal(0.0, math.sqrt(2 / fan_in), shape), np.zeros(out)]
     return params
 
 
-def he_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Draw weights with variance 2 / fan_in (He et al., 2015), in float64.
-
-    `shape` is (fan_in, out) for a dense layer, (out, in, kh, kw) for a convolution.
-    """
-    fan_in = shape[0] if len(shape) == 2 else math.prod(shape[1:])
-    return rng.normal(0.0, math.sqrt(2 / fan_in), shape)
-
-
-def _convolution(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
-    return B.avg_pool2d(B.relu(B.conv2d(X, *params)), 2)
+def convolution(
+    B: Backend, params: Sequence[Tensor], X: Tensor, pool: str = "", padding: int = 0
+) -> Tensor:
+    """Convolve X (n, c, h, w) with params W, b, cut off what is negative, and pool."""
+    W, b = params
+    H = B.relu(B.conv2d(X, W, b, padding))
+    # The pool is avg_pool2d, max_pool2d or, if it is not named, none.
+    return getattr(B, pool)(H, 2) if pool else H
 
 
 def dense(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
@@ -63,12 +63,12 @@ def dense_relu(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
 
 LENET = Model(
     "lenet",
-    initial_lenet,
+    lambda rng: draw(rng, (20, 1, 3, 3), (50, 20, 5, 5), (800, 128), (128, 10)),
     lenet,
     lenet,
     layers=(
-        Layer("convolution 1", 2, _convolution),
-        Layer("convolution 2", 2, _convolution),
+        Layer("convolution 1", 2, partial(convolution, pool="avg_pool2d")),
+        Layer("convolution 2", 2, partial(convolution, pool="avg_pool2d")),
         Layer("dense 1", 2, dense_relu),
         Layer("dense 2", 2, dense),
     ),

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..backends.protocol import Backend, Tensor
 from ..checks import check_count, check_list
-from .lenet import dense, dense_relu, he_normal
+from .lenet import dense, dense_relu, draw
 from .model import MOST_WIDTH, Layer, Model
 
 
@@ -28,10 +28,7 @@ def initial_mlp(
     rng: np.random.Generator, widths: Sequence[int] = (784, 256, 10)
 ) -> list[np.ndarray]:
     """Draw the weights of a perceptron with these layer widths, input first."""
-    params: list[np.ndarray] = []
-    for inputs, outputs in zip(widths[:-1], widths[1:], strict=True):
-        params += [he_normal(rng, (inputs, outputs)), np.zeros(outputs)]
-    return params
+    return draw(rng, *zip(widths[:-1], widths[1:], strict=True))
 
 
 def make_mlp(name: str, widths: Sequence[int]) -> Model:

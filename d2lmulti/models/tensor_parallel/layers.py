@@ -10,109 +10,82 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from ...backends.protocol import Backend, Tensor
 from ...plans.requests import Enter, Leave
+from ..lenet import convolution, dense, dense_relu
+from ..model import Layer
 from .split import WHOLE, Cut, RankInfo, SplitLayer, Talk
 
-Activation = Callable[[Backend, Tensor], Tensor]
+_COLUMNS, _ROWS = Cut(1, "outputs"), Cut(0, "inputs")
+_CUTS: dict[Any, tuple[Cut, Cut]] = {  # of W, by outputs and by inputs
+    dense: (_COLUMNS, _ROWS),
+    dense_relu: (_COLUMNS, _ROWS),
+    convolution: (Cut(0, "output channels"), Cut(1, "input channels")),
+}
 
 
-def dense_by_outputs(
-    name: str, after: Activation | None = None, first: bool = False
-) -> SplitLayer:
-    """Split X W + b by the columns of W (Megatron's column-parallel layer).
+def can_split(layer: Layer) -> bool:
+    """Tell whether it is one of the layers that are split here."""
+    return _kind(layer) in _CUTS
 
-    X (n, inputs) is whole on every device; W (inputs, outputs / ranks) and b give
-    (n, outputs / ranks). `after` is applied to it, entry by entry. The `first` layer of
-    a network need not sum up a gradient for the data.
+
+def by_outputs(layer: Layer, first: bool = False) -> SplitLayer:
+    """Split by the columns of W (Megatron's column-parallel layer), or its channels.
+
+    X is whole on every device; W (inputs, outputs / ranks), or, as AlexNet's authors
+    did, (c_out / ranks, c_in, kh, kw), and b give a part of the outputs. The `first`
+    layer of a network need not sum up a gradient for the data.
     """
-    cuts = (Cut(1, "outputs"), Cut(0, "outputs"))
-    return SplitLayer(
-        name, cuts, partial(_by_outputs, linear=_dense, after=after, first=first)
-    )
+    cut, _ = _CUTS[_kind(layer)]
+    forward = partial(_by_outputs, forward=layer.forward, first=first)
+    return SplitLayer(layer.name, (cut, Cut(0, cut.of)), forward)
 
 
-def dense_by_inputs(name: str, after: Activation | None = None) -> SplitLayer:
-    """Split X W + b by the rows of W (Megatron's row-parallel layer).
+def by_inputs(layer: Layer) -> SplitLayer:
+    """Split by the rows of W (Megatron's row-parallel layer), or its input channels.
 
-    X (n, inputs / ranks), or (n, channels / ranks, h, w), is what a layer split by
-    outputs gave; W is (inputs / ranks, outputs). The sum over all devices, b and
-    `after` give (n, outputs), whole on every device.
+    X (n, inputs / ranks), or (n, c_in / ranks, h, w), is what a layer split by outputs
+    gave; W (inputs / ranks, outputs), or (c_out, c_in / ranks, kh, kw), gives a summand
+    of all outputs. The sum, b and what follows are whole on every device.
     """
-    cuts = (Cut(0, "inputs"), WHOLE)
-    return SplitLayer(name, cuts, partial(_by_inputs, linear=_dense, after=after))
+    kind = _kind(layer)
+    _, cut = _CUTS[kind]
+    how = getattr(layer.forward, "keywords", {})
+    return SplitLayer(layer.name, (cut, WHOLE), partial(_by_inputs, kind=kind, **how))
 
 
-def conv_by_outputs(
-    name: str, after: Activation | None = None, padding: int = 0, first: bool = False
-) -> SplitLayer:
-    """Split a convolution by its output channels, as AlexNet's authors did.
-
-    X (n, c_in, h, w) is whole on every device; W (c_out / ranks, c_in, kh, kw) and b
-    give c_out / ranks channels. `after` and `first` are as in `dense_by_outputs`;
-    `after` may also pool.
-    """
-    cuts = (Cut(0, "output channels"), Cut(0, "output channels"))
-    linear = partial(_conv, padding=padding)
-    return SplitLayer(
-        name, cuts, partial(_by_outputs, linear=linear, after=after, first=first)
-    )
-
-
-def conv_by_inputs(
-    name: str, after: Activation | None = None, padding: int = 0
-) -> SplitLayer:
-    """Split a convolution by its input channels, which a layer by outputs gave.
-
-    X (n, c_in / ranks, h, w) and W (c_out, c_in / ranks, kh, kw) give a summand of all
-    c_out channels. The sum, b and `after` are whole on every device.
-    """
-    cuts = (Cut(1, "input channels"), WHOLE)
-    linear = partial(_conv, padding=padding)
-    return SplitLayer(name, cuts, partial(_by_inputs, linear=linear, after=after))
-
-
-def whole_layer(name: str, forward: Callable[..., Tensor], params: int) -> SplitLayer:
+def whole_layer(layer: Layer) -> SplitLayer:
     """Let every device do a layer of the whole network, each the same."""
-    return SplitLayer(name, (WHOLE,) * params, partial(_whole, forward=forward))
+    forward = partial(_by_outputs, forward=layer.forward, first=True)
+    return SplitLayer(layer.name, (WHOLE,) * layer.params, forward)
+
+
+def _kind(layer: Layer) -> Any:
+    return getattr(layer.forward, "func", layer.forward)
 
 
 def _by_outputs(
     B: Backend, params: Sequence[Tensor], X: Tensor, part: RankInfo,
-    linear: Callable[..., Tensor], after: Activation | None, first: bool,
+    forward: Callable[..., Tensor], first: bool,
 ) -> Talk:  # fmt: skip
     if not first:
         (X,) = yield Enter(X)
-    W, b = params
-    H = _add_bias(linear(B, X, W), b)
-    return after(B, H) if after else H
+    return forward(B, params, X)
 
 
 def _by_inputs(
     B: Backend, params: Sequence[Tensor], X: Tensor, part: RankInfo,
-    linear: Callable[..., Tensor], after: Activation | None,
+    kind: Callable[..., Tensor], pool: str = "", padding: int = 0,
 ) -> Talk:  # fmt: skip
     W, b = params
-    (H,) = yield Leave(linear(B, X, W))
-    H = _add_bias(H, b)  # after the sum: each device's would be counted once a device
-    return after(B, H) if after else H
-
-
-def _dense(B: Backend, X: Tensor, W: Tensor) -> Tensor:
-    return X.reshape((X.shape[0], -1)) @ W
-
-
-def _conv(B: Backend, X: Tensor, W: Tensor, padding: int) -> Tensor:
-    return B.conv2d(X, W, None, padding)
-
-
-def _add_bias(H: Tensor, b: Tensor) -> Tensor:
-    return H + b.reshape((1, -1) + (1,) * (len(H.shape) - 2))
-
-
-def _whole(
-    B: Backend, params: Sequence[Tensor], X: Tensor, part: RankInfo,
-    forward: Callable[..., Tensor],
-) -> Tensor:  # fmt: skip
-    return forward(B, params, X)
+    if kind is convolution:
+        H = B.conv2d(X, W, None, padding)
+    else:
+        H = X.reshape((X.shape[0], -1)) @ W
+    (H,) = yield Leave(H)
+    # b comes after the sum: each device's would be counted once a device.
+    H = H + b.reshape((1, -1) + (1,) * (len(H.shape) - 2))
+    H = H if kind is dense else B.relu(H)
+    return getattr(B, pool)(H, 2) if pool else H

@@ -7,78 +7,28 @@ must the devices meet. A last layer without a partner stays whole. Chapter:
 
 from __future__ import annotations
 
-from ...backends.protocol import Backend, Tensor
 from ...checks import check_flag
 from ...errors import InvalidInput
 from .. import get_model
-from ..alexnet import ALEXNET
-from ..lenet import LENET, dense
-from ..mlp import mlp
 from ..model import Model
-from .layers import (
-    Activation,
-    conv_by_inputs,
-    conv_by_outputs,
-    dense_by_inputs,
-    dense_by_outputs,
-    whole_layer,
-)
-from .split import SplitLayer, SplitModel
+from .layers import by_inputs, by_outputs, can_split, whole_layer
+from .split import SplitModel
 from .transformer import split_transformer
 
 
-def _relu(B: Backend, H: Tensor) -> Tensor:
-    return B.relu(H)
+def split_layers(model: Model) -> SplitModel:
+    """Split odd layers by outputs and even ones by inputs.
 
-
-def _relu_avg_pool(B: Backend, H: Tensor) -> Tensor:
-    return B.avg_pool2d(B.relu(H), 2)
-
-
-def _relu_max_pool(B: Backend, H: Tensor) -> Tensor:
-    return B.max_pool2d(B.relu(H), 2)
-
-
-def split_mlp(model: Model) -> SplitModel:
-    """Split a perceptron of `make_mlp`: odd layers by outputs, even ones by inputs."""
-    layers: list[SplitLayer] = []
-    for i, layer in enumerate(model.layers):
-        last = i == len(model.layers) - 1
-        after: Activation | None = None if last else _relu
-        if i % 2:
-            layers.append(dense_by_inputs(layer.name, after))
-        elif last:
-            layers.append(whole_layer(layer.name, dense, layer.params))
-        else:
-            layers.append(dense_by_outputs(layer.name, after, first=i == 0))
+    A dense layer may follow a convolution: its rows come channel by channel.
+    """
+    last = len(model.layers) - 1
+    layers = [
+        by_inputs(layer) if i % 2
+        else whole_layer(layer) if i == last
+        else by_outputs(layer, first=i == 0)
+        for i, layer in enumerate(model.layers)
+    ]  # fmt: skip
     return SplitModel(model.name, model, tuple(layers))
-
-
-SPLIT_LENET = SplitModel(
-    "lenet",
-    LENET,
-    (
-        conv_by_outputs("convolution 1", _relu_avg_pool, first=True),
-        conv_by_inputs("convolution 2", _relu_avg_pool),
-        dense_by_outputs("dense 1", _relu),
-        dense_by_inputs("dense 2"),
-    ),
-)
-
-SPLIT_ALEXNET = SplitModel(
-    "alexnet",
-    ALEXNET,
-    (
-        conv_by_outputs("convolution 1", _relu_max_pool, padding=2, first=True),
-        conv_by_inputs("convolution 2", _relu_max_pool, padding=2),
-        conv_by_outputs("convolution 3", _relu, padding=1),
-        conv_by_inputs("convolution 4", _relu, padding=1),
-        conv_by_outputs("convolution 5", _relu_max_pool, padding=1),
-        dense_by_inputs("dense 1", _relu),  # its rows come channel by channel
-        dense_by_outputs("dense 2", _relu),
-        dense_by_inputs("dense 3"),
-    ),
-)
 
 
 def get_split(model: str | Model | SplitModel, sequence: bool = False) -> SplitModel:
@@ -93,12 +43,9 @@ def get_split(model: str | Model | SplitModel, sequence: bool = False) -> SplitM
     model = get_model(model)
     if model.vocabulary or sequence:
         return split_transformer(model, sequence)
-    if model.forward is mlp:
-        return split_mlp(model)
-    for split in (SPLIT_LENET, SPLIT_ALEXNET):
-        if model is split.whole:
-            return split
+    if model.layers and all(map(can_split, model.layers)):
+        return split_layers(model)
     raise InvalidInput(
         "expected lenet, alexnet, a perceptron or a transformer to split by layers, "
-        f"got {model.name}; split a network of your own with models.split_layers"
+        f"got {model.name}; write your own as a SplitModel"
     )
