@@ -19,13 +19,16 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Name: the folder, the lock file, what must import (MXNet crashes after TensorFlow).
-FULL = "torch, mxnet, paddle, tensorflow, jupyter_book, nbval"
+# Name: the folder, the lock file, what must import, a process each: the first import
+# compiles, which takes longer than all the rest of the set-up but the downloads.
+BOOK = "torch, jupyter_book, nbval"
+FULL = (BOOK, "mxnet, paddle, tensorflow")  # MXNet crashes after TensorFlow
 SETUPS = {
     "full": (".venv", "requirements.lock", FULL),
-    "torch": (".venv-torch", "requirements-torch.lock", "torch, jupyter_book, nbval"),
+    "torch": (".venv-torch", "requirements-torch.lock", (BOOK,)),
 }
 
 # What MXNet and Paddle expect from the system, and the wheel that also has it.
@@ -262,7 +265,12 @@ def build(name, torch_index):
     editable = ("--no-deps", "--no-build-isolation", "-e", ".")
     installer.run("d2lmulti itself, as a link: edits take effect", *uv, *editable)
     borrow_libraries(python, venv)
-    installer.run("does it all import?", python, "-c", f"import {imports}")
+
+    def check(names):
+        installer.run(f"does it import? {names}", python, "-c", f"import {names}")
+
+    with ThreadPoolExecutor() as at_once:
+        list(at_once.map(check, imports))
     stamp.write_text(wanted)
     print(f"{folder} is ready after {time.time() - since:.0f} s.", flush=True)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
+from itertools import product
 
 import numpy as np
 
@@ -64,7 +65,7 @@ def measure(repeats: int) -> dict[str, Timing]:
         n=BATCH, algorithm="native", reducer=reduce_in_buckets,
     )  # fmt: skip
     steps: dict[str, Callable[[], object]] = {"data parallel": data_parallel}
-    for zero, prefetch in ((1, False), (2, False), (2, True), (3, False), (3, True)):
+    for zero, prefetch in product((1, 2, 3), (False, True)):
         sharded = shard_params(start, [_DEVICE], model, zero, group)
         steps[f"ZeRO {zero}{', prefetch' if prefetch else ''}"] = partial(
             train_shards, *part, sharded, [_DEVICE], 1e-4, group=group, n=BATCH,

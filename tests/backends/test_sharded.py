@@ -179,6 +179,18 @@ def test_a_timeline_shows_what_is_gathered_ahead(B):
     assert found[True].count("all-gather dense 1") == 2
 
 
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_zero_1_sums_after_the_pass_or_on_the_way_back(B, prefetch):
+    with d2lmulti.timeline() as recorded:
+        run(B, 2, 1, OPTIMIZERS["momentum"], steps=1, prefetch=prefetch)
+    names = [span.name for span in recorded.spans if span.track == "sim:0"]
+    back = [f"backward dense {l}" for l in (3, 2, 1)]
+    sums = [f"reduce-scatter dense {l}" for l in (3, 2, 1)]
+    in_turn = [name for pair in zip(back, sums, strict=True) for name in pair]
+    found = [name for name in names if name in {*back, *sums}]
+    assert found == (in_turn if prefetch else [*back, *sums])
+
+
 def test_a_layer_without_parameters_goes_with_the_one_before(B):
     def double(B, params, X):
         return X * 2

@@ -179,16 +179,18 @@ def test_made_once_updated_where_it_is_and_made_anew_elsewhere(
 ):
     setup_venv.build("full", "")
     made = list(steps)
-    assert made[0] == "virtual environment" and "does it all import?" in made
+    assert made[0] == "virtual environment"
+    imports = [what for what in made if what.startswith("does it import? ")]
+    assert all(name in str(imports) for name in ("torch", "mxnet", "paddle", "nbval"))
     setup_venv.build("full", "")
     assert steps == made  # nothing more
     (project / "pyproject.toml").write_text("[changed]")
     setup_venv.build("full", "")
-    assert steps == made + made[1:]
+    assert sorted(steps) == sorted(made + made[1:])  # two imports at once
     steps.clear()
     monkeypatch.setattr(setup_venv, "ROOT", project / ".." / project.name)  # moved
     setup_venv.build("full", "")
-    assert steps == made
+    assert sorted(steps) == sorted(made)
 
 
 @pytest.mark.parametrize("failing", ["virtual", "packages", "import"])

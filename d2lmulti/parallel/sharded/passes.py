@@ -61,6 +61,9 @@ class Pass:
             dys = self.go_back(l, kept.pop(), dys)
         if self.sharded.zero > 1:
             self.keep_parts()
+        elif self.final and not self.prefetch:
+            for l in reversed(range(last + 1)):
+                self.send(l, [B.grad(mine[l]) for mine in self.sharded])
         return losses
 
     def lose(
@@ -95,10 +98,9 @@ class Pass:
             self.B.backward(graph.outs, dys)
         if self.sharded.zero > 1 and self.prefetch:
             self.keep_parts()  # those of the layer behind this one
-        with self.spans("reduce-scatter", l):
-            wholes = self.flatten(l, graph)
-            if self.final or self.sharded.zero > 1:
-                self.leaving[l] = start_scatter(wholes, self.group)
+        wholes = self.flatten(l, graph)
+        if self.sharded.zero > 1 or self.prefetch and self.final:
+            self.send(l, wholes)
         if self.sharded.zero > 1 and not self.prefetch:
             self.keep_parts()
         return [self.B.grad(H) for H in graph.ins] if l else None
@@ -171,6 +173,11 @@ class Pass:
                 B.write_(whole, first, last, B.grad(p), kept and not self.first)
                 first = last
         return wholes
+
+    def send(self, l: int, wholes: Sequence[Tensor]) -> None:
+        """Begin to sum the gradients of a layer."""
+        with self.spans("reduce-scatter", l):
+            self.leaving[l] = start_scatter(wholes, self.group)
 
     def keep_parts(self) -> None:
         """Wait for the sums that are under way; keep each device's part."""

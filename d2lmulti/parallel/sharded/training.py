@@ -38,16 +38,17 @@ def train_shards(
     the number of targets of the whole, this process's part of it. sharded: from
     `shard_params`, updated in place; `states`: the optimizer's, of `sharded.parts()`.
 
-    All sum the gradients layer by layer on the way back, each by a reduce-scatter; ZeRO
-    1 and 2 end with an all-gather of the updated parts, ZeRO 3 gathers a layer before
-    each use. So N numbers, N_last of them in the
-    last layer, on k devices cost 2 (k - 1) N, with ZeRO 3 (k - 1) (3 N - N_last): the
-    last layer goes back at once. With ZeRO 2 and 3 no more than one layer's gradients
-    (with ZeRO 3, parameters) are whole at a time; of the forward pass only the inputs
-    of the layers are kept, and each layer is computed again on the way back. With
-    `prefetch` two are: the next layer is asked for before this one is computed, and a
-    layer's gradients may leave while the one before goes back. Across processes with
-    PyTorch's engine both are then under way meanwhile; elsewhere only the order is new.
+    All sum the gradients layer by layer, each by a reduce-scatter; ZeRO 1 and 2 end
+    with an all-gather of the updated parts, ZeRO 3 gathers a layer before each use. So
+    N numbers, N_last of them in the last layer, on k devices cost 2 (k - 1) N, with
+    ZeRO 3 (k - 1) (3 N - N_last): the last layer goes back at once. With ZeRO 2 and 3
+    no more than one layer's gradients (with ZeRO 3, parameters) are whole at a time; of
+    the forward pass only the inputs of the layers are kept, and each layer is computed
+    again on the way back. With `prefetch` two are: the next layer is asked for before
+    this one is computed, and a layer's gradients may leave while the one before goes
+    back. ZeRO 1, which keeps them all, otherwise sums them after the pass. Across
+    processes with PyTorch's engine both are then under way meanwhile, which pays where
+    a core is free to send; elsewhere only the order is new.
 
     In mixed precision (see `shard_params`) the loss and the update are in float32. The
     loss's gradient is multiplied by `loss_scale` on the way back, so that fp16, whose
