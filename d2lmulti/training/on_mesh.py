@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from ..backends.protocol import AnyDevice, Tensor
+from ..backends.protocol import Tensor
 from ..checks import check_count
 from ..comm.collectives import allgather
 from ..comm.mesh import Mesh
@@ -52,9 +52,9 @@ class OnMesh(Strategy):
         mesh_lists(placed, self.schedule, self.micro_batches)
         return placed
 
-    def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        """Put the whole together on the first device."""
-        return gather_from_mesh(self.owned.like(owned))[0]
+    def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        """Put the whole together on every device."""
+        return gather_from_mesh(self.owned.like(owned))
 
     def trained(self) -> list[list[Tensor]]:
         """Give what every device's optimizer updates."""
@@ -67,14 +67,14 @@ class OnMesh(Strategy):
     def gather_state(self, parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
         """Put it together again."""
         if not self.zero:
-            return self.gather(parts)
+            return super().gather_state(parts)
         wholes: list[list[Tensor]] = [[] for _ in parts]
         for group, at in self.axes.local("data"):
             for j, p in enumerate(self.owned[at[0]]):
                 joined = allgather([parts[i][j] for i in at], group)
                 for i, flat in zip(at, joined, strict=True):
                     wholes[i].append(flat.reshape(tuple(p.shape)))
-        return self.gather(wholes)
+        return super().gather_state(wholes)
 
     def step(self, batch: Batch, lr: float) -> list[Tensor]:
         """Take one step; see `train_on_mesh`."""
@@ -93,7 +93,3 @@ class OnMesh(Strategy):
         sizes = self.axes.axes
         replicas = sizes.get("data", 1) * sizes.get("expert", 1)
         return replicas * self.micro_batches, "replicas times micro-batches"
-
-    def replicas(self) -> tuple[list[list[Tensor]], list[AnyDevice]]:
-        """Put the whole together on every device."""
-        return gather_from_mesh(self.owned), self.devices

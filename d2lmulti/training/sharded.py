@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from ..backends.protocol import AnyDevice, Tensor
+from ..backends.protocol import Tensor
 from ..checks import check_count
 from ..parallel.sharded import gather_parts, gather_shards, shard_params, train_shards
 from ..parallel.sharded.holding import ShardedParams, in_shapes
@@ -32,9 +32,9 @@ class Sharded(Strategy):
             whole, self.devices, self.model, self.zero, precision=self.precision
         )
 
-    def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        """Put the whole together on the first device, all-gathered if need be."""
-        return gather_shards(self.owned)[0]
+    def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        """Put the whole together on every device, all-gathered if need be."""
+        return gather_shards(self.owned)
 
     def trained(self) -> list[list[Tensor]]:
         """Give every device's own parts."""
@@ -58,7 +58,3 @@ class Sharded(Strategy):
             prefetch=self.group.is_distributed,
             accumulate=self.accumulate,
         )
-
-    def replicas(self) -> tuple[list[list[Tensor]], list[AnyDevice]]:
-        """Put the whole together on every device."""
-        return gather_shards(self.owned), self.devices

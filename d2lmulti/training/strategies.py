@@ -53,9 +53,9 @@ class DataParallel(Strategy):
         """Copy everything to every device."""
         return [get_params(whole, device) for device in self.devices] if whole else []
 
-    def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        """Take the first replica: all are equal, but for statistics."""
-        return list(owned[0])
+    def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        """Give every device's own replica: all are equal, but for statistics."""
+        return [*map(list, owned)]
 
     def step(self, batch: Batch, lr: float) -> list[Tensor]:
         """Take one step; see `train_batch`, and `train_in_parts`."""
@@ -71,10 +71,6 @@ class DataParallel(Strategy):
             reducer=self.reducer,
             n=batch.n,
         )
-
-    def replicas(self) -> tuple[list[list[Tensor]], list[AnyDevice]]:
-        """Give every device's own replica."""
-        return self.owned, self.devices
 
     def snapshot(self) -> Snapshot:
         """Add the statistics, which each replica has gathered for itself."""
@@ -118,9 +114,9 @@ class LayerParallel(Strategy):
         """Cut every parameter into shards."""
         return tensor.split_params(whole, self.devices, self.model)
 
-    def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        """Join the shards, on the first device."""
-        return tensor.gather_params(owned, self.model)[0]
+    def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        """Join the shards, on every device."""
+        return tensor.gather_params(owned, self.model)
 
     def step(self, batch: Batch, lr: float) -> list[Tensor]:
         """Take one step; see `train_layers`."""
@@ -131,10 +127,6 @@ class LayerParallel(Strategy):
     def shares(self) -> tuple[int, str]:
         """A batch is not cut."""
         return 1, "devices"
-
-    def replicas(self) -> tuple[list[list[Tensor]], list[AnyDevice]]:
-        """Gather the whole parameters on every device."""
-        return tensor.gather_params(self.owned, self.model), self.devices
 
 
 class ModelParallel(Strategy):
@@ -158,10 +150,10 @@ class ModelParallel(Strategy):
         """Put every stage's parameters on its device."""
         return pipeline.place_params(whole, self.cut, self.devices, self.ranks)
 
-    def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         """Bring the stages together on the first device."""
         placed = pipeline.StageParams(map(list, owned), self.ranks)
-        return pipeline.gather_stages(placed, self.devices[0])
+        return [pipeline.gather_stages(placed, self.devices[0])]
 
     def step(self, batch: Batch, lr: float) -> list[Tensor]:
         """Take one step; see `train_stages`."""

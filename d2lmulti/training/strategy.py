@@ -69,8 +69,11 @@ class Strategy(ABC):
         """Give every owner its copy of, or its part of, the whole parameters."""
 
     @abstractmethod
-    def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        """Put the whole together again, or tensors of the parameters' form."""
+    def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        """Put the whole together again, or tensors of the parameters' form.
+
+        On every device, or on the first alone.
+        """
 
     @abstractmethod
     def step(self, batch: Batch, lr: float) -> list[Tensor]:
@@ -105,7 +108,7 @@ class Strategy(ABC):
 
     def gather_state(self, parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
         """Put the owners' parts of such tensors together again."""
-        return self.gather(parts)
+        return self.gather(parts)[0]
 
     @property
     def shares(self) -> tuple[int, str]:
@@ -124,11 +127,12 @@ class Strategy(ABC):
 
     def replicas(self) -> tuple[list[list[Tensor]], list[AnyDevice]]:
         """Give whole parameters, one list for each of the devices named beside them."""
-        return [self.gather(self.owned)], self.devices[:1]
+        wholes = self.gather(self.owned)
+        return wholes, self.devices[: len(wholes)]
 
     def snapshot(self) -> Snapshot:
         """Copy everything that a run needs to go on, in the form of one device."""
-        B, whole = backend_of(self.owned[0][0]), self.gather(self.owned)
+        B, whole = backend_of(self.owned[0][0]), self.gather(self.owned)[0]
         state: list[Tensor] = []
         sizes = [len(mine) for mine in self.trained()]
         for slot in range(self.optimizer.states_per_parameter):
