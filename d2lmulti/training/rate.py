@@ -59,17 +59,8 @@ class GradualWarmup(Schedule):
 
 
 @dataclass(frozen=True)
-class ConstantWarmup(Schedule):
-    """Keep a low rate for `steps` steps; after them `then` takes over, in one jump."""
-
-    start: float  #: rate of the first steps
-    steps: int  #: how many they are
-    then: float | Schedule  #: counts its steps from the start of the run, too
-
-    def __post_init__(self) -> None:
-        check_positive("start", self.start, "the rate before it was scaled is usual")
-        check_count("steps", self.steps)
-        check_rate("then", self.then)
+class ConstantWarmup(GradualWarmup):
+    """Keep `start` for all `steps` steps; after them `then` takes over, in one jump."""
 
     def rate(self, step: int) -> float:
         """Give the rate of a step."""
