@@ -8,7 +8,7 @@ the same functions also run on one device's part. Chapter: *layer_parallel*.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -98,24 +98,15 @@ def feed_forward(B: Backend, params: Sequence[Tensor], H: Tensor) -> Tensor:
     return (B.gelu(H.reshape((n * t, width)) @ W1 + b1) @ W2).reshape((n, t, width))
 
 
-def attention_layer(
-    B: Backend, params: Sequence[Tensor], X: Tensor, head_size: int
+def block(
+    B: Backend, params: Sequence[Tensor], X: Tensor, inner: Callable[..., Tensor]
 ) -> Tensor:
-    """Add attention to the stream: X + attention(layer_norm(X)) + b.
+    """Add attention or an MLP to the stream: X + inner(layer_norm(X)) + b.
 
-    params: gamma, beta, W_qkv, b_qkv, W_out, b_out.
+    params: gamma, beta, the inner function's, b.
     """
-    gamma, beta, *inner, b = params
-    return X + (attention(B, inner, B.layer_norm(X, gamma, beta), head_size) + b)
-
-
-def mlp_layer(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
-    """Add an MLP to the stream: X + feed_forward(layer_norm(X)) + b.
-
-    params: gamma, beta, W1, b1, W2, b2.
-    """
-    gamma, beta, *inner, b = params
-    return X + (feed_forward(B, inner, B.layer_norm(X, gamma, beta)) + b)
+    gamma, beta, *own, b = params
+    return X + (inner(B, own, B.layer_norm(X, gamma, beta)) + b)
 
 
 def head(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
@@ -184,15 +175,15 @@ def make_transformer(
             f"expected heads that divide the width of {width}, got {heads}; use "
             f"{max(h for h in range(1, max(2, heads)) if width % h == 0)} heads"
         )
-    attend_layer = partial(attention_layer, head_size=width // heads)
+    attends = partial(block, inner=partial(attention, head_size=width // heads))
     middle = [
         layer
         for i in range(1, blocks + 1)
         for layer in (
-            Layer(f"attention {i}", 6, attend_layer),
+            Layer(f"attention {i}", 6, attends),
             Layer(f"experts {i}", 5, experts_layer)
             if experts
-            else Layer(f"MLP {i}", 6, mlp_layer),
+            else Layer(f"MLP {i}", 6, partial(block, inner=feed_forward)),
         )
     ]
     layers = (Layer("embedding", 2, embed), *middle, Layer("head", 4, head))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -38,12 +39,10 @@ from ..experts import (
 from ..model import Model
 from ..transformer import (
     attention,
-    attention_layer,
     check_context,
     feed_forward,
     heads_of,
     join_heads,
-    mlp_layer,
 )
 from .split import (
     OF_SOME_TOKENS,
@@ -112,11 +111,6 @@ def attention_part(
     return join_heads(B, mixed, W_out, H.shape[0])
 
 
-def mlp_part(B: Backend, params: Sequence[Tensor], H: Tensor, part: RankInfo) -> Tensor:
-    """Compute with some hidden units of the MLP."""
-    return feed_forward(B, params, H)
-
-
 def experts_part(
     B: Backend, params: Sequence[Tensor], X: Tensor, part: RankInfo
 ) -> Talk:
@@ -180,19 +174,17 @@ def split_transformer(model: Model, sequence: bool = False) -> SplitModel:
     units = Cut(1, "hidden units"), Cut(0, "hidden units"), Cut(0, "hidden units")
     expert_cuts = (WHOLE, *(Cut(dim, "hidden units", experts=True) for dim in (2, 1)))
     block = partial(block_part, f=f, g=g)
-    # By the layer's forward: its cuts, after those of the norm, and its parts.
-    kinds: dict[Any, tuple[tuple[Cut, ...], Callable[..., Any]]] = {
-        attention_layer: (
-            (*attention_cuts, stream),
-            partial(block, inner=partial(attention_part, head_size=size)),
-        ),
-        mlp_layer: ((*units, stream), partial(block, inner=mlp_part)),
-        experts_layer: (expert_cuts, experts_part),
-    }
-    middle = []
-    for layer in model.layers[1:-1]:
-        cuts, forward = kinds[getattr(layer.forward, "func", layer.forward)]
-        middle.append(SplitLayer(layer.name, (stream, stream, *cuts), forward))
+    attends = partial(block, inner=partial(attention_part, head_size=size))
+    mixes = partial(block, inner=lambda B, shards, H, part: feed_forward(B, shards, H))
+    # What follows the norm, layer by layer in turn: the cuts and the parts.
+    kinds = cycle([
+        ((*attention_cuts, stream), attends),
+        (expert_cuts, experts_part) if experts else ((*units, stream), mixes),
+    ])  # fmt: skip
+    middle = [
+        SplitLayer(layer.name, (stream, stream, *cuts), forward)
+        for layer, (cuts, forward) in zip(model.layers[1:-1], kinds, strict=False)
+    ]
     columns = (Cut(1, "characters"), Cut(0, "characters"))
     layers = (
         SplitLayer(
@@ -207,9 +199,10 @@ def split_transformer(model: Model, sequence: bool = False) -> SplitModel:
 def _head_size(model: Model) -> int:
     """Read the one size that the shapes of the parameters do not show."""
     forward = model.layers[1].forward if len(model.layers) > 2 else None
-    if not isinstance(forward, partial) or forward.func is not attention_layer:
+    inner: Any = getattr(forward, "keywords", {}).get("inner")
+    if getattr(inner, "func", None) is not attention:
         raise InvalidInput(
             "expected a model of make_transformer to split by heads, got "
-            f"{model.name}; split a network of your own with models.split_layers"
+            f"{model.name}; write your own as a SplitModel"
         )
-    return int(forward.keywords["head_size"])
+    return int(inner.keywords["head_size"])
