@@ -22,14 +22,7 @@ from ...comm.point_to_point import copy_between, receive, send
 from ...comm.split import load
 from ...errors import PlanError
 from ...events import working
-from ...models.checks import explained
-from ...models.tensor_parallel.split import (
-    RankInfo,
-    SequencePart,
-    Talk,
-    named,
-    run_split,
-)
+from ...models.tensor_parallel.split import RankInfo, SequencePart, run_to_loss
 from ...parallel.sequence import token_positions
 from ...plans.pipeline.instructions import (
     Backward,
@@ -151,8 +144,8 @@ class Replica:
         ys = [self._own(y, rank, k) if end else None for rank in ranks]
         with B.record():
             talks = [
-                _talk(B, stage, self.placed.of_stage(i, stage), x, target,
-                      self._info(rank, k, tuple(X.shape)))
+                run_to_loss(B, stage.model, self.placed.of_stage(i, stage), x, target,
+                            self._info(rank, k, tuple(X.shape)))
                 for rank, i, x, target in zip(ranks, at, ins, ys, strict=True)
             ]  # fmt: skip
             talkers = Ranks(ranks, lambda axis: self._lines(ranks, axis or "tensor"))
@@ -219,17 +212,3 @@ class Replica:
             shape = last - first, len(own.positions)
         tensor, expert = axes.get("tensor", 1), axes.get("expert", 1)
         return RankInfo(self._place(rank, "tensor"), tensor, shape, expert, own)
-
-
-def _talk(
-    B: Backend, stage: Stage, shards: Sequence[Tensor], X: Tensor, y: Tensor | None,
-    part: RankInfo,
-) -> Talk:  # fmt: skip
-    """Run a stage's layers on one rank's parts; at the end also the loss."""
-    model = stage.model
-    with explained(model.name, X):
-        out = yield from run_split(B, model, shards, X, part)
-        if y is None:
-            return out
-        losses = yield from named("loss", model.loss(B, out, y, part))
-        return losses.sum()
