@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from ..backends.protocol import Tensor
@@ -13,7 +14,7 @@ from .arguments import check_mesh
 from .mesh import gather_from_mesh, place_on_mesh, train_on_mesh
 from .mesh.holding import MeshParams
 from .mesh.step import mesh_lists
-from .strategy import Batch, Strategy
+from .strategy import Strategy
 
 
 class OnMesh(Strategy):
@@ -76,12 +77,10 @@ class OnMesh(Strategy):
                     wholes[i].append(flat.reshape(tuple(p.shape)))
         return super().gather_state(wholes)
 
-    def step(self, batch: Batch, lr: float) -> list[Tensor]:
-        """Take one step; see `train_on_mesh`."""
-        return self._step(
+    def training_step(self) -> Callable[..., list[Tensor]]:
+        """Give `train_on_mesh`."""
+        return partial(
             train_on_mesh,
-            batch,
-            lr,
             schedule=self.schedule,
             micro_batches=self.micro_batches,
             algorithm=self.algorithm,

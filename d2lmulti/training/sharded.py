@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar
 
 from ..backends.protocol import Tensor
 from ..checks import check_count
 from ..parallel.sharded import gather_parts, gather_shards, shard_params, train_shards
 from ..parallel.sharded.holding import ShardedParams, in_shapes
-from .strategy import Batch, Strategy
+from .strategy import Strategy
 
 
 class Sharded(Strategy):
@@ -48,13 +49,7 @@ class Sharded(Strategy):
         """All-gather them."""
         return in_shapes(self.owned.units, gather_parts(parts))[0]
 
-    def step(self, batch: Batch, lr: float) -> list[Tensor]:
-        """Take one step; see `train_shards`."""
-        return self._step(
-            train_shards,
-            batch,
-            lr,
-            n=batch.n,
-            prefetch=self.group.is_distributed,
-            accumulate=self.accumulate,
-        )
+    def training_step(self) -> Callable[..., list[Tensor]]:
+        """Give `train_shards`."""
+        ahead = self.group.is_distributed
+        return partial(train_shards, prefetch=ahead, accumulate=self.accumulate)

@@ -29,7 +29,7 @@ from ..plans.rounds import Plan
 from .accumulate import check_accumulates, train_in_parts
 from .on_mesh import OnMesh
 from .sharded import Sharded
-from .strategy import Batch, Snapshot, Strategy
+from .strategy import Snapshot, Strategy
 
 
 class DataParallel(Strategy):
@@ -57,19 +57,13 @@ class DataParallel(Strategy):
         """Give every device's own replica: all are equal, but for statistics."""
         return [*map(list, owned)]
 
-    def step(self, batch: Batch, lr: float) -> list[Tensor]:
-        """Take one step; see `train_batch`, and `train_in_parts`."""
+    def training_step(self) -> Callable[..., list[Tensor]]:
+        """Give `train_batch`, or `train_in_parts`."""
         step: Callable[..., list[Tensor]] = train_batch
         if self.accumulate > 1:
             step = partial(train_in_parts, parts=self.accumulate)
-        return self._step(
-            step,
-            batch,
-            lr,
-            model=self.model,
-            algorithm=self.algorithm,
-            reducer=self.reducer,
-            n=batch.n,
+        return partial(
+            step, model=self.model, algorithm=self.algorithm, reducer=self.reducer
         )
 
     def snapshot(self) -> Snapshot:
@@ -118,10 +112,9 @@ class LayerParallel(Strategy):
         """Join the shards, on every device."""
         return tensor.gather_params(owned, self.model)
 
-    def step(self, batch: Batch, lr: float) -> list[Tensor]:
-        """Take one step; see `train_layers`."""
-        how = {"model": self.model, "algorithm": self.algorithm}
-        return self._step(tensor.train_layers, batch, lr, **how)
+    def training_step(self) -> Callable[..., list[Tensor]]:
+        """Give `train_layers`."""
+        return partial(tensor.train_layers, model=self.model, algorithm=self.algorithm)
 
     @property
     def shares(self) -> tuple[int, str]:
@@ -155,12 +148,10 @@ class ModelParallel(Strategy):
         placed = pipeline.StageParams(map(list, owned), self.ranks)
         return [pipeline.gather_stages(placed, self.devices[0])]
 
-    def step(self, batch: Batch, lr: float) -> list[Tensor]:
-        """Take one step; see `train_stages`."""
-        return self._step(
+    def training_step(self) -> Callable[..., list[Tensor]]:
+        """Give `train_stages`."""
+        return partial(
             pipeline.train_stages,
-            batch,
-            lr,
             stages=self.cut,
             schedule=self.schedule,
             micro_batches=self.micro_batches,

@@ -76,18 +76,16 @@ class Strategy(ABC):
         """
 
     @abstractmethod
+    def training_step(self) -> Callable[..., list[Tensor]]:
+        """Give the function of `parallel` that takes a step, with the options."""
+
     def step(self, batch: Batch, lr: float) -> list[Tensor]:
         """Take one step on a batch; the losses of all processes add up to the batch's.
 
         The batch is whole, but where the strategy `cuts_batches` and processes share
         the work: then it is only this process's part of it.
         """
-
-    def _step(
-        self, step: Callable[..., list[Tensor]], batch: Batch, lr: float, **how: Any
-    ) -> list[Tensor]:
-        """Take it with a function of `parallel`; all of them begin alike."""
-        return step(
+        return self.training_step()(
             batch.X,
             batch.y,
             self.owned,
@@ -95,7 +93,7 @@ class Strategy(ABC):
             lr,
             optimizer=self.optimizer,
             states=self.states,
-            **how,
+            **({"n": batch.n} if self.cuts_batches else {}),
         )
 
     def trained(self) -> list[list[Tensor]]:
