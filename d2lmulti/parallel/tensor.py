@@ -78,13 +78,11 @@ def gather_params(
     for shards in device_shards:
         _check_count(shards, cuts, "shards a device")
     group = group_for(len(device_shards), group)
-    wholes: list[list[Tensor]] = [[] for _ in device_shards]
-    for i, (_, cut) in enumerate(cuts):
-        for whole, p in zip(
-            wholes, _join([s[i] for s in device_shards], cut, group), strict=True
-        ):
-            whole.append(p)
-    return wholes
+    joined = [
+        _join(same, cut, group)
+        for same, (_, cut) in zip(zip(*device_shards, strict=True), cuts, strict=True)
+    ]
+    return [list(whole) for whole in zip(*joined, strict=True)]
 
 
 def train_layers(

@@ -29,13 +29,11 @@ from ...plans.pipeline.instructions import (
     Forward,
     Instruction,
     Lists,
-    ReceiveActivation,
-    ReceiveGradient,
     StageTransfer,
     Step,
 )
-from ...plans.pipeline.messages import Name, made
-from ...plans.pipeline.simulate import simulate
+from ...plans.pipeline.messages import Name, awaited, made
+from ...plans.pipeline.simulate import Receives, simulate
 from .cutting import Stage
 
 
@@ -114,7 +112,7 @@ class Executor:
         for device, i in simulate(lists):
             if isinstance(i, Step):
                 step(device)
-            elif isinstance(i, (ReceiveActivation, ReceiveGradient)):
+            elif isinstance(i, Receives):
                 self._receive(device, i)
             elif not isinstance(i, StageTransfer):  # a send: just before its receive
                 end = self._compute(device, i)
@@ -128,7 +126,7 @@ class Executor:
     # -- messages ----------------------------------------------------------------------
 
     def _receive(self, device: int, i: Instruction) -> None:
-        name = _awaited(i)
+        name = awaited(i)
         tensor, source, _ = self.values[name]
         copy, here = None, self.devices.get(device)
         if source in self.devices and here is not None:
@@ -169,10 +167,10 @@ class Executor:
             BackwardInput: self._backward,
             BackwardWeight: self._backward_weight,
         }
-        taken, found, ready, awaited = None, None, 0.0, _awaited(i)
+        taken, found, ready, name = None, None, 0.0, awaited(i)
         waits = not isinstance(i, BackwardWeight)
-        if waits and awaited[1] in range(len(self.stages)):
-            taken, _, ready = self._take(awaited, device)
+        if waits and name[1] in range(len(self.stages)):
+            taken, _, ready = self._take(name, device)
         slot = self.record.compute(device, i, ready, self.recompute)
         if device in self.devices:
             found = verbs[type(i)](i, taken, slot)
@@ -248,10 +246,3 @@ class Executor:
         mine = [kept for (stage, _), kept in self.kept.items() if stage == s]
         size = sum(kept.nbytes for kept in mine)
         self.record.hold(time, device, s, len(mine), size)
-
-
-def _awaited(i: Instruction) -> Name:
-    """Name what an instruction takes or receives, of the stage before or after."""
-    if isinstance(i, (Forward, ReceiveActivation)):
-        return ("activation", i.stage - 1, i.micro)
-    return ("gradient", i.stage + 1, i.micro)

@@ -24,20 +24,12 @@ from ...errors import PlanError
 from ...events import working
 from ...models.tensor_parallel.split import RankInfo, SequencePart, run_to_loss
 from ...parallel.sequence import token_positions
-from ...plans.pipeline.instructions import (
-    Backward,
-    Forward,
-    Lists,
-    ReceiveActivation,
-    ReceiveGradient,
-    StageTransfer,
-)
-from ...plans.pipeline.simulate import simulate
+from ...plans.pipeline.instructions import Backward, Forward, Lists, StageTransfer
+from ...plans.pipeline.messages import Name, awaited
+from ...plans.pipeline.simulate import Receives, simulate
 from ...plans.rounds import Plan
 from .holding import MeshParams, Stage
 from .sequence import attend_by_ring
-
-Name = tuple[str, int, int]  # activation or gradient, stage, micro-batch
 
 
 class _Kept(NamedTuple):
@@ -84,7 +76,7 @@ class Replica:
         self.values: dict[Name, dict[int, Tensor]] = {}  # made, not used yet, by rank
         self.losses: list[tuple[int, Tensor]] = []
         for p, i in simulate(lists):
-            if isinstance(i, (ReceiveActivation, ReceiveGradient)):
+            if isinstance(i, Receives):
                 self._receive(p, i)
             elif isinstance(i, (Forward, Backward)) and self.here(p):
                 stage = self.placed.stages[i.stage]
@@ -101,9 +93,7 @@ class Replica:
 
     def _receive(self, p: int, i: StageTransfer) -> None:
         """Carry a message from each rank there to the one beside it here."""
-        forward = isinstance(i, ReceiveActivation)
-        name = ("activation" if forward else "gradient",
-                i.stage - 1 if forward else i.stage + 1, i.micro)  # fmt: skip
+        name = awaited(i)
         made, arrived = self.values.pop(name, {}), {}
         for source, target in zip(self.ranks[i.device], self.ranks[p], strict=True):
             mine = source if source in self.index else target
