@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
-import subprocess
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -23,7 +22,6 @@ import pytest
 from d2lmulti.notebook import (
     TABS,
     WITHOUT,
-    count_gpus,
     current_tab,
     is_installed,
     kernel_environment,
@@ -48,6 +46,9 @@ __import__("os").environ["D2LMULTI_BACKEND"] = "none: the page is tagged {WITHOU
 if {set(TABS)} & __import__("sys").modules.keys():
     raise ImportError("the page is tagged {WITHOUT}, but its first cell imports one")
 """
+
+
+GPUS = "__import__('d2lmulti').get_backend().gpu_count()"
 
 
 class ChapterKernel(nbval.kernel.RunningKernel):
@@ -151,34 +152,40 @@ def place(item):
     return known.index(known[-1])
 
 
-@functools.cache
-def gpus():
-    """Count the GPUs of the chosen backend, once, and only if a cell asks."""
-    try:
-        return count_gpus(current_tab(), REPOSITORY)
-    except subprocess.CalledProcessError as error:
+def count_gpus(kernel):
+    """Count the GPUs that the framework finds, in the kernel that has imported it."""
+    if not kernel.is_alive():
+        raise RuntimeError("the kernel is dead: who knows how many GPUs it would find")
+    reply = kernel.kc.execute_interactive(
+        "", silent=True, user_expressions={"gpus": GPUS}, timeout=CELL_TIMEOUT
+    )
+    found = reply["content"]["user_expressions"]["gpus"]
+    if found["status"] == "error":
         raise RuntimeError(
-            f"could not count the GPUs of {current_tab()}: `python -m d2lmulti doctor` "
-            "says why"
-        ) from error
+            f"could not count the GPUs of {current_tab()}: {found['evalue']}; "
+            "`python -m d2lmulti doctor` says more"
+        )
+    return int(found["data"]["text/plain"])
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item):
     """Skip the cells of other backends and those that need more GPUs."""
     if not is_chapter_cell(item):
-        return
+        return (yield)
     if missing_backend():
         pytest.skip(f"{current_tab()} is not installed")
+    result = yield  # the kernel starts with the chapter's first cell
     asked, _ = split_cell(item.cell.source)
     if asked.wrong():
-        return  # it runs, and fails
-    why = asked.skipped(current_tab(), gpus)
+        return result  # it runs, and fails
+    why = asked.skipped(current_tab(), lambda: count_gpus(item.parent.kernel))
     required = os.environ.get("D2LMULTI_REQUIRE", "").split(",")
     if why and asked.needs in required and not is_installed(asked.needs):
         pytest.fail(f"D2LMULTI_REQUIRE names {asked.needs}, which is not installed")
     if why is not None:
         pytest.skip(why or f"a cell of {asked.tab}")
+    return result
 
 
 def stderr_of(outputs):

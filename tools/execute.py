@@ -16,6 +16,7 @@ import difflib
 import functools
 import importlib.util
 import os
+import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
@@ -37,7 +38,7 @@ from notebook_rules import (
     tags_of,
 )
 
-from d2lmulti.notebook import TABS, count_gpus, is_installed, kernel_environment
+from d2lmulti.notebook import TABS, is_installed, kernel_environment
 
 ROOT = Path(__file__).resolve().parent.parent
 SLOW = 15.0  # seconds a chapter may take under one backend
@@ -76,12 +77,28 @@ def run_cells(
     return ""
 
 
+def count_gpus(backend: str) -> int:
+    """Count the GPUs that a framework can use, asked in a process of its own.
+
+    Raises CalledProcessError when the framework cannot be imported.
+    """
+    code = "import sys, d2lmulti as d; print(d.get_backend(sys.argv[1]).gpu_count())"
+    done = subprocess.run(
+        [sys.executable, "-c", code, backend],
+        env=kernel_environment(backend, str(ROOT)),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return int(done.stdout.split()[-1])
+
+
 def run(nb: NotebookNode, backend: str, folder: Path, timeout: float) -> Run:
     """Execute a copy of the notebook in a fresh kernel under one backend."""
     nb, done, started = copy.deepcopy(nb), Run(), {}
     cells = code_cells(nb)
     number = {id(cell): n for n, cell in enumerate(cells)}
-    gpus = functools.cache(lambda: count_gpus(backend, str(ROOT)))
+    gpus = functools.cache(lambda: count_gpus(backend))
     for n, cell in enumerate(cells):
         cell.outputs = []
         if asked_by(cell).skipped(backend, gpus) is None:

@@ -8,16 +8,19 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-import mxnet as mx
 import numpy as np
-from mxnet import autograd, npx
-from mxnet.base import _LIB, NDArrayHandle, check_call
-from mxnet.numpy import ndarray as Tensor
 
+from ..importing import quickly
 from . import checks
 from .dtypes import DTYPES, dtype_name
 from .memory import view_at
 from .protocol import AnyDevice, Context
+
+with quickly("sklearn"):  # of which it takes one class, and pandas comes along
+    import mxnet as mx
+    from mxnet import autograd, npx
+    from mxnet.base import _LIB, NDArrayHandle, check_call
+    from mxnet.numpy import ndarray as Tensor
 
 name = "mxnet"
 Tensors = Sequence[Tensor]
@@ -38,8 +41,7 @@ def gpu_count() -> int:
 
 def native(device: AnyDevice) -> mx.Context:
     if isinstance(device, mx.Context):
-        kind, index = device.device_type, device.device_id
-        device = f"gpu:{index}" if kind == "gpu" else "cpu"
+        device = f"gpu:{device.device_id}" if device.device_type == "gpu" else "cpu"
     kind, index = checks.resolve_device(device, gpu_count(), name)
     return mx.gpu(index) if kind == "gpu" else mx.cpu()
 
@@ -286,9 +288,8 @@ def max_pool2d(X: Tensor, size: int) -> Tensor:
 
 
 def embedding(ids: Tensor, W: Tensor) -> Tensor:
-    return npx.embedding(
-        ids, W, input_dim=W.shape[0], output_dim=W.shape[1], dtype=W.dtype
-    )
+    rows, columns = W.shape
+    return npx.embedding(ids, W, input_dim=rows, output_dim=columns, dtype=W.dtype)
 
 
 def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Tensor:

@@ -28,6 +28,7 @@ from ..comm import process_group as engines
 from ..comm.engines.shared_memory.backoff import PeerError
 from ..comm.private_folder import check_private
 from ..comm.status_table import FAILED, FINISHED, RUNNING, StatusTable
+from ..importing import quickly
 from .processes import (
     Process,
     Processes,
@@ -120,11 +121,11 @@ def work() -> None:
     table, status = StatusTable.mine(), 1
     try:
         check_private(folder)
-        with open(folder / "function", "rb") as file:
+        with open(folder / "function", "rb") as file, quickly():
             function, args, kwargs = pickle.load(file)
-        if table:
-            table.set_state(RUNNING)
-        engines.start()
+            if table:
+                table.set_state(RUNNING)
+            engines.start()
         value = function(*args, **kwargs)
         engines.stop()
         new = folder / f"rank {info.rank}.new"

@@ -15,9 +15,8 @@ from ..backends.protocol import Backend, Tensor
 from .lenet import convolution, dense, dense_relu, draw
 from .model import Layer, Model, run_layers
 
-_CONVOLUTIONS = [(12, 1, 5, 5), (24, 12, 5, 5), (36, 24, 3, 3), (36, 36, 3, 3)]
-_CONVOLUTIONS += [(24, 36, 3, 3)]
-_DENSE = [(24 * 3 * 3, 120), (120, 120), (120, 10)]
+_SHAPES: list[tuple[int, ...]] = [(12, 1, 5, 5), (24, 12, 5, 5), (36, 24, 3, 3)]
+_SHAPES += [(36, 36, 3, 3), (24, 36, 3, 3), (24 * 3 * 3, 120), (120, 120), (120, 10)]
 
 _pooled = partial(convolution, pool="max_pool2d")
 _LAYERS = (
@@ -39,7 +38,7 @@ def alexnet(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
 
 ALEXNET = Model(
     "alexnet",
-    lambda rng: draw(rng, *_CONVOLUTIONS, *_DENSE),
+    partial(draw, shapes=_SHAPES),
     alexnet,
     alexnet,
     layers=_LAYERS,

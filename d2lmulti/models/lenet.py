@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import numpy as np
@@ -28,7 +28,9 @@ def lenet(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
     return H @ W4 + b4  # (n, 10)
 
 
-def draw(rng: np.random.Generator, *shapes: tuple[int, ...]) -> list[np.ndarray]:
+def draw(
+    rng: np.random.Generator, shapes: Iterable[tuple[int, ...]]
+) -> list[np.ndarray]:
     """Draw weights of variance 2 / fan_in (He et al., 2015), in float64; zero biases.
 
     A shape is (fan_in, out) for a dense layer, (out, in, kh, kw) for a convolution.
@@ -44,9 +46,7 @@ def convolution(
     B: Backend, params: Sequence[Tensor], X: Tensor, pool: str = "", padding: int = 0
 ) -> Tensor:
     """Convolve X (n, c, h, w) with params W, b, cut off what is negative, and pool."""
-    W, b = params
-    H = B.relu(B.conv2d(X, W, b, padding))
-    # The pool is avg_pool2d, max_pool2d or, if it is not named, none.
+    H = B.relu(B.conv2d(X, params[0], params[1], padding))
     return getattr(B, pool)(H, 2) if pool else H
 
 
@@ -63,7 +63,7 @@ def dense_relu(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
 
 LENET = Model(
     "lenet",
-    lambda rng: draw(rng, (20, 1, 3, 3), (50, 20, 5, 5), (800, 128), (128, 10)),
+    partial(draw, shapes=[(20, 1, 3, 3), (50, 20, 5, 5), (800, 128), (128, 10)]),
     lenet,
     lenet,
     layers=(

@@ -28,7 +28,7 @@ def initial_mlp(
     rng: np.random.Generator, widths: Sequence[int] = (784, 256, 10)
 ) -> list[np.ndarray]:
     """Draw the weights of a perceptron with these layer widths, input first."""
-    return draw(rng, *zip(widths[:-1], widths[1:], strict=True))
+    return draw(rng, zip(widths[:-1], widths[1:], strict=True))
 
 
 def make_mlp(name: str, widths: Sequence[int]) -> Model:

@@ -15,8 +15,6 @@ import functools
 import importlib.util
 import os
 import re
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -148,22 +146,6 @@ def kernel_environment(backend: str, repository: str) -> dict[str, str]:
         "D2LMULTI_QUIET": "1",  # no progress bars: they write to stderr
         "PYTHONPATH": os.pathsep.join(path),
     }
-
-
-def count_gpus(backend: str, repository: str) -> int:
-    """Count the GPUs that a framework can use, asked in a process of its own.
-
-    Raises CalledProcessError when the framework cannot be imported.
-    """
-    code = "import sys, d2lmulti as d; print(d.get_backend(sys.argv[1]).gpu_count())"
-    done = subprocess.run(
-        [sys.executable, "-c", code, backend],
-        env=kernel_environment(backend, repository),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return int(done.stdout.split()[-1])
 
 
 def _run(shell: Any, source: str) -> Any:

@@ -22,19 +22,10 @@ from ..comm.group import Group, group_for
 from ..comm.split import load
 from ..errors import InvalidInput
 from ..events import mark
-from ..models.checks import explained
 from ..models.model import Model
-from ..models.tensor_parallel.split import (
-    Cut,
-    RankInfo,
-    SplitModel,
-    Talk,
-    named,
-    run_split,
-)
+from ..models.tensor_parallel.split import Cut, RankInfo, SplitModel, run_to_loss
 from ..models.tensor_parallel.table import get_split
 from ..optimizers import Optimizer, check_optimizer, check_states
-from ..plans.requests import Enter
 from ..plans.rounds import Plan
 
 AnyModel = str | Model | SplitModel
@@ -87,61 +78,11 @@ def gather_params(
     for shards in device_shards:
         _check_count(shards, cuts, "shards a device")
     group = group_for(len(device_shards), group)
-    wholes: list[list[Tensor]] = [[] for _ in device_shards]
-    for i, (_, cut) in enumerate(cuts):
-        for whole, p in zip(
-            wholes, _join([s[i] for s in device_shards], cut, group), strict=True
-        ):
-            whole.append(p)
-    return wholes
-
-
-def backward_layers(
-    X: Tensor,
-    y: Tensor,
-    device_shards: Sequence[Sequence[Tensor]],
-    devices: Sequence[AnyDevice],
-    model: AnyModel,
-    *,
-    algorithm: str | Plan = "star",
-    group: Group | None = None,
-    input_grads: bool = False,
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Go forward and backward on the parts; return each device's loss and copy of X.
-
-    Every device's loss is that of the whole batch, summed. With `input_grads`, the
-    copies have the gradient of X, which costs one all-reduce more. Gradients are those
-    of the sum of all losses, and are cleared first.
-    """
-    B, model = check_batch(X, y), get_split(model)
-    check_list("devices", devices, "devices", cure="use devices(1)")
-    cure = "use split_params(params, devices, model)"
-    check_lists("device_shards", device_shards, len(devices), cure=cure)
-    for shards in device_shards:
-        _check_count(shards, model.cuts, "shards a device")
-    group = group_for(len(devices), group)
-    check_algorithm(algorithm)
-    Xs, ys = ([load(x, device) for device in devices] for x in (X, y))
-    for shards in device_shards:
-        for p in shards:
-            B.clear_grad_(p)
-    if input_grads:
-        for x in Xs:
-            B.attach_grad(x)
-    parts = [RankInfo(rank, group.size, tuple(X.shape)) for rank in group.local_ranks]
-    with B.record():
-        forwards = [
-            _loss(B, model, shards, x, y, part, input_grads)
-            for shards, x, y, part in zip(device_shards, Xs, ys, parts, strict=True)
-        ]
-        losses, segments = run_cooperatively(B, forwards, group, algorithm)
-    segments.backward(losses)
-    for i, (_, cut) in enumerate(model.cuts):
-        if cut.summed:
-            grads = [B.grad(s[i]) for s in device_shards]
-            start_allreduce(grads, algorithm, group).wait()
-            mark("shared parameters")
-    return losses, Xs
+    joined = [
+        _join(same, cut, group)
+        for same, (_, cut) in zip(zip(*device_shards, strict=True), cuts, strict=True)
+    ]
+    return [list(whole) for whole in zip(*joined, strict=True)]
 
 
 def train_layers(
@@ -168,24 +109,32 @@ def train_layers(
     optimizer, states = check_optimizer(optimizer), check_states(states, len(devices))
     check_positive("lr", lr, "try 0.05")
     group = group_for(len(devices), group)
-    losses, _ = backward_layers(
-        X, y, device_shards, devices, model, algorithm=algorithm, group=group
-    )
+    B, model = check_batch(X, y), get_split(model)
+    cure = "use split_params(params, devices, model)"
+    check_lists("device_shards", device_shards, len(devices), cure=cure)
+    for shards in device_shards:
+        _check_count(shards, model.cuts, "shards a device")
+    check_algorithm(algorithm)
+    Xs, ys = ([load(x, device) for device in devices] for x in (X, y))
+    for shards in device_shards:
+        for p in shards:
+            B.clear_grad_(p)
+    parts = [RankInfo(rank, group.size, tuple(X.shape)) for rank in group.local_ranks]
+    with B.record():
+        forwards = [
+            run_to_loss(B, model, *each)
+            for each in zip(device_shards, Xs, ys, parts, strict=True)
+        ]
+        losses, segments = run_cooperatively(B, forwards, group, algorithm)
+    segments.backward(losses)
+    for i, (_, cut) in enumerate(model.cuts):
+        if cut.summed:
+            grads = [B.grad(s[i]) for s in device_shards]
+            start_allreduce(grads, algorithm, group).wait()
+            mark("shared parameters")
     for shards, state in zip(device_shards, states, strict=True):
         optimizer.step_(shards, state, lr, n=element_count(y))
     return losses[:1] if group.local_ranks[0] == 0 else []
-
-
-def _loss(
-    B: Backend, model: SplitModel, shards: Sequence[Tensor],
-    X: Tensor, y: Tensor, part: RankInfo, input_grads: bool,
-) -> Talk:  # fmt: skip
-    if input_grads:
-        (X,) = yield Enter(X * 1)  # every part gives a share of the gradient of X
-    with explained(model.name, X):
-        logits = yield from run_split(B, model, shards, X, part)
-        losses = yield from named("loss", model.loss(B, logits, y, part))
-    return losses.sum()
 
 
 def _check_count(

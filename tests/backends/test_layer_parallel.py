@@ -14,12 +14,7 @@ from d2lmulti.models.mlp import make_mlp
 from d2lmulti.models.tensor_parallel.split import SplitModel
 from d2lmulti.models.tensor_parallel.table import get_split
 from d2lmulti.models.transformer import make_transformer
-from d2lmulti.parallel.tensor import (
-    backward_layers,
-    gather_params,
-    split_params,
-    train_layers,
-)
+from d2lmulti.parallel.tensor import gather_params, split_params, train_layers
 
 BATCH, LENGTH = 6, 8  # 48 tokens: 2, 3 and 4 devices can share them
 SIZES = {"vocabulary": 12, "context": 8, "width": 24, "heads": 12, "blocks": 2}
@@ -156,22 +151,6 @@ def test_any_all_reduce_serves(framework: Backend, algorithm: str) -> None:
     for whole in found:
         for got, want in zip(whole, expected, strict=True):
             assert relative(got, want) < 1e-12
-
-
-@pytest.mark.parametrize("name", ["lenet", "mlp_of_three"])
-def test_input_gradients_equal_one_device(framework: Backend, name: str) -> None:
-    B, model = framework, SPLITS[name]
-    X, y = (B.array(a) for a in draw(model, np.random.default_rng(7), "float64"))
-    B.attach_grad(X)
-    with B.record():
-        loss = B.cross_entropy(model.whole.forward(B, start(B, model), X), y).sum()
-    B.backward([loss])
-    places = devices(4, B.name)
-    shards = split_params(start(B, model), places, model)
-    losses, copies = backward_layers(X, y, shards, places, model, input_grads=True)
-    for mine, copy in zip(losses, copies, strict=True):
-        assert float(B.numpy(mine)) == pytest.approx(float(B.numpy(loss)), rel=1e-12)
-        assert relative(B.numpy(B.grad(copy)), B.numpy(B.grad(X))) < 1e-12
 
 
 def test_adam_on_shards_equals_adam_on_the_whole(framework: Backend) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from d2lmulti.data import datasets
+from d2lmulti.importing import quickly
 
 
 def test_the_digits_do_not_import_their_package() -> None:
@@ -29,12 +33,20 @@ def test_the_digits_are_those_of_their_package(monkeypatch: pytest.MonkeyPatch) 
     assert np.array_equal(ours.test_y, theirs.test_y)
 
 
-@pytest.mark.torch
-def test_a_loss_goes_backward_without_symbols() -> None:
-    pytest.importorskip("torch")
+@pytest.mark.parametrize(
+    ("backend", "useless"),
+    [
+        pytest.param("torch", "sympy", marks=pytest.mark.torch),
+        pytest.param("mxnet", "pandas", marks=pytest.mark.mxnet),
+    ],
+)
+def test_a_loss_goes_backward_without_what_it_does_not_need(
+    backend: str, useless: str
+) -> None:
+    pytest.importorskip(backend)
     code = """
 import sys, d2lmulti
-B = d2lmulti.get_backend("torch")
+B = d2lmulti.get_backend(sys.argv[1])
 x = B.array([3.0, 4.0])
 B.attach_grad(x)
 with B.record():
@@ -43,7 +55,31 @@ B.backward([loss])
 print(*B.numpy(B.grad(x)), *sys.modules)
 """
     told = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        [sys.executable, "-c", code, backend],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     first, second, *loaded = told.stdout.split()
-    assert (first, second) == ("6.0", "8.0") and "sympy" not in loaded
+    assert (first, second) == ("6.0", "8.0") and useless not in loaded
+
+
+def test_an_unwanted_module_is_missing_in_the_block_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "unwanted.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    with quickly("unwanted", "sys"):
+        sys.modules["sys"]  # it was there already
+        with pytest.raises(ImportError):
+            import_module("unwanted")
+    assert import_module("unwanted").__file__ == str(tmp_path / "unwanted.py")
+
+
+def test_what_is_imported_is_no_garbage_to_look_for() -> None:
+    with quickly():
+        assert not gc.isenabled()
+        kept = [[i] for i in range(9999)]
+    assert gc.isenabled()
+    young = {id(x) for i in (0, 1) for x in gc.get_objects(generation=i)}
+    assert not young & {*map(id, kept)}

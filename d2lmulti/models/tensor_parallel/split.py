@@ -16,6 +16,7 @@ import numpy as np
 
 from ...backends.protocol import Backend, Tensor
 from ...plans.requests import CollectiveRequest
+from ..checks import explained
 from ..model import Model, losses_of
 
 Talk = Generator[CollectiveRequest, Any, Tensor]
@@ -108,6 +109,19 @@ def run_split(
         X = yield from named(layer.name, layer.forward(B, mine, X, part))
         first += len(layer.cuts)
     return X
+
+
+def run_to_loss(
+    B: Backend, model: SplitModel, shards: Sequence[Tensor], X: Tensor,
+    y: Tensor | None, part: RankInfo,
+) -> Talk:  # fmt: skip
+    """Go on to the summed loss of the targets y; without them, give what there is."""
+    with explained(model.name, X):
+        out = yield from run_split(B, model, shards, X, part)
+        if y is None:
+            return out
+        losses = yield from named("loss", model.loss(B, out, y, part))
+        return losses.sum()
 
 
 def named(layer: str, forward: Any) -> Talk:

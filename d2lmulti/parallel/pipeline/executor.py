@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...backends import backend_of
 from ...backends.protocol import AnyDevice, Tensor, element_count, nbytes
-from ...cluster.pipeline_record import PipelineRecord
+from ...cluster.pipeline_record import PipelineRecord, Slot
 from ...comm.group import Group
 from ...comm.point_to_point import copy_between, receive, send
 from ...comm.split import load
@@ -23,19 +23,17 @@ from ...errors import PlanError
 from ...models.checks import explained
 from ...models.model import losses_of
 from ...plans.pipeline.instructions import (
-    AnyInstruction,
     Backward,
     BackwardInput,
     BackwardWeight,
     Forward,
     Instruction,
     Lists,
-    ReceiveActivation,
-    ReceiveGradient,
     StageTransfer,
     Step,
 )
-from ...plans.pipeline.simulate import simulate
+from ...plans.pipeline.messages import Name, awaited, made
+from ...plans.pipeline.simulate import Receives, simulate
 from .cutting import Stage
 
 
@@ -98,7 +96,7 @@ class Executor:
         self.group, self.record, self.recompute = group, record, recompute
         self.B = backend_of(next(iter(stage_params.values()))[0])
         self.kept: dict[tuple[int, int], _Kept] = {}  # by stage and micro-batch
-        self.values: dict[tuple[str, int, int], _Value] = {}  # made, not used yet
+        self.values: dict[Name, _Value] = {}  # made, not used yet
 
     def run(
         self, lists: Lists, batch: Batch, step: Callable[[int], None]
@@ -111,34 +109,24 @@ class Executor:
         self.batch = batch
         self.losses: dict[int, Tensor] = {}
         self.record.restart(self.group.size, len(self.stages))
-        verbs = {
-            Forward: self._forward,
-            Backward: self._backward,
-            BackwardInput: self._backward,
-            BackwardWeight: self._backward_weight,
-            ReceiveActivation: self._receive,
-            ReceiveGradient: self._receive,
-        }
-        for device, instruction in simulate(lists):
-            receives = isinstance(instruction, (ReceiveActivation, ReceiveGradient))
-            if isinstance(instruction, Step):
+        for device, i in simulate(lists):
+            if isinstance(i, Step):
                 step(device)
-            elif device not in self.devices and not receives:
-                self._note_elsewhere(device, instruction)
-            elif type(instruction) in verbs:  # a send comes just before its receive
-                end = verbs[type(instruction)](device, instruction)
-                if isinstance(instruction, (Backward, BackwardWeight)):
-                    # Only here, when no variable of the verb holds a tensor any more.
-                    del self.kept[instruction.stage, instruction.micro]
-                    self._note(instruction.stage, device, end)
+            elif isinstance(i, Receives):
+                self._receive(device, i)
+            elif not isinstance(i, StageTransfer):  # a send: just before its receive
+                end = self._compute(device, i)
+                ends = isinstance(i, (Backward, BackwardWeight))
+                if ends and device in self.devices:
+                    # Only here, when no variable of a method holds a tensor any more.
+                    del self.kept[i.stage, i.micro]
+                    self._note(i.stage, device, end)
         return [self.losses[k] for k in sorted(self.losses)]
 
     # -- messages ----------------------------------------------------------------------
 
-    def _receive(self, device: int, i: Instruction) -> float:
-        activation = isinstance(i, ReceiveActivation)
-        kind = "activation" if activation else "gradient"
-        name = (kind, i.stage - 1 if activation else i.stage + 1, i.micro)
+    def _receive(self, device: int, i: Instruction) -> None:
+        name = awaited(i)
         tensor, source, _ = self.values[name]
         copy, here = None, self.devices.get(device)
         if source in self.devices and here is not None:
@@ -149,26 +137,12 @@ class Executor:
             send(tensor, source, device, self.group)
         ready = self.record.exchange(source, device)
         self.values[name] = _Value(copy, device, ready)
-        return ready
 
-    def _note_elsewhere(self, device: int, i: AnyInstruction) -> None:
-        """Note when another process computes: the modelled clock is everyone's."""
-        if isinstance(i, (Step, StageTransfer)):
-            return
-        forward, ready = isinstance(i, Forward), 0.0
-        kind = "activation" if forward else "gradient"
-        before = i.stage - 1 if forward else i.stage + 1
-        waits = not isinstance(i, BackwardWeight)
-        if waits and before in range(len(self.stages)):
-            ready = self._take(kind, before, i.micro, device).ready
-        slot = self.record.compute(device, i, ready, self.recompute)
-        if waits:
-            self.values[kind, i.stage, i.micro] = _Value(None, device, slot.end)
-
-    def _take(self, kind: str, stage: int, micro: int, device: int) -> _Value:
+    def _take(self, name: Name, device: int) -> _Value:
         """Take what was made for this device; from now on only the taker has it."""
-        value = self.values.pop((kind, stage, micro), None)
+        value = self.values.pop(name, None)
         if value is None or value.device != device:
+            kind, stage, micro = name
             raise PlanError(
                 f"device {device}: expected the {kind} of stage {stage}, micro-batch "
                 f"{micro}, to be here; check the schedule with verify_schedule"
@@ -182,27 +156,43 @@ class Executor:
 
     # -- computations ------------------------------------------------------------------
 
-    def _forward(self, device: int, i: Instruction) -> float:
-        s, k, ready = i.stage, i.micro, 0.0
-        if s == 0:
-            kept = _Kept(self._load(self.batch.X, k, device))
-        else:
-            x, _, ready = self._take("activation", s - 1, k, device)
-            kept = _Kept(x)
-        if s == len(self.stages) - 1:
-            kept.target = self._load(self.batch.y, k, device)
+    def _compute(self, device: int, i: Instruction) -> float:
+        """Carry out a computation, or only note it: the modelled clock is everyone's.
+
+        Tell when it ends.
+        """
+        verbs: dict[Any, Callable[..., Tensor | None]] = {
+            Forward: self._forward,
+            Backward: self._backward,
+            BackwardInput: self._backward,
+            BackwardWeight: self._backward_weight,
+        }
+        taken, found, ready, name = None, None, 0.0, awaited(i)
+        waits = not isinstance(i, BackwardWeight)
+        if waits and name[1] in range(len(self.stages)):
+            taken, _, ready = self._take(name, device)
         slot = self.record.compute(device, i, ready, self.recompute)
+        if device in self.devices:
+            found = verbs[type(i)](i, taken, slot)
+        if waits:
+            self.values[made(i)] = _Value(found, device, slot.end)
+        return slot.end
+
+    def _forward(self, i: Instruction, x: Tensor | None, slot: Slot) -> Tensor | None:
+        s, k, y = i.stage, i.micro, None
+        kept = _Kept(self._load(self.batch.X, k, slot.device) if s == 0 else x)
+        if s == len(self.stages) - 1:
+            kept.target = self._load(self.batch.y, k, slot.device)
         self.kept[s, k] = kept
         self._run_layers(s, kept, recorded=not self.recompute)
         if kept.loss is not None:
             self.losses[k] = self.B.detach(kept.loss)
         else:
             y = self.B.detach(kept.outputs[-1])
-            self.values["activation", s, k] = _Value(y, device, slot.end)
         if self.recompute:  # the input is enough: the rest can be made again
             kept.outputs, kept.loss = [], None
-        self._note(s, device, slot.start)
-        return slot.end
+        self._note(s, slot.device, slot.start)
+        return y
 
     def _run_layers(self, s: int, kept: _Kept, recorded: bool) -> None:
         B, params, first = self.B, self.stage_params[s], 0
@@ -218,40 +208,33 @@ class Executor:
             if kept.target is not None:
                 kept.loss = losses_of(B, H, kept.target).sum()
 
-    def _backward(self, device: int, i: Instruction) -> float:
+    def _backward(self, i: Instruction, dy: Tensor | None, slot: Slot) -> Tensor | None:
         """Backward and BackwardInput: what comes from behind goes on to the front."""
-        B, s, k, ready = self.B, i.stage, i.micro, 0.0
+        B, s, k = self.B, i.stage, i.micro
         kept = self.kept[s, k]
-        if s < len(self.stages) - 1:
-            dy, _, ready = self._take("gradient", s + 1, k, device)
-            kept.dys = [dy]
-        slot = self.record.compute(device, i, ready, self.recompute)
+        kept.dys = None if dy is None else [dy]
         if self.recompute:
             self._run_layers(s, kept, recorded=True)
-        self._note(s, device, slot.start)
+        self._note(s, slot.device, slot.start)
         dx = None
         if isinstance(i, Backward):
             B.backward(kept.ys, kept.dys)
             dx = B.grad(kept.x) if self._wants_dx(s) else None
         elif self._wants_dx(s):
             (dx,) = B.grad_of(kept.ys, [kept.x], kept.dys, keep_graph=True)
-        if s > 0:
-            self.values["gradient", s, k] = _Value(dx, device, slot.end)
-        elif dx is not None:
+        if s == 0 and dx is not None:
             whole: Tensor = self.batch.input_grad
             first, last = self.batch.bounds[k]
             row = element_count(whole) // len(whole)
             B.write_(whole, first * row, last * row, dx)
-        return slot.end
+        return dx if s > 0 else None
 
-    def _backward_weight(self, device: int, i: Instruction) -> float:
+    def _backward_weight(self, i: Instruction, _: None, slot: Slot) -> None:
         B, kept = self.B, self.kept[i.stage, i.micro]
         params = self.stage_params[i.stage]
-        slot = self.record.compute(device, i, 0.0, self.recompute)
         grads = B.grad_of(kept.ys, params, kept.dys)
         for p, dp in zip(params, grads, strict=True):
             B.write_(B.grad(p), 0, element_count(p), dp, add=True)
-        return slot.end
 
     # -- what is held ------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ from ...checks import check_kind
 from ...errors import PlanError
 from .durations import Durations
 from .instructions import (
-    Backward,
     BackwardInput,
     BackwardWeight,
     Forward,
@@ -139,30 +138,31 @@ def made(instruction: Instruction) -> Name:
     return kind, instruction.stage, instruction.micro
 
 
+def awaited(instruction: Instruction) -> Name:
+    """Name what a computation or a receive takes, of the stage before or after."""
+    if isinstance(instruction, (Forward, ReceiveActivation)):
+        return "activation", instruction.stage - 1, instruction.micro
+    return "gradient", instruction.stage + 1, instruction.micro
+
+
 def needs(instruction: Instruction, ranks: Sequence[int]) -> set[Name]:
     """Name what must have been made, here or elsewhere, before a computation."""
     stage, micro = instruction.stage, instruction.micro
-    if isinstance(instruction, Forward):
-        return {("activation", stage - 1, micro)} if stage > 0 else set()
     if isinstance(instruction, BackwardWeight):
         return {("gradient", stage, micro)}
-    last = stage == len(ranks) - 1
-    after = set() if last else {("gradient", stage + 1, micro)}
-    return {("activation", stage, micro)} | after
+    own = set() if isinstance(instruction, Forward) else {("activation", stage, micro)}
+    name = awaited(instruction)
+    return own | {name} if name[1] in range(len(ranks)) else own
 
 
 def arrival(instruction: Instruction, ranks: Sequence[int]) -> StageTransfer | None:
     """Name the message that a computation waits for, or None."""
-    stage, micro = instruction.stage, instruction.micro
-    if isinstance(instruction, Forward) and stage > 0:
-        source = ranks[stage - 1]
-        if source != ranks[stage]:
-            return ReceiveActivation(stage, micro, source)
-    if isinstance(instruction, (Backward, BackwardInput)) and stage < len(ranks) - 1:
-        source = ranks[stage + 1]
-        if source != ranks[stage]:
-            return ReceiveGradient(stage, micro, source)
-    return None
+    stage, (kind, before, micro) = instruction.stage, awaited(instruction)
+    elsewhere = before in range(len(ranks)) and ranks[before] != ranks[stage]
+    if not elsewhere or isinstance(instruction, BackwardWeight):
+        return None
+    receive = ReceiveActivation if kind == "activation" else ReceiveGradient
+    return receive(stage, micro, ranks[before])
 
 
 def departure(instruction: Instruction, ranks: Sequence[int]) -> StageTransfer | None:

@@ -43,7 +43,7 @@ def parse_about(text: np.ndarray | None) -> dict[str, Any]:
 
 def check_about(about: Any) -> None:
     """Raise `Unreadable`, naming the field, for what no run can have saved."""
-    if not _fits(about, dict.fromkeys(_RULES, _is_anything)):
+    if not isinstance(about, dict) or about.keys() != _RULES.keys():
         raise Unreadable(f"the fields are not {', '.join(_RULES)}: {brief(about)}")
     for name, rule in _RULES.items():
         if not rule(about[name]):
@@ -96,10 +96,6 @@ def _fits(value: Any, rules: Mapping[str, Rule]) -> bool:
     )
 
 
-def _is_anything(_: Any) -> bool:
-    return True
-
-
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
@@ -111,10 +107,6 @@ def _is_finite(value: Any) -> bool:
 
 def _is_time(value: Any) -> bool:
     return _is_finite(value) and value >= 0
-
-
-def _is_share(value: Any) -> bool:
-    return _is_finite(value) and 0 <= value <= 1
 
 
 def _is_text(value: Any) -> bool:
@@ -143,7 +135,7 @@ _SETTINGS: dict[str, Rule] = {
 }
 _EPOCH: dict[str, Rule] = {
     "loss": _is_finite,
-    "accuracy": _is_share,
+    "accuracy": lambda value: _is_time(value) and value <= 1,
     "seconds": _is_time,
     "bytes_moved": lambda value: _is_count(value) and value < 2**53,  # exact as a float
 }

@@ -22,29 +22,14 @@ from ...comm.point_to_point import copy_between, receive, send
 from ...comm.split import load
 from ...errors import PlanError
 from ...events import working
-from ...models.checks import explained
-from ...models.tensor_parallel.split import (
-    RankInfo,
-    SequencePart,
-    Talk,
-    named,
-    run_split,
-)
+from ...models.tensor_parallel.split import RankInfo, SequencePart, run_to_loss
 from ...parallel.sequence import token_positions
-from ...plans.pipeline.instructions import (
-    Backward,
-    Forward,
-    Lists,
-    ReceiveActivation,
-    ReceiveGradient,
-    StageTransfer,
-)
-from ...plans.pipeline.simulate import simulate
+from ...plans.pipeline.instructions import Backward, Forward, Lists, StageTransfer
+from ...plans.pipeline.messages import Name, awaited
+from ...plans.pipeline.simulate import Receives, simulate
 from ...plans.rounds import Plan
 from .holding import MeshParams, Stage
 from .sequence import attend_by_ring
-
-Name = tuple[str, int, int]  # activation or gradient, stage, micro-batch
 
 
 class _Kept(NamedTuple):
@@ -91,7 +76,7 @@ class Replica:
         self.values: dict[Name, dict[int, Tensor]] = {}  # made, not used yet, by rank
         self.losses: list[tuple[int, Tensor]] = []
         for p, i in simulate(lists):
-            if isinstance(i, (ReceiveActivation, ReceiveGradient)):
+            if isinstance(i, Receives):
                 self._receive(p, i)
             elif isinstance(i, (Forward, Backward)) and self.here(p):
                 stage = self.placed.stages[i.stage]
@@ -108,9 +93,7 @@ class Replica:
 
     def _receive(self, p: int, i: StageTransfer) -> None:
         """Carry a message from each rank there to the one beside it here."""
-        forward = isinstance(i, ReceiveActivation)
-        name = ("activation" if forward else "gradient",
-                i.stage - 1 if forward else i.stage + 1, i.micro)  # fmt: skip
+        name = awaited(i)
         made, arrived = self.values.pop(name, {}), {}
         for source, target in zip(self.ranks[i.device], self.ranks[p], strict=True):
             mine = source if source in self.index else target
@@ -151,8 +134,8 @@ class Replica:
         ys = [self._own(y, rank, k) if end else None for rank in ranks]
         with B.record():
             talks = [
-                _talk(B, stage, self.placed.of_stage(i, stage), x, target,
-                      self._info(rank, k, tuple(X.shape)))
+                run_to_loss(B, stage.model, self.placed.of_stage(i, stage), x, target,
+                            self._info(rank, k, tuple(X.shape)))
                 for rank, i, x, target in zip(ranks, at, ins, ys, strict=True)
             ]  # fmt: skip
             talkers = Ranks(ranks, lambda axis: self._lines(ranks, axis or "tensor"))
@@ -219,17 +202,3 @@ class Replica:
             shape = last - first, len(own.positions)
         tensor, expert = axes.get("tensor", 1), axes.get("expert", 1)
         return RankInfo(self._place(rank, "tensor"), tensor, shape, expert, own)
-
-
-def _talk(
-    B: Backend, stage: Stage, shards: Sequence[Tensor], X: Tensor, y: Tensor | None,
-    part: RankInfo,
-) -> Talk:  # fmt: skip
-    """Run a stage's layers on one rank's parts; at the end also the loss."""
-    model = stage.model
-    with explained(model.name, X):
-        out = yield from run_split(B, model, shards, X, part)
-        if y is None:
-            return out
-        losses = yield from named("loss", model.loss(B, out, y, part))
-        return losses.sum()
