@@ -25,7 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Name: the folder, the lock file, what must import, a process each: the first import
 # compiles, which takes longer than all the rest of the set-up but the downloads.
 BOOK = "torch, jupyter_book, nbval"
-FULL = (BOOK, "mxnet, paddle, tensorflow")  # MXNet crashes after TensorFlow
+FULL = (BOOK, "mxnet, paddle", "tensorflow")
 SETUPS = {
     "full": (".venv", "requirements.lock", FULL),
     "torch": (".venv-torch", "requirements-torch.lock", (BOOK,)),

@@ -24,6 +24,7 @@ from . import _check_how, _pickled, launch
 _FAMILY = "AF_PIPE" if sys.platform == "win32" else "AF_UNIX"
 _LOOK_EVERY = 0.05  # seconds: whether the processes still live
 _GRACE = 10.0  # seconds in which they end
+_PATIENCE = 60.0  # in which the launcher says why one did
 
 
 class Ranks:
@@ -65,7 +66,7 @@ class Ranks:
             run = self._run
             self.close()
             if run is not None:
-                run.result(0)
+                run.result(_PATIENCE)
             raise
         except BaseException:  # Ctrl-C: what they answer now, nobody waits for
             self.close()

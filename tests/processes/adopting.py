@@ -52,16 +52,20 @@ def sum_of_mine(name: str, rank: int) -> float:
     return float(x.numpy()[0])
 
 
-def adopting(name: str, told: bool) -> tuple[object, ...]:
-    """Start on a group of mine, train, stop, and go on with mine.
+def adopting(name: str, rounds: list[bool]) -> list[tuple[object, ...]]:
+    """Join a group of mine, and in each round start on it, train, stop, and go on.
 
-    `told`: whether the environment names rank and size too.
+    `told`, a round's value: whether the environment names rank and size too.
     """
     group = started()
     assert group is not None
     (rank,), size = group.local_ranks, group.size
     stop()  # what `launch` has started
     {"torch": join_torch, "paddle": join_paddle}[name](rank, size)
+    return [adopted(name, rank, size, told) for told in rounds]
+
+
+def adopted(name: str, rank: int, size: int, told: bool) -> tuple[object, ...]:
     if not told:
         for variable in ("RANK", "WORLD_SIZE"):
             for prefix in ("D2LMULTI_", ""):

@@ -1,4 +1,4 @@
-"""`machines`: two machines to start launchers on, or what comes nearest to them here.
+"""`staying`: processes that many tests ask. `machines`: two to start launchers on.
 
 With the right to make network namespaces, the machines are two of those, joined by a
 cable of their own; else both are this machine. `named` ones have names that differ.
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from processes.staying import Staying
 
 
 class Machine(NamedTuple):
@@ -41,6 +42,13 @@ NAME += "os.execvp(sys.argv[2], sys.argv[2:])"
 
 def ip(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["ip", *words], check=check, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="session")
+def staying() -> Iterator[Staying]:
+    found = Staying()
+    yield found
+    found.ranks.close()
 
 
 @pytest.fixture(scope="module")

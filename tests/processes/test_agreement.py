@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import chdir
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from processes.staying import Staying, started_once
 
 import d2lmulti
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.comm.process_group import started
 from d2lmulti.errors import InvalidInput
-from d2lmulti.launch import launch
 from d2lmulti.models.mlp import make_mlp
 from d2lmulti.optimizers import SGD, Adam
 from d2lmulti.plans.pipeline.schedules import SCHEDULES
@@ -154,21 +155,27 @@ def differing(folder: str, names: list[str]) -> dict[str, str]:
     """Train with each case's settings; give the refusals. Each process steps once."""
     group = started()
     assert group is not None
-    (rank,), found = group.local_ranks, {}
+    (rank,) = group.local_ranks
     here = Path(folder) / f"machine {rank}"  # as if each had a disk of its own
     here.mkdir()
-    os.chdir(here)
+    with chdir(here):
+        found = refusals(rank, group.size, names)
+    made = os.listdir(here)
+    assert made in ([], ["a.npz"]), made  # nothing was trained or saved
+    return found
+
+
+def refusals(rank: int, size: int, names: list[str]) -> dict[str, str]:
+    found = {}
     for name in names:
         options = {"batch_size": 6, "epochs": 1, "dtype": "float64", "model": SMALL,
                    "dataset": DATA, **CASES[name][rank]}  # fmt: skip
         if name == "start" and rank:  # the checkpoint of another run lies on its disk
             d2lmulti.training.checkpoint.save_checkpoint("a.npz", another(options))
         try:
-            d2lmulti.train(group.size, **options)
+            d2lmulti.train(size, **options)
         except InvalidInput as error:
             found[name] = str(error)
-    made = os.listdir(here)
-    assert made in ([], ["a.npz"]), made  # nothing was trained or saved
     return found
 
 
@@ -186,10 +193,13 @@ def another(options: dict[str, Any]) -> Any:
 
 
 ENGINES = [
-    pytest.param("shared_memory", "numpy", list(CASES), marks=pytest.mark.numpy),
-    pytest.param("torch", "torch", list(A_FEW), marks=pytest.mark.torch),
-    pytest.param("paddle", "paddle", list(A_FEW), marks=pytest.mark.paddle),
-    pytest.param("horovod", "mxnet", list(A_FEW[:4]), marks=pytest.mark.mxnet),
+    pytest.param(engine, backend, names, marks=started_once(engine, backend, 2))
+    for engine, backend, names in [
+        ("shared_memory", "numpy", list(CASES)),
+        ("torch", "torch", list(A_FEW)),
+        ("paddle", "paddle", list(A_FEW)),
+        ("horovod", "mxnet", list(A_FEW[:4])),
+    ]
 ]
 
 
@@ -199,14 +209,14 @@ def test_other_settings_are_refused_before_the_first_step(
     backend: str,
     names: list[str],
     load: Callable[[str], Backend],
+    staying: Staying,
     request: pytest.FixtureRequest,
     tmp_path: Path,
 ) -> None:
     load(backend)
     if engine == "horovod":
         request.getfixturevalue("horovod")
-    run = launch(differing, 2, str(tmp_path), names, engine=engine, backend=backend)
-    for found in run.values:
+    for found in staying(engine, backend, 2)(differing, str(tmp_path), names):
         assert list(found) == names
         for name, error in found.items():
             assert error.startswith("expected the same settings in every process, got ")

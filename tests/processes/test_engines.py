@@ -12,13 +12,13 @@ from functools import cache
 import numpy as np
 import pytest
 from processes.asked import A_FEW, CASES, everything, train_all
+from processes.staying import Staying, started_once
 
 import d2lmulti
 from d2lmulti.backends import get_backend
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.comm.mesh import Mesh
 from d2lmulti.comm.process_group import started
-from d2lmulti.launch import Run, launch
 from d2lmulti.launch.processes import ProcessFailed
 
 # Engine, backend, ranks -> what they train.
@@ -36,13 +36,10 @@ ENGINES = ("torch", "paddle")
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(group, id="-".join(map(str, group)), marks=[
-            getattr(pytest.mark, group[1]),
-            pytest.mark.xdist_group("-".join(map(str, group))),  # started once
-        ])
+        pytest.param(group, id="-".join(map(str, group)), marks=started_once(*group))
         for group in GROUPS
     ],
-)  # fmt: skip
+)
 def group(
     request: pytest.FixtureRequest, load: Callable[[str], Backend]
 ) -> tuple[str, str, int]:
@@ -51,11 +48,8 @@ def group(
 
 
 @pytest.fixture(scope="module")
-def run(group: tuple[str, str, int]) -> Run:
-    engine, backend, n = group
-    return launch(
-        everything, n, GROUPS[group], engine=engine, backend=backend, timeout=280
-    )
+def run(group: tuple[str, str, int], staying: Staying) -> list[dict]:
+    return staying(*group)(everything, GROUPS[group])
 
 
 @pytest.fixture(scope="module")
@@ -64,16 +58,18 @@ def in_process() -> Callable[[int, str, str], tuple]:
     return cache(lambda n, backend, case: train_all(n, backend, [case])[case])
 
 
-def test_every_collective_has_the_bits_of_one_process(run: Run) -> None:
-    for found in run.values:
+def test_every_collective_has_the_bits_of_one_process(run: list[dict]) -> None:
+    for found in run:
         assert found["count"] >= 35
         assert found["dtypes"] >= 70
         assert found["differ"] == []
 
 
-def test_messages_and_words_arrive(run: Run, group: tuple[str, str, int]) -> None:
+def test_messages_and_words_arrive(
+    run: list[dict], group: tuple[str, str, int]
+) -> None:
     n = group[2]
-    for rank, found in enumerate(run.values):
+    for rank, found in enumerate(run):
         left = np.arange(6.0).reshape(2, 3) * ((rank - 1) % n)
         assert found["arrived"] == left.tolist()
         assert found["told"] == [f"rang {r} é" for r in range(n)]
@@ -81,10 +77,10 @@ def test_messages_and_words_arrive(run: Run, group: tuple[str, str, int]) -> Non
 
 
 def test_sub_groups_are_those_of_one_process(
-    run: Run, group: tuple[str, str, int]
+    run: list[dict], group: tuple[str, str, int]
 ) -> None:
     n = group[2]
-    for rank, value in enumerate(run.values):
+    for rank, value in enumerate(run):
         found = value["mesh"]
         assert found["differ"] == [] and found["count"] >= 35
         row, column = rank - rank % (n // 2), rank % (n // 2)
@@ -103,8 +99,8 @@ def test_sub_groups_are_those_of_one_process(
         assert "split the whole group" in again
 
 
-def test_attention_and_experts_have_the_bits_of_one_process(run: Run) -> None:
-    for found in run.values:
+def test_attention_and_experts_have_the_bits_of_one_process(run: list[dict]) -> None:
+    for found in run:
         assert found["tokens"]["differ"] == []
         assert found["tokens"]["count"] == 24 + 5
 
@@ -120,25 +116,29 @@ def other_shapes_along_an_axis() -> None:
 @pytest.mark.parametrize(
     ("engine", "backend"),
     [
-        pytest.param("torch", "torch", marks=pytest.mark.torch),
-        pytest.param("shared_memory", "numpy", marks=pytest.mark.numpy),
+        pytest.param("torch", "torch", marks=started_once("torch", "torch", 4)),
+        pytest.param(
+            "shared_memory", "numpy", marks=started_once("shared_memory", "numpy", 4)
+        ),
     ],
 )
 def test_different_calls_along_an_axis_name_axis_and_ranks(
-    engine: str, backend: str, load: Callable[[str], Backend]
+    engine: str, backend: str, load: Callable[[str], Backend], staying: Staying
 ) -> None:
     load(backend)
     with pytest.raises(ProcessFailed) as failed:
-        launch(other_shapes_along_an_axis, 4, engine=engine, backend=backend)
+        staying(engine, backend, 4)(other_shapes_along_an_axis)
     assert "expected every rank to make the same calls" in str(failed.value)
     for words in ("of (3,) float64 along tensor, ranks 2, 3", "of (4,) float64 along"):
         assert words in str(failed.value)
 
 
 def test_collectives_of_an_engine_that_has_no_messages(
-    run: Run, group: tuple[str, str, int], in_process: Callable[[int, str, str], tuple]
+    run: list[dict],
+    group: tuple[str, str, int],
+    in_process: Callable[[int, str, str], tuple],
 ) -> None:
-    for found in run.values:
+    for found in run:
         if group[0] != "paddle":
             assert found["without messages"] is None
             continue
@@ -150,31 +150,31 @@ def test_collectives_of_an_engine_that_has_no_messages(
             assert mine == pytest.approx(want, rel=1e-12)
 
 
-def test_the_engines_own_all_reduce(run: Run) -> None:
-    n = len(run.values)
+def test_the_engines_own_all_reduce(run: list[dict]) -> None:
+    n = len(run)
     every = np.float64([[rank, 10 - rank, 1] for rank in range(n)])
-    for found in run.values:
+    for found in run:
         want = [every.sum(0), every.max(0), every.sum(0) / n]
         assert found["native"] == [x.tolist() for x in want]
 
 
 def test_n_processes_train_as_n_devices_and_as_one(
-    run: Run, group: tuple[str, str, int], in_process: Callable
+    run: list[dict], group: tuple[str, str, int], in_process: Callable
 ) -> None:
     for case in GROUPS[group]:
         check_training(run, group, in_process, case)
 
 
 def check_training(
-    run: Run, group: tuple[str, str, int], in_process: Callable, case: str
+    run: list[dict], group: tuple[str, str, int], in_process: Callable, case: str
 ) -> None:
     _, backend, n = group
     here, replicas, _ = in_process(n, backend, case)
     (losses, _, _, _), (alone,), _ = in_process(1, backend, case)
-    for rank, found in enumerate(run.values):
+    for rank, found in enumerate(run):
         history, (weights,), seconds = found["trained"][case]
-        assert seconds == run.values[0]["trained"][case][2]  # one history for all
-        first = run.values[0]["trained"][case][1][0]
+        assert seconds == run[0]["trained"][case][2]  # one history for all
+        first = run[0]["trained"][case][1][0]
         if case != "data, statistics":  # those are each replica's own
             assert all((a == b).all() for a, b in zip(weights, first, strict=True))
         if case == "data, native":
@@ -198,14 +198,14 @@ def other_shapes() -> None:
 
 @pytest.mark.parametrize(
     "engine",
-    [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ENGINES],
+    [pytest.param(name, marks=started_once(name, name, 2)) for name in ENGINES],
 )
 def test_different_calls_are_an_error_that_names_them(
-    engine: str, load: Callable[[str], Backend]
+    engine: str, load: Callable[[str], Backend], staying: Staying
 ) -> None:
     load(engine)
     with pytest.raises(ProcessFailed) as failed:
-        launch(other_shapes, 2, engine=engine, backend=engine, timeout=100)
+        staying(engine, engine, 2)(other_shapes)
     assert "expected every rank to make the same calls" in str(failed.value)
     for words in ("rank 0", "rank 1", "of (3,) float64", "of (4,) float64"):
         assert words in str(failed.value)

@@ -109,7 +109,7 @@ def collectives() -> dict[str, Any]:
 def test_its_collectives_and_training_over_it(
     front_end: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name, n = front_end.name, {"torch": 4, "mxnet": 2}[front_end.name]
+    name, n = front_end.name, {"torch": 3, "mxnet": 2}[front_end.name]
     found = launch(collectives, n, engine="horovod", backend=name, timeout=300).values
     monkeypatch.setenv("D2LMULTI_BACKEND", name)
     bounds, alone = even_bounds(7, n), run(1)

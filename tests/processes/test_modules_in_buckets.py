@@ -15,9 +15,10 @@ from processes.modules import (
     make_module,
     shard,
 )
+from processes.staying import started_once
 
 from d2lmulti.errors import InvalidInput
-from d2lmulti.launch import launch
+from d2lmulti.launch.ranks import Ranks
 from d2lmulti.parallel.buckets import reduce_in_buckets
 from d2lmulti.plans.rounds import even_bounds
 
@@ -25,7 +26,7 @@ PARAMETERS = {name: {2 * i, 2 * i + 1} for i, name in enumerate(NAMES)}
 
 
 @pytest.fixture(
-    params=[pytest.param(n, marks=getattr(pytest.mark, n)) for n in ("torch", "paddle")]
+    params=[pytest.param(n, marks=started_once(n, n, 2)) for n in ("torch", "paddle")]
 )
 def framework(request, load, monkeypatch):
     load(request.param)
@@ -100,14 +101,13 @@ def test_replicas_must_freeze_alike_and_not_all(framework):
 
 
 @cache
-def two_processes(name):
-    return launch(
-        beside_the_frameworks_own, 2, engine=name, backend=name, timeout=120
-    ).values
+def two_processes(ranks: Ranks):
+    return ranks(beside_the_frameworks_own)
 
 
-def test_two_processes_beside_the_frameworks_own(framework):
-    for found in two_processes(framework):
+def test_two_processes_beside_the_frameworks_own(framework, staying):
+    one, other = two_processes(staying(framework, framework, 2))
+    for found in (one, other):
         assert len(found["buckets"]) > 2
         for theirs, ours in zip(found["theirs"], found["ours"], strict=True):
             for i, (a, b) in enumerate(zip(theirs, ours, strict=True)):
@@ -115,7 +115,6 @@ def test_two_processes_beside_the_frameworks_own(framework):
                     assert not np.any(a), i  # theirs leaves zeros where ours has none
                 else:
                     assert close(a, b), i
-    one, other = two_processes(framework)
     assert one["ours"] == other["ours"]
     assert one["after"] == other["after"]  # each sums, and who lacks one is told
     assert "parameters [4, 5]" in one["refused"]
@@ -123,9 +122,10 @@ def test_two_processes_beside_the_frameworks_own(framework):
 
 
 @pytest.mark.torch
-def test_the_adapters_for_the_tests_of_cs336_train_as_one_device(load):
+@pytest.mark.xdist_group("torch-torch-2")
+def test_the_adapters_for_the_tests_of_cs336_train_as_one_device(load, staying):
     load("torch")
-    for rank, found in enumerate(two_processes("torch")):
+    for rank, found in enumerate(two_processes(staying("torch", "torch", 2))):
         found = dict(found["cs336"])
         sizes = [15, 9, 9, 15]  # of what is sharded: table, first, frozen, last
         parts = [even_bounds(n, 2)[rank] for n in sizes]

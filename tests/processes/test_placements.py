@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from backends.random_schedules import draw, v_with_late_weights
 from backends.test_placements import Result, as_drawn, check_equal, one_device
+from processes.staying import Staying, started_once
 
 from d2lmulti.backends import get_backend
 from d2lmulti.errors import InvalidInput, PlanError
-from d2lmulti.launch import launch
 from d2lmulti.plans.pipeline.instructions import BackwardWeight
 from d2lmulti.plans.pipeline.stage_ranks import stage_ranks
 
@@ -40,22 +40,24 @@ def train_all() -> list[Result]:
 @pytest.mark.parametrize(
     ("engine", "backend"),
     [
-        pytest.param("shared_memory", "numpy", marks=pytest.mark.numpy),
-        pytest.param("shared_memory", "mxnet", marks=pytest.mark.mxnet),
-        pytest.param("torch", "torch", marks=pytest.mark.torch),
+        pytest.param(engine, backend, marks=started_once(engine, backend, 2))
+        for engine, backend in [
+            ("shared_memory", "numpy"), ("shared_memory", "mxnet"), ("torch", "torch"),
+        ]
     ],
-)
-def test_any_placement_trains_like_one_device(load, engine: str, backend: str) -> None:
-    B = load(backend)
-    run = launch(train_all, 2, engine=engine, backend=backend, timeout=200)
+)  # fmt: skip
+def test_any_placement_trains_like_one_device(
+    load: Any, staying: Staying, engine: str, backend: str
+) -> None:
+    B, everywhere = load(backend), staying(engine, backend, 2)(train_all)
     for i, drawn in enumerate(all_drawn()):
         ranks = stage_ranks(drawn.lists, drawn.stages)
-        losses, _, _ = run.values[ranks[-1]][i]
-        _, _, dX = run.values[ranks[0]][i]
+        losses, _, _ = everywhere[ranks[-1]][i]
+        _, _, dX = everywhere[ranks[0]][i]
         for rank in range(2):
-            _, weights, _ = run.values[rank][i]
+            _, weights, _ = everywhere[rank][i]
             check_equal((losses, weights, dX), one_device(B, drawn.examples))
-        other = run.values[1 - ranks[-1]][i][0]
+        other = everywhere[1 - ranks[-1]][i][0]
         assert np.sum(other) == 0  # the losses are on one rank
-    for found in run.values:
+    for found in everywhere:
         assert "stage 3 lies on device 0" in found[-1]
