@@ -29,7 +29,7 @@ ALGORITHMS = {
 }
 RANKS = [*range(1, 18), 32]
 DTYPES = ["float32", "float64", "int64", "int32"]
-CASES = 640  # random ones an algorithm and a backend, beside the grid
+CASES = 640  # random ones an algorithm, beside the grid
 
 
 def vectors(rng, ranks, shape, dtype):
@@ -70,14 +70,18 @@ def test_allreduce_equals_numpy_for_all_ranks_and_small_lengths(B, name):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_allreduce_equals_numpy_in_random_cases(B, name):
     rng = np.random.default_rng(1)
-    for _ in range(CASES):
+    every = 1 if B.name == "numpy" else 4  # a framework takes every fourth
+    for i in range(CASES):
         # Few ranks more often than many: a ring of n has 2n(n-1) messages.
         ranks = int(rng.choice([*range(1, 10)] * 3 + [*range(10, 18)]))
         shape = tuple(rng.integers(0, 12, rng.integers(1, 3)))
         op = str(rng.choice(["sum", "sum", "mean", "max"]))
         dtype = str(rng.choice(DTYPES[:2] if op == "mean" else DTYPES))
+        start = vectors(rng, ranks, shape, dtype)
+        if i % every:
+            continue
         try:
-            check_allreduce(B, ALGORITHMS[name], vectors(rng, ranks, shape, dtype), op)
+            check_allreduce(B, ALGORITHMS[name], start, op)
         except BaseException as error:
             error.args = (f"{ranks=} {shape=} {op=} {dtype=}: {error}",)
             raise

@@ -125,8 +125,8 @@ def test_a_rank_that_hangs_is_named() -> None:
         d2lmulti.allreduce([x])
 
     with pytest.raises(ProcessFailed) as caught:
-        run(work, timeout=4)
-    assert "within 4 seconds, got rank 0, rank 1 still running" in str(caught.value)
+        run(work, timeout=8)  # a busy machine starts them in some seconds
+    assert "within 8 seconds, got rank 0, rank 1 still running" in str(caught.value)
     assert "Stopped by a signal: rank 1." in str(caught.value)
     lines = str(caught.value).splitlines()[-2:]
     assert lines[0].startswith("rank 0: at call 2, sum all-reduce of (1,) float64")

@@ -175,7 +175,7 @@ def test_halving_doubling_has_the_bytes_of_the_ring_and_a_fold(n):
 
 @pytest.mark.parametrize("per_node", [1, 2, 4, 5, 8])
 def test_hierarchical_sends_the_ring_of_nodes_between_nodes(per_node):
-    for n in range(1, 65):
+    for n in (*range(1, 34), 47, 48, 63, 64):
         m = -(-n // per_node)  # nodes; the last holds what is left
         sizes = [min(per_node, n - node * per_node) for node in range(m)]
         for length in LENGTHS:
