@@ -40,7 +40,7 @@ from .checkpoint import Checkpoint
 from .checkpoint.saver import Saver
 from .evaluate import evaluate
 from .history import Epoch, History
-from .metrics import Tally, allgather_values, check_weights
+from .metrics import Tally, allgather_values, check_state
 from .rate import Schedule, make_rate, rate_at
 from .settings import (
     about_data,
@@ -191,7 +191,8 @@ def train(
             while at.epoch < epochs:
                 _run_epoch(at, split, data, rate, batch_size, seed, saver, bar)
                 history.device_params, places = split.replicas()
-                check_weights(history.device_params, f"after epoch {at.epoch + 1}")
+                first = map(B.numpy, history.device_params[0])
+                check_state(first, f"after epoch {at.epoch + 1}")
                 accuracy = evaluate(
                     history.device_params, data.test_X, data.test_y, places, model=model
                 )

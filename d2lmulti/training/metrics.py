@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -112,12 +112,6 @@ class Tally:
                 )
             self.finite = mean
         self.targets.clear()
-
-
-def check_weights(replicas: Sequence[Sequence[Tensor]], when: str) -> None:
-    """Raise `Diverged` for a weight that is not finite."""
-    first = replicas[0] if replicas else ()
-    check_state((backend_of(p).numpy(p) for p in first), when)
 
 
 def check_state(arrays: Iterable[np.ndarray], when: str) -> None:
