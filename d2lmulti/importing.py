@@ -15,7 +15,8 @@ def quickly(*unwanted: str) -> Iterator[None]:
     What is imported is no garbage, so it also counts as old at once. Who asks for an
     unwanted module in the block gets an ImportError; afterwards it can be imported.
     """
-    collects, hidden = gc.isenabled(), {*unwanted} - sys.modules.keys()
+    collects, before = gc.isenabled(), len(sys.modules)
+    hidden = {*unwanted} - sys.modules.keys()
     gc.disable()
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
     try:
@@ -23,7 +24,8 @@ def quickly(*unwanted: str) -> Iterator[None]:
     finally:
         for name in hidden:
             del sys.modules[name]
-        gc.freeze()
-        gc.unfreeze()  # into the oldest generation, which is seldom gone through
+        if len(sys.modules) > before and not gc.get_freeze_count():
+            gc.freeze()
+            gc.unfreeze()  # into the oldest generation, which is seldom gone through
         if collects:
             gc.enable()

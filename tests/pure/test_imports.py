@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gc
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -76,10 +76,35 @@ def test_an_unwanted_module_is_missing_in_the_block_alone(
     assert import_module("unwanted").__file__ == str(tmp_path / "unwanted.py")
 
 
-def test_what_is_imported_is_no_garbage_to_look_for() -> None:
-    with quickly():
-        assert not gc.isenabled()
-        kept = [[i] for i in range(9999)]
-    assert gc.isenabled()
-    young = {id(x) for i in (0, 1) for x in gc.get_objects(generation=i)}
-    assert not young & {*map(id, kept)}
+def test_what_is_imported_is_old_at_once_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "large.py").write_text("kept = [[i] for i in range(9999)]")
+    code = """
+import gc
+from d2lmulti.importing import quickly
+
+def young(kept):
+    some = {id(x) for i in (0, 1) for x in gc.get_objects(generation=i)}
+    return len(some & {*map(id, kept)})
+
+with quickly():
+    off = gc.isenabled()
+    import large
+told = [off, gc.isenabled(), young(large.kept)]
+gc.disable()  # so that what follows stays young
+with quickly():
+    mine = [[i] for i in range(9999)]
+told.append(young(mine))
+gc.freeze()
+frozen = gc.get_freeze_count()
+with quickly():
+    import colorsys
+print(*told, gc.isenabled(), frozen <= gc.get_freeze_count())
+"""
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.split() == ["False", "True", "0", "9999", "False", "True"]
