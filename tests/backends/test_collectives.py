@@ -70,7 +70,6 @@ def test_allreduce_equals_numpy_for_all_ranks_and_small_lengths(B, name):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_allreduce_equals_numpy_in_random_cases(B, name):
     rng = np.random.default_rng(1)
-    every = 1 if B.name == "numpy" else 4  # a framework takes every fourth
     for i in range(CASES):
         # Few ranks more often than many: a ring of n has 2n(n-1) messages.
         ranks = int(rng.choice([*range(1, 10)] * 3 + [*range(10, 18)]))
@@ -78,8 +77,8 @@ def test_allreduce_equals_numpy_in_random_cases(B, name):
         op = str(rng.choice(["sum", "sum", "mean", "max"]))
         dtype = str(rng.choice(DTYPES[:2] if op == "mean" else DTYPES))
         start = vectors(rng, ranks, shape, dtype)
-        if i % every:
-            continue
+        if B.name != "numpy" and i % 4:
+            continue  # a framework takes every fourth
         try:
             check_allreduce(B, ALGORITHMS[name], start, op)
         except BaseException as error:
