@@ -90,6 +90,11 @@ def pytest_collection_modifyitems(
     items[:] = [item for item in items if item not in dropped]
 
 
+def pytest_collection_finish() -> None:
+    """Let nobody look for garbage among thousands of tests and their modules."""
+    gc.freeze()
+
+
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """One worker a core with `-n auto`; with `-n logical` three for two cores.
 
