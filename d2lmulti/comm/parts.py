@@ -32,3 +32,11 @@ def split_in_parts(
         return [x[mine[i]] for x, mine in zip(shards, cuts, strict=True)]
 
     return [(part(X_shards, i), part(y_shards, i)) for i in range(parts)]
+
+
+def by_device(losses: Sequence[Tensor], devices: int) -> list[Tensor]:
+    """Put what came part by part in the order of the devices, each with all its parts.
+
+    So processes, whose lists follow each other, have the order of one process.
+    """
+    return [loss for i in range(devices) for loss in losses[i::devices]]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ..backends.protocol import AnyDevice, Tensor, backend_of, element_count
 from ..comm.allreduce import start_allreduce
 from ..comm.group import group_for, local_group
-from ..comm.parts import split_in_parts
+from ..comm.parts import by_device, split_in_parts
 from ..errors import InvalidInput
 from ..events import working
 from ..models.checks import explained
@@ -49,9 +49,9 @@ def train_in_parts(
 ) -> list[Tensor]:
     """Take the step of `train_batch` in so many passes; each device cuts its shard.
 
-    Arguments are those of `train_batch`. Returns the summed losses of every pass, each
-    device's in turn. Raises `InvalidInput` for a shard with fewer examples than parts,
-    and for a model whose devices meet on the way.
+    Arguments are those of `train_batch`. Returns the summed losses, device by device
+    those of every pass. Raises `InvalidInput` for a shard with fewer examples than
+    parts, and for a model whose devices meet on the way.
     """
     B = backend_of(X)
     check_accumulates(model, parts)
@@ -96,4 +96,4 @@ def train_in_parts(
     for mine, state, device in zip(trained, states, devices, strict=True):
         with working([device], "update", B.synchronize):
             optimizer.step_(mine, state, lr, n=element_count(y) if n is None else n)
-    return found
+    return by_device(found, len(devices))

@@ -9,10 +9,14 @@ import pytest
 from backends.test_checkpoint import interrupted, same_bits
 from backends.test_checkpoint import run as run_saved
 
-from d2lmulti import ledger, load, train
+from d2lmulti import devices, ledger, load, train
 from d2lmulti.cluster.timeline import timeline
 from d2lmulti.errors import InvalidInput
-from d2lmulti.optimizers import Adam
+from d2lmulti.models.mlp import make_mlp
+from d2lmulti.optimizers import SGD, Adam
+from d2lmulti.parallel.data import get_params
+from d2lmulti.parallel.sharded import shard_params, train_shards
+from d2lmulti.training.accumulate import train_in_parts
 
 
 @pytest.fixture(scope="module")
@@ -129,3 +133,20 @@ def test_where_it_has_no_meaning_it_is_refused(reference, digits, cause):
     settings, message = REFUSED[cause]
     with pytest.raises(InvalidInput, match=message):
         run(reference, digits, **settings)
+
+
+def test_losses_come_device_by_device_so_processes_add_them_up_alike(reference):
+    B, places = reference, devices(2)
+    model = make_mlp("zeros", (4, 10))
+    zeros = [B.array(0 * p) for p in model.initial(np.random.default_rng(0))]
+    X, y = B.array(np.ones((9, 4))), B.array(np.zeros(9, "int64"))
+    sharded = shard_params(zeros, places, model, 1)
+    losses = train_shards(X, y, sharded, places, 0.1, accumulate=3)
+    of_replicas = train_in_parts(
+        X, y, [get_params(zeros, place) for place in places], places, 0.1,
+        parts=3, model=model, optimizer=SGD(), states=[[], []],
+        algorithm="star", reducer=None,
+    )  # fmt: skip
+    for found in (losses, of_replicas):  # a loss is its examples' number times log 10
+        counts = [float(B.numpy(loss)) / np.log(10) for loss in found]
+        assert counts == pytest.approx([2, 2, 1, 2, 1, 1])

@@ -31,7 +31,8 @@ def rounded(x, precision):
 
 def test_a_cast_rounds_to_the_nearest_even_and_is_a_copy(B):
     x = np.float32([[1, 1 + 2**-11, 1 + 3 * 2**-11], [1e-8, 65519, 70000]])
-    wanted = x.astype("float16")
+    with np.errstate(over="ignore"):  # NumPy 2 warns of 70000
+        wanted = x.astype("float16")
     low = B.cast(B.array(x), "float16")
     assert B.dtype_of(low) == "float16" and (B.numpy(low) == wanted).all()
     back = B.cast(low, "float32")

@@ -9,7 +9,7 @@ from ...backends.protocol import AnyDevice, Tensor, element_count
 from ...checks import check_count, check_flag, check_list, check_positive
 from ...comm.checks import check_batch
 from ...comm.group import Group, group_for, local_group
-from ...comm.parts import split_in_parts
+from ...comm.parts import by_device, split_in_parts
 from ...events import working
 from ...optimizers import Optimizer, check_optimizer, check_states
 from .holding import ShardedParams, attach_grads, check_sharded
@@ -105,7 +105,7 @@ def train_shards(
         for mine, new in zip(sharded, parts, strict=True):
             for p, q in zip(mine, new, strict=True):
                 B.write_(p, 0, element_count(q), q)
-    return losses
+    return by_device(losses, len(devices))
 
 
 def _share_(
