@@ -64,4 +64,5 @@ def test_a_model_without_a_split_is_refused() -> None:
         get_split(get_model("lenet_bn"))
     with pytest.raises(InvalidInput, match="to split by heads, got lenet"):
         get_split("lenet", sequence=True)
-    assert get_split(get_model("lenet")).cuts == get_split("lenet").cuts
+    by_model, by_name = get_split(get_model("lenet")), get_split("lenet")
+    assert by_model.whole is by_name.whole and by_model.cuts == by_name.cuts
