@@ -3,7 +3,7 @@
     python tools/line_budget.py [FILE ...]
 
 Looks at all modules and chapters, and at the core as a whole, unless files are named. A
-module has 300 lines and 8 lines of docstring at most; the rules of chapters are in
+module has 450 lines and 8 lines of docstring at most; the rules of chapters are in
 notebook_rules.py. Prints a line for each file over its budget and ends with 1.
 """
 
@@ -20,7 +20,7 @@ from notebook_rules import output_rules, source_rules
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDERS = ("d2lmulti", "tests", "tools", "chapters", "_ext", "examples")
 HIDDEN = {".ipynb_checkpoints", "__pycache__"}
-MODULE_LINES = 300
+MODULE_LINES = 450
 DOCSTRING_LINES = 8
 
 
