@@ -214,6 +214,16 @@ def check_tensors(name: str, tensors: Any, cure: str = "") -> Backend:
     return one_backend(name, tensors)
 
 
+def check_floating(name: str, x: Tensor) -> None:
+    """Refuse a tensor that cannot have a gradient, because its values are no floats."""
+    dtype = backend_of(x).dtype_of(x)
+    if "float" not in dtype:
+        raise InvalidInput(
+            f"expected tensors of a floating-point dtype as {name}, got {dtype}; "
+            "convert with x.astype('float32') before B.array(x)"
+        )
+
+
 def check_lists(
     name: str, lists: Any, owners: int, per: str = "device", least: int = 1,
     cure: str = "",

@@ -209,6 +209,9 @@ def grad(x: Tensor) -> Tensor:
 
 
 def clear_grad_(x: Tensor) -> None:
+    if x.grad is None and not x.stop_gradient:  # no backward pass yet, or set to None
+        attach_grad(x)
+        return
     with paddle.no_grad():
         grad(x).zero_()
 

@@ -183,7 +183,10 @@ def grad(x: Tensor) -> Tensor:
 
 
 def clear_grad_(x: Tensor) -> None:
-    grad(x).zero_()
+    if x.grad is None and x.requires_grad:  # no backward pass yet, or set to None
+        attach_grad(x)
+    else:
+        grad(x).zero_()
 
 
 def detach(x: Tensor) -> Tensor:

@@ -50,7 +50,13 @@ def check_private(folder: Path) -> None:
 
     Raises `D2LMultiError`.
     """
-    about = folder.lstat()
+    try:
+        about = folder.lstat()
+    except FileNotFoundError as error:
+        raise D2LMultiError(
+            f"expected the folder of this launch, {folder}, which is gone; a function "
+            "must not remove it"
+        ) from error
     if (
         not stat.S_ISDIR(about.st_mode)
         or about.st_mode & 0o077

@@ -22,7 +22,7 @@ from typing import Any
 
 import cloudpickle
 
-from ..backends import backend_name
+from ..backends import backend_name, get_backend
 from ..checks import MOST_RANKS, check_count, check_kind, check_positive
 from ..comm import process_group as engines
 from ..comm.engines.shared_memory.backoff import PeerError
@@ -121,8 +121,8 @@ def work() -> None:
     table, status = StatusTable.mine(), 1
     try:
         check_private(folder)
-        with open(folder / "function", "rb") as file, quickly():
-            function, args, kwargs = pickle.load(file)
+        with quickly():
+            function, args, kwargs = unpickled((folder / "function").read_bytes())
             if table:
                 table.set_state(RUNNING)
             engines.start()
@@ -174,10 +174,8 @@ def _run_once(
             group.spawn(f"rank {rank}", ["-c", _START], env)
         _wait(group, timeout)
         check_private(folder)
-        values, ranks = [], group.members
-        for process in ranks:
-            with open(_value_of(process), "rb") as file:
-                values.append(pickle.load(file))
+        ranks = group.members
+        values = [returned(p.name, _value_of(p).read_bytes()) for p in ranks]
         outputs, errors = [p.output for p in ranks], [p.errors for p in ranks]
         return Run(values, outputs, errors, attempt)
 
@@ -220,6 +218,24 @@ def _blame(process: Process) -> tuple[float, ...]:
     """Sort by who is to blame: killed, then failed by itself, then left waiting."""
     report = process.folder / f"{process.name}.failed"
     return tuple(map(float, report.read_text().split())) if report.exists() else (0, 0)
+
+
+def unpickled(data: bytes) -> Any:
+    """Load what `cloudpickle` wrote; MXNet's arrays need NumPy semantics first."""
+    if b"mxnet.numpy" in data:
+        get_backend("mxnet")
+    return pickle.loads(data)
+
+
+def returned(name: str, data: bytes) -> Any:
+    """Load what a process returned. Raises `ProcessFailed` where that is impossible."""
+    try:
+        return unpickled(data)
+    except Exception as error:
+        raise ProcessFailed(
+            f"expected a value that this process can unpickle from {name}, got "
+            f"{type(error).__name__}: {error!s:.200}; return numbers, lists or arrays"
+        ) from error
 
 
 def _pickled(

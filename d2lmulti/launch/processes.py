@@ -64,12 +64,18 @@ class Process:
     @property
     def output(self) -> str:
         """What it has printed so far."""
-        return (self.folder / f"{self.name}.out").read_text("utf-8", errors="replace")
+        return self._read("out")
 
     @property
     def errors(self) -> str:
         """What it has written to stderr so far."""
-        return (self.folder / f"{self.name}.err").read_text("utf-8", errors="replace")
+        return self._read("err")
+
+    def _read(self, suffix: str) -> str:
+        file = self.folder / f"{self.name}.{suffix}"
+        if not file.exists():  # the function removed it
+            return ""
+        return file.read_text("utf-8", errors="replace")
 
     def failure(self) -> ProcessFailed:
         """Make the error of a process that has ended, where it should not have."""

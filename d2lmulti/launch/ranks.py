@@ -7,7 +7,6 @@ and both ends first prove that they know a key. Chapter: *why_not_faster*.
 
 from __future__ import annotations
 
-import pickle
 import secrets
 import sys
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from typing import Any
 import cloudpickle
 
 from ..comm import process_group as engines
-from . import _check_how, _pickled, launch
+from . import _check_how, _pickled, launch, returned, unpickled
 
 _FAMILY = "AF_PIPE" if sys.platform == "win32" else "AF_UNIX"
 _LOOK_EVERY = 0.05  # seconds: whether the processes still live
@@ -71,7 +70,7 @@ class Ranks:
         except BaseException:  # Ctrl-C: what they answer now, nobody waits for
             self.close()
             raise
-        return [pickle.loads(answer) for answer in answers]
+        return [returned(f"rank {i}", answer) for i, answer in enumerate(answers)]
 
     def _start(self) -> None:
         key = secrets.token_bytes(32)
@@ -114,10 +113,14 @@ def _serve(address: Any, key: bytes) -> None:
         while True:
             try:
                 job = launcher.recv_bytes()
-            except EOFError:
+            except (EOFError, OSError):
                 return
-            function, args, kwargs = pickle.loads(job)
-            launcher.send_bytes(cloudpickle.dumps(function(*args, **kwargs)))
+            function, args, kwargs = unpickled(job)
+            answer = cloudpickle.dumps(function(*args, **kwargs))
+            try:
+                launcher.send_bytes(answer)
+            except OSError:  # it hung up because another rank failed
+                return
 
 
 def _accept(listener: Listener, n: int) -> list[Connection]:

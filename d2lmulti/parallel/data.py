@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ..backends.checks import check_lists
+from ..backends.checks import check_floating, check_lists
 from ..backends.protocol import AnyDevice, Tensor, backend_of, element_count
 from ..checks import check_count, check_kind, check_list, check_positive
 from ..comm.allreduce import start_allreduce
@@ -39,6 +39,8 @@ def get_params(params: Sequence[Tensor], device: AnyDevice) -> list[Tensor]:
     """
     cure = "make one with [B.array(p, 'cpu') for p in model.initial(rng)]"
     check_list("params", params, "parameter tensors", cure=cure)
+    for p in params:
+        check_floating("params", p)
     copies = [load(p, device) for p in params]
     for p in copies:
         backend_of(p).attach_grad(p, add=False)

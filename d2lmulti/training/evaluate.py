@@ -35,7 +35,8 @@ def evaluate(
 
     X (n, ...) and y (n, ...) are NumPy arrays. Every device counts the hits of its
     shard with *its own* parameters, and the counts are summed: a replica that went
-    astray lowers the result instead of hiding behind replica 0.
+    astray lowers the result instead of hiding behind replica 0. With fewer examples
+    than devices, some devices have none.
     """
     check_list("devices", devices, "devices", cure="use devices(1)")
     check_lists("device_params", device_params, len(devices))
@@ -43,10 +44,10 @@ def evaluate(
     check_array("y", y, "iu", "whole numbers")
     batch_size = check_count("batch_size", batch_size)
     model, group = get_model(model), group_for(len(devices), group)
-    if len(X) < group.size or len(X) != len(y):
+    if not 0 < len(X) == len(y):
         raise InvalidInput(
-            f"expected as many labels as examples, and at least one example for each "
-            f"of {group.size} devices, got {len(X)} examples and {len(y)} labels"
+            "expected at least 1 example and as many labels as examples, got "
+            f"{len(X)} examples and {len(y)} labels"
         )
     B = backend_of(device_params[0][0])
     bounds = even_bounds(len(X), group.size)
@@ -60,7 +61,8 @@ def evaluate(
     hits = []
     for i, rank in enumerate(group.local_ranks):
         labels = y[slice(*bounds[rank])].reshape(-1)
-        guess = np.concatenate([B.numpy(part) for part in guesses[i]])
-        hits.append(B.array([np.count_nonzero(guess == labels)], devices[i]))
+        guess = [B.numpy(part) for part in guesses[i]]
+        right = np.concatenate(guess) == labels if guess else []
+        hits.append(B.array([np.count_nonzero(right)], devices[i]))
     allreduce(hits, usual_algorithm(group), group)
     return int(B.numpy(hits[0])[0]) / y.size

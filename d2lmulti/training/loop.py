@@ -48,7 +48,9 @@ from .settings import (
     about_model,
     about_start,
     check_settings,
+    fingerprint,
     in_words,
+    rates_in_words,
 )
 from .strategies import STRATEGIES, make_strategy
 from .strategy import Batch, Strategy
@@ -147,8 +149,12 @@ def train(
         "optimizer": optimizer if isinstance(optimizer, str) else repr(optimizer),
         "strategy": strategy,
     }
+    steps = batch_count(n, batch_size)
     beginning = Checkpoint(settings, params=start)
-    with saver.held(group, beginning, batch_count(n, batch_size)) as at:
+    if saver.path is not None:
+        known = fingerprint(B, data, model, start, rate, epochs * steps)
+        beginning.settings = settings | known
+    with saver.held(group, beginning, steps) as at:
         split = make_strategy(
             strategy,
             [B.array(p) for p in at.params],
@@ -163,6 +169,7 @@ def train(
                 **about_machine(B),
                 "model": about_model(model, start),
                 "dataset": about_data(data),
+                "rates": rates_in_words(rate, epochs * steps),
                 "epochs": epochs,
                 "optimizer": split.optimizer,
                 **options,

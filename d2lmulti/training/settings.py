@@ -1,30 +1,32 @@
 """All settings of a run in words, which its processes compare before the first step.
 
-Two ranks with another rate, seed or optimizer each would train on, their losses would
-agree, and their weights would not. Arrays and functions become digests of their bytes.
-Chapter: *many_machines*.
+Ranks that differ in learning rate, seed or optimizer would train on: their losses would
+agree, and their weights would not. Arrays become digests of their bytes, functions
+digests of their code, closure, defaults and bound object. Chapter: *many_machines*.
 """
 
 from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
-from types import CodeType
+from types import CellType, CodeType, ModuleType
 from typing import Any
 
 import numpy as np
 
-from ..backends.protocol import Backend
+from ..backends.protocol import Backend, backend_of
 from ..comm.agreement import by_call
 from ..comm.group import Group
 from ..data.datasets import Dataset
 from ..errors import InvalidInput
-from ..models.model import Model
+from ..models.model import Model, run_layers
 from .checkpoint import Checkpoint
 from .metrics import allgather_values
+from .rate import Schedule, rate_at
 
 _LONG = 60  # what an error shows of a setting
 
@@ -62,6 +64,38 @@ def about_data(data: Dataset) -> str:
     return f"{data.name} ({digest(arrays)}, {len(data.train_X)} examples)"
 
 
+def fingerprint(
+    B: Backend, data: Dataset, model: Model, start: Sequence[np.ndarray],
+    rate: float | Schedule, steps: int,
+) -> dict[str, Any]:  # fmt: skip
+    """Return what a run that goes on must share with the one that was saved.
+
+    The model is told by what it computes, so that a checkpoint can go on under another
+    framework or Python: the norm of the logits of the first example, from the weights
+    at the `start`, by each of its functions.
+    """
+    X = B.array(data.train_X[:1])
+    functions = [model.predict, *([] if model.together else [model.forward])]
+    if model.layers:
+        functions.append(lambda B, params, X: run_layers(B, model.layers, params, X))
+    with B.pause():
+        logits = [f(B, [B.array(p) for p in start], X) for f in functions]
+    norms = [float(np.linalg.norm(B.numpy(out))) for out in logits]
+    return {
+        "data": about_data(data),
+        "rates": rates_in_words(rate, steps),
+        "logits": " ".join(f"{norm:.9g}" for norm in norms),
+    }
+
+
+def rates_in_words(rate: float | Schedule, steps: int) -> str:
+    """List the learning rates of a schedule at steps 0, 1, 2, 4, ... of a run."""
+    if not isinstance(rate, Schedule):
+        return ""
+    sampled = [0, *(2**i for i in range(steps.bit_length()) if 2**i < steps)]
+    return " ".join(f"{rate_at(rate, step):.9g}" for step in sampled)
+
+
 def about_model(model: Model, params: Iterable[np.ndarray]) -> str:
     """Name a model, with a digest of its functions and of its parameters' shapes."""
     parts = in_words(tuple(model)), str([p.shape for p in params])
@@ -85,26 +119,63 @@ def digest(arrays: Iterable[np.ndarray]) -> str:
 def in_words(value: Any) -> str:
     """Describe a setting so that equal ones are described alike in every process.
 
-    A function is described by its code, an object without a `repr` of its own by its
-    class and attributes: an address would differ.
+    A function is described by its code and by what it has bound: closure, defaults and
+    the object that it is a method of; an object by its class and attributes. Raises
+    `InvalidInput` for what shows nothing but its address, which no process shares.
     """
+    words = _in_words(value, [])
+    if " at 0x" in words:
+        raise InvalidInput(
+            f"expected a setting that processes can compare, got {words:.200}; its "
+            "`repr` shows an address only: pass a function, or an object of a class "
+            "written in Python"
+        )
+    return words
+
+
+def _in_words(value: Any, inside: list[Any]) -> str:
+    """Describe a value that lies inside others, each of which is described once."""
+    if any(value is outer for outer in inside):
+        return "itself"  # a function that calls itself, say
+    inside = [*inside, value]
+
+    def many(values: Iterable[Any]) -> str:
+        return ", ".join(_in_words(one, inside) for one in values)
+
     if isinstance(value, partial):
-        parts = [value.func, *value.args, *value.keywords.items()]
-        return f"partial({', '.join(map(in_words, parts))})"
+        return f"partial({many([value.func, *value.args, *value.keywords.items()])})"
     if isinstance(value, (list, tuple)):
-        words = ", ".join(map(in_words, value))
+        words = many(value)
         long = len(words) > _LONG
         return f"list {_digest([words.encode()])}" if long else f"[{words}]"
+    if isinstance(value, Mapping):
+        return f"{{{many(value.items())}}}"
+    if isinstance(value, (set, frozenset)):  # it has no order
+        return f"{{{', '.join(sorted(_in_words(one, inside) for one in value))}}}"
+    if isinstance(value, (type, ModuleType)):
+        return str(value.__name__)
+    if isinstance(getattr(value, "__code__", None), CodeType):
+        bound = many(_bound_by(value)).encode()
+        return f"{value.__qualname__} ({_digest([*_of_code(value.__code__), bound])})"
     if isinstance(value, np.ndarray):
         return f"array {digest([value])}"
-    if isinstance(code := getattr(value, "__code__", None), CodeType):
-        return f"{value.__qualname__} ({_digest(_of_code(code))})"
-    described: Any = type(value).__repr__
-    if described is object.__repr__:
-        name = type(value).__qualname__
-        held = getattr(value, "__dict__", {})
-        return f"{name}({', '.join(f'{k}={in_words(v)}' for k, v in held.items())})"
-    return str(value)
+    with suppress(InvalidInput):  # no tensor of any backend
+        return f"tensor {digest([backend_of(value).numpy(value)])}"
+    if hasattr(value, "__dict__"):
+        attributes = (f"{k}={_in_words(v, inside)}" for k, v in vars(value).items())
+        return f"{type(value).__qualname__}({', '.join(attributes)})"
+    return value if isinstance(value, str) else repr(value)
+
+
+def _bound_by(function: Any) -> list[Any]:
+    """Return what a function takes along: its object, its defaults, its closure."""
+    cells = [cell for cell in function.__closure__ or () if cell != CellType()]
+    return [
+        getattr(function, "__self__", None),
+        function.__defaults__,
+        function.__kwdefaults__,
+        [cell.cell_contents for cell in cells],
+    ]
 
 
 def _of_code(code: CodeType) -> Iterable[bytes]:

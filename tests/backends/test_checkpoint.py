@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -12,8 +14,10 @@ import pytest
 from d2lmulti import load, train
 from d2lmulti.errors import DataCorrupt, InvalidInput
 from d2lmulti.files.locks import held_alone
+from d2lmulti.models import get_model
 from d2lmulti.optimizers import SGD, Adam
 from d2lmulti.training.checkpoint import load_checkpoint
+from d2lmulti.training.rate import Schedule
 from d2lmulti.training.strategies import DataParallel
 
 
@@ -239,3 +243,35 @@ def test_a_second_run_on_the_same_file_is_refused(reference, digits, saved):
     with held_alone(saved), pytest.raises(InvalidInput, match=f" {os.getpid()} on "):
         run(reference, digits, checkpoint=saved, resume=True)
     run(reference, digits, checkpoint=saved, resume=True)
+
+
+@dataclass(frozen=True)
+class Halving(Schedule):
+    """A schedule that says the same of itself and means something else."""
+
+    meant: ClassVar[int] = 2
+
+    def rate(self, step):
+        return 0.02 / (1 + step // self.meant)
+
+
+def test_a_run_goes_on_with_its_data_its_model_and_its_schedule_only(
+    B, digits, tmp_path, monkeypatch
+):
+    path = tmp_path / "run.npz"
+    run(B, digits, checkpoint=path, epochs=1, lr=Halving())
+    before = path.read_bytes()
+    X = digits.train_X.copy()
+    X[-1, 0, 5, 5] += 1e-9
+    mlp = get_model("mlp")
+    wider = mlp._replace(forward=lambda B, params, X: mlp.forward(B, params, X * 2))
+    resumed = partial(run, B, checkpoint=path, resume=True, lr=Halving())
+    with pytest.raises(InvalidInput, match="data"):
+        resumed(replace(digits, train_X=X))
+    with pytest.raises(InvalidInput, match="logits"):
+        resumed(digits, model=wider)
+    with monkeypatch.context() as patch, pytest.raises(InvalidInput, match="schedule"):
+        patch.setattr(Halving, "meant", 1)
+        resumed(digits)
+    assert path.read_bytes() == before
+    assert len(resumed(digits).losses) == 2

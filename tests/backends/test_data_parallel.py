@@ -10,6 +10,7 @@ import pytest
 
 from d2lmulti import SGD, devices, get_model, get_params, ledger, train_batch
 from d2lmulti.backends.protocol import Backend
+from d2lmulti.errors import InvalidInput
 from d2lmulti.parallel.buckets import reduce_in_buckets
 
 BATCH = 29  # divides by nothing below
@@ -187,3 +188,28 @@ def test_a_step_in_buckets_has_the_same_bits(
     for with_buckets, without in zip(*after, strict=True):
         for got, want in zip(with_buckets, without, strict=True):
             assert (got == want).all()
+
+
+def test_gradients_that_no_pass_has_made_yet_are_made(framework: Backend) -> None:
+    """D2L's `get_params` leaves `.grad` at None, and so does zero_grad in PyTorch."""
+    if framework.name == "mxnet":
+        pytest.skip("its arrays get their gradient with attach_grad")
+    B, rng = framework, np.random.default_rng(0)
+    model, places = get_model("mlp"), devices(2, framework.name)
+    start = [B.array(p.astype("float32")) for p in model.initial(rng)]
+    X = B.array(rng.normal(size=(BATCH, 1, 28, 28)).astype("float32"))
+    y = B.array(rng.integers(0, 10, BATCH))
+    after = []
+    for clear in (False, True):
+        device_params = [get_params(start, place) for place in places]
+        for p in device_params[0] + device_params[1] if clear else []:
+            p.grad = None
+        train_batch(X, y, device_params, places, 0.05, model=model)
+        after.append([[B.numpy(p) for p in params] for params in device_params])
+    for kept, cleared in zip(*after, strict=True):
+        assert all(map(np.array_equal, kept, cleared))
+
+
+def test_parameters_that_cannot_have_gradients_are_refused(B: Backend) -> None:
+    with pytest.raises(InvalidInput, match="int64"):
+        get_params([B.array(np.arange(3))], "cpu")

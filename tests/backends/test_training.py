@@ -245,3 +245,11 @@ def test_evaluation_takes_no_gradient_and_changes_nothing(
         for p, want in zip(params, old, strict=True):
             assert (B.numpy(p) == want).all()
             assert (B.numpy(B.grad(p)) == 0).all()
+
+
+def test_fewer_test_images_than_devices_are_counted_too(
+    B: Backend, digits: Dataset
+) -> None:
+    few = replace(digits, test_X=digits.test_X[:2], test_y=digits.test_y[:2])
+    history = train(3, 32, epochs=1, dataset=few, dtype="float64", backend=B.name)
+    assert history.accuracies[0] in (0, 0.5, 1)

@@ -21,7 +21,7 @@ from d2lmulti.errors import InvalidInput
 from d2lmulti.models.mlp import make_mlp
 from d2lmulti.optimizers import SGD, Adam
 from d2lmulti.plans.pipeline.schedules import SCHEDULES
-from d2lmulti.training.settings import in_words
+from d2lmulti.training.settings import fingerprint, in_words
 
 SMALL = make_mlp("small", (784, 8, 10))
 RNG = np.random.default_rng(0)
@@ -50,6 +50,28 @@ def other_data() -> d2lmulti.Dataset:
 
 def other_forward(B: Any, params: Any, X: Any) -> Any:
     return SMALL.forward(B, params, X * 2)
+
+
+def scaled(factor: float) -> Any:
+    def forward(B: Any, params: Any, X: Any) -> Any:
+        return SMALL.forward(B, params, X * factor)
+
+    return forward
+
+
+def with_default(factor: float) -> Any:
+    def forward(B: Any, params: Any, X: Any, factor: float = factor) -> Any:
+        return SMALL.forward(B, params, X * factor)
+
+    return forward
+
+
+class Scaling:
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def forward(self, B: Any, params: Any, X: Any) -> Any:
+        return SMALL.forward(B, params, X * self.factor)
 
 
 def other_schedule(p: int, m: int, v: int) -> Any:
@@ -91,6 +113,18 @@ CASES: dict[str, Case] = {
     "its structure": ({}, {"model": make_mlp("small", (784, 9, 10))}, "model small ("),
     "its functions": (
         {}, {"model": SMALL._replace(forward=other_forward)}, "model small (",
+    ),
+    "its closure": (
+        {"model": SMALL._replace(forward=scaled(1))},
+        {"model": SMALL._replace(forward=scaled(2))}, "model small (",
+    ),
+    "its defaults": (
+        {"model": SMALL._replace(forward=with_default(1))},
+        {"model": SMALL._replace(forward=with_default(2))}, "model small (",
+    ),
+    "its object": (
+        {"model": SMALL._replace(forward=Scaling(1).forward)},
+        {"model": SMALL._replace(forward=Scaling(2).forward)}, "model small (",
     ),
     "batch size": ({}, {"batch_size": 5}, "batch_size 6 on rank 0 and 5 on rank 1;"),
     "dtype": (
@@ -186,6 +220,8 @@ def another(options: dict[str, Any]) -> Any:
     rng = np.random.default_rng(9)
     settings = {**options, "model": "small", "dataset": "noise", "seed": 0}
     settings |= {"momentum": 0.9, "optimizer": "sgd", "lr": 0.05}
+    initial = [p.astype("float64") for p in SMALL.initial(np.random.default_rng(0))]
+    settings |= fingerprint(d2lmulti.get_backend(), DATA, SMALL, initial, 0.05, 2)
     params = [p.astype("float64") for p in SMALL.initial(rng)]
     state = [np.zeros_like(p) for p in params]
     fixed = {k: v for k, v in settings.items() if isinstance(v, (str, int, float))}
@@ -244,3 +280,16 @@ def test_what_is_equal_has_the_same_words() -> None:
     assert in_words(np.arange(3)) == in_words(np.arange(3)) != in_words(np.arange(4))
     assert in_words([1, (2.5, "x", None)]) == "[1, [2.5, x, None]]"
     assert len(in_words(list(range(1000)))) < 40
+    assert in_words({"f": inner}) == in_words({"f": inner})
+
+    def recursive(n: int) -> int:
+        return recursive(n - 1) if n else 0
+
+    assert in_words(recursive) == in_words(recursive)
+
+
+def test_what_shows_only_its_address_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="compare"):
+        in_words(np.random.default_rng(0))  # its repr hides its state
+    with pytest.raises(InvalidInput, match="compare"):
+        in_words([object()])

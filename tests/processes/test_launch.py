@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ import d2lmulti
 from d2lmulti.comm.engines.shared_memory.backoff import PeerError
 from d2lmulti.comm.process_group import start, started
 from d2lmulti.comm.status_table import RUNNING, STARTING, StatusTable
-from d2lmulti.errors import InvalidInput
+from d2lmulti.errors import D2LMultiError, InvalidInput
 from d2lmulti.launch import launch
 from d2lmulti.launch.processes import ProcessFailed, free_port
 
@@ -268,3 +269,27 @@ def test_a_free_port_is_looked_for_again_but_not_for_ever(monkeypatch) -> None:
     with pytest.raises(PermissionError, match="not this one"):
         free_port()
     assert len(refusals) == 104
+
+
+def test_a_function_that_removes_its_folder_is_an_error_in_words() -> None:
+    def work():
+        shutil.rmtree(os.environ["D2LMULTI_FOLDER"], ignore_errors=True)
+
+    with pytest.raises(D2LMultiError):
+        run(work)
+
+
+def test_a_value_that_cannot_be_unpickled_is_told_with_its_rank() -> None:
+    class Unreadable:
+        def __reduce__(self):
+            return int, ("x",)
+
+    with pytest.raises(ProcessFailed, match="unpickle from rank 0"):
+        run(Unreadable)
+
+
+@pytest.mark.mxnet
+def test_a_function_may_hold_mxnet_arrays(load) -> None:
+    x = load("mxnet").array(np.arange(3.0))
+    done = launch(lambda: x * 2, 2, backend="mxnet")
+    assert [value.tolist() for value in done.values] == [[0, 2, 4]] * 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -13,6 +14,15 @@ from d2lmulti.comm.process_group import started
 from d2lmulti.errors import InvalidInput
 from d2lmulti.launch.processes import ProcessFailed, state_of
 from d2lmulti.launch.ranks import Ranks
+
+
+
+class Unreadable:
+    """A value that can be pickled and not read again."""
+
+    def __reduce__(self):
+        return int, ("x",)
+
 
 pytestmark = pytest.mark.numpy  # NumPy's processes start in half a second
 
@@ -70,3 +80,22 @@ def test_nothing_starts_for_nonsense() -> None:
             Ranks(**wrong)
     with pytest.raises(InvalidInput, match="a function"):
         Ranks(2)("print")
+
+
+def test_the_rank_that_failed_is_named_and_not_the_one_that_was_hung_up_on() -> None:
+    def fail(which):
+        if started().local_ranks[0] == which:
+            raise ValueError("the cause")
+        time.sleep(0.3)  # so that its answer finds nobody
+
+    with Ranks(2, backend="numpy", timeout=60) as ranks:
+        for which in (0, 1):
+            with pytest.raises(ProcessFailed, match=f"rank {which}(?s:.*)the cause"):
+                ranks(fail, which)
+
+
+def test_an_answer_that_cannot_be_unpickled_is_told_with_its_rank() -> None:
+    with Ranks(2, backend="numpy", timeout=60) as ranks:
+        with pytest.raises(ProcessFailed, match="unpickle from rank 0"):
+            ranks(Unreadable)
+        assert ranks(lambda: 1) == [1, 1]

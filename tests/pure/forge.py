@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 Members = list[tuple[str, bytes]]
-PREFIX = b"d2lmulti checkpoint 002 sha256 "
+PREFIX = b"d2lmulti checkpoint 003 sha256 "
 
 
 def members(content: bytes) -> Members:

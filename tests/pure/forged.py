@@ -135,6 +135,7 @@ FORGED = {
     "a dtype that the arrays lack": (
         put("settings", "dtype", "float64"), "an array is of float32, in a run of",
     ),
+    "rates in words": (put("settings", "rates", "fast"), "its settings cannot be"),
     "a batch of none": (put("settings", "batch_size", 0), "its settings cannot be"),
     "another model": (put("settings", "model", "big"), "go on with model 'big'"),
     "counts as text": (put("counts", "8"), "its counts cannot be '8'"),
@@ -202,12 +203,12 @@ FORGED = {
     ),
     # the seal
     "an older format": (
-        lambda g: packed(members(g), prefix=PREFIX.replace(b"002", b"001")),
-        "has format 1, of another version .* reads format 2",
+        lambda g: packed(members(g), prefix=PREFIX.replace(b"003", b"001")),
+        "has format 1, of another version .* reads format 3",
     ),
     "a newer format": (
-        lambda g: packed(members(g), prefix=PREFIX.replace(b"002", b"003")),
-        "has format 3, of another version",
+        lambda g: packed(members(g), prefix=PREFIX.replace(b"003", b"004")),
+        "has format 4, of another version",
     ),
     "another kind": (
         lambda g: packed(members(g), prefix=PREFIX.replace(b"check", b"chock")),

@@ -29,7 +29,7 @@ from .fields import (
     to_table,
 )
 
-FORMAT = 2  # 1 had no seal
+FORMAT = 3  # 1 had no seal, 2 no fingerprint of data, model and learning rates
 _GROUPS = ("epochs", "params", "state", "buffers")
 
 

@@ -18,7 +18,7 @@ from ...errors import several
 from ...files.npz import Unreadable
 
 # What must be the same in the run that goes on; the rest is free.
-FIXED = ("model", "dataset", "dtype", "batch_size", "seed", "optimizer")
+FIXED = ("model", "dataset", "dtype", "batch_size", "seed", "optimizer", "data")
 _TEXT_BYTES = 2**20  # for what hostile text takes in memory is far more
 _EPOCHS = 2**20
 
@@ -113,6 +113,14 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _are_numbers(value: Any) -> bool:
+    """Whether it is a text of numbers with blanks between them."""
+    try:
+        return _is_text(value) and all(math.isfinite(float(w)) for w in value.split())
+    except ValueError:
+        return False
+
+
 def _are(rule: Rule) -> Rule:
     return lambda value: isinstance(value, list) and all(map(rule, value))
 
@@ -122,12 +130,15 @@ def _are_settings(value: Any) -> bool:
         return False
     plain = (_is_text(v) or _is_finite(v) or v is None or isinstance(v, bool)
              for v in value.values())  # fmt: skip
-    return all(plain) and _fits({name: value.get(name) for name in FIXED}, _SETTINGS)
+    return all(plain) and _fits({name: value.get(name) for name in _SETTINGS}, _SETTINGS)
 
 
 _SETTINGS: dict[str, Rule] = {
     "model": _is_text,
     "dataset": _is_text,
+    "data": _is_text,
+    "rates": _are_numbers,
+    "logits": _are_numbers,
     "dtype": lambda value: value in ("float32", "float64"),
     "batch_size": lambda value: _is_count(value) and value > 0,
     "seed": _is_count,

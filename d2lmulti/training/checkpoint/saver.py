@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,6 +18,11 @@ from ..metrics import check_state, leader_does
 from ..strategy import Strategy
 from . import Checkpoint, load_checkpoint, save_checkpoint
 from .fields import FIXED
+
+_MEANING = {
+    "rates": "the schedule of learning rates (at steps 0, 1, 2, 4, ...)",
+    "logits": "the model (norms of the first example's logits at the start)",
+}
 
 
 class Saver:
@@ -94,6 +100,14 @@ class Saver:
                 raise InvalidInput(
                     f"expected to go on with {name} {old!r}, as in {self.path}, got "
                     f"{new!r}; give the same one or another checkpoint file"
+                )
+        for name in ("rates", "logits"):  # of a longer or shorter run, the beginning
+            pairs = zip(had[name].split(), asked[name].split(), strict=False)
+            if not all(math.isclose(*map(float, p), rel_tol=1e-3) for p in pairs):
+                raise InvalidInput(
+                    f"expected to go on with {_MEANING[name]} in {self.path}, which "
+                    f"gave {had[name]}, got {asked[name]}; pass the one it was "
+                    "saved with"
                 )
         if saved.step > steps:
             raise InvalidInput(

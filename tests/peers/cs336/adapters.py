@@ -171,7 +171,9 @@ class FSDP(nn.Module):
         def after(layer: nn.Module, inputs: Any, output: Any) -> None:
             packing.close()
             whole, held["weight"] = held["weight"], part
-            whole.untyped_storage().resize_(0)  # the graph holds on to the tensor
+            storage = whole.untyped_storage()
+            if storage.resizable():  # not NumPy's, as with the shared-memory engine
+                storage.resize_(0)  # the graph holds on to the tensor
 
         layer.register_forward_pre_hook(before)
         layer.register_forward_hook(after, always_call=True)
