@@ -140,4 +140,9 @@ def divide_(data: Sequence[Tensor], group: Group) -> None:
     """Divide sums by the number of ranks, in place."""
     for x in data:
         B, size = backend_of(x), element_count(x)
-        B.write_(x, 0, size, B.read(x, 0, size) / group.size)
+        plain = B.dtype_of(x) in ("float32", "float64")
+        held = B.memory(x) if plain else None
+        if held is None:
+            B.write_(x, 0, size, B.read(x, 0, size) / group.size)
+        else:  # fresh memory for the quotient costs far more than the division
+            held /= group.size

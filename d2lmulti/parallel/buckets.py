@@ -229,10 +229,5 @@ def _grad(x: Tensor) -> Tensor | None:
 
 
 def _flatten(xs: Sequence[Tensor]) -> Tensor:
-    B, first = backend_of(xs[0]), 0
-    flat = zeros_like((sum(element_count(x) for x in xs),), xs[0])
-    for x in xs:
-        last = first + element_count(x)
-        B.write_(flat, first, last, x)
-        first = last
-    return flat
+    B = backend_of(xs[0])
+    return B.concat([B.read(x, 0, element_count(x)) for x in xs])

@@ -16,7 +16,6 @@ from d2lmulti.launch.processes import ProcessFailed, state_of
 from d2lmulti.launch.ranks import Ranks
 
 
-
 class Unreadable:
     """A value that can be pickled and not read again."""
 

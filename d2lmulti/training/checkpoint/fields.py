@@ -130,7 +130,9 @@ def _are_settings(value: Any) -> bool:
         return False
     plain = (_is_text(v) or _is_finite(v) or v is None or isinstance(v, bool)
              for v in value.values())  # fmt: skip
-    return all(plain) and _fits({name: value.get(name) for name in _SETTINGS}, _SETTINGS)
+    return all(plain) and _fits(
+        {name: value.get(name) for name in _SETTINGS}, _SETTINGS
+    )
 
 
 _SETTINGS: dict[str, Rule] = {
