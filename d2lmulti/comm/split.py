@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..backends.protocol import AnyDevice, Tensor, backend_of, nbytes
 from ..checks import check_list
-from ..events import loaded, observers
+from ..events import loaded, observers, working
 from ..plans.rounds import even_bounds
 from .checks import check_split
 from .group import Group, group_for
@@ -36,5 +36,9 @@ def split_batch(
     bounds = even_bounds(len(X), group.size)
     mine = [bounds[rank] for rank in group.local_ranks]
     pairs = list(zip(mine, devices, strict=True))
-    X_shards = [load(X[first:last], device) for (first, last), device in pairs]
-    return X_shards, [load(y[first:last], device) for (first, last), device in pairs]
+    X_shards, y_shards, wait = [], [], backend_of(X).synchronize
+    for (first, last), device in pairs:
+        with working([device], "load", wait):
+            X_shards.append(load(X[first:last], device))
+            y_shards.append(load(y[first:last], device))
+    return X_shards, y_shards

@@ -90,43 +90,54 @@ def train_batch(
     group = group_for(len(devices), group)
     trained = [params[: len(params) - model.buffers] for params in device_params]
 
-    with working(devices, "load", B.synchronize):
-        cut = group if n is None else local_group(len(devices))
-        X_shards, y_shards = split_batch(X, y, devices, cut)
+    cut = group if n is None else local_group(len(devices))
+    X_shards, y_shards = split_batch(X, y, devices, cut)
     for params in trained:
         for p in params:
             B.clear_grad_(p)
 
-    with B.record(), working(devices, "forward", B.synchronize):
-        backward: Callable[[Sequence[Tensor]], None] = B.backward
-        if model.together is None:
-            with explained(model.name, X):
-                logits = [
-                    model.forward(B, params, X_shard)
-                    for params, X_shard in zip(device_params, X_shards, strict=True)
-                ]
-        else:  # the devices talk on the way
-            logits, backward = model.together(
+    backward: Callable[[Sequence[Tensor]], None] | None = None
+    losses: list[Tensor] = []
+    if model.together is None:
+        shards = zip(device_params, X_shards, y_shards, devices, strict=True)
+        for params, X_shard, y_shard, device in shards:
+            with (
+                B.record(),
+                explained(model.name, X),
+                working([device], "forward", B.synchronize),
+            ):
+                logits = model.forward(B, params, X_shard)
+                losses.append(losses_of(B, logits, y_shard).sum())
+    else:  # the devices exchange messages in the forward pass
+        with (
+            B.record(),
+            explained(model.name, X),
+            working(devices, "forward", B.synchronize),
+        ):
+            outs, backward = model.together(
                 B, device_params, X_shards, group, algorithm
             )
-        with explained(model.name, X):
-            losses = [
-                losses_of(B, out, y_shard).sum()
-                for out, y_shard in zip(logits, y_shards, strict=True)
-            ]
-    if reducer is None:
-        with working(devices, "backward", B.synchronize):
-            backward(losses)
-        with working(devices, "all-reduce", B.synchronize):
-            for same_parameter in zip(*trained, strict=True):
-                grads = [B.grad(p) for p in same_parameter]
-                start_allreduce(grads, algorithm, group).wait()
-    else:
+            for logits, y_shard in zip(outs, y_shards, strict=True):
+                losses.append(losses_of(B, logits, y_shard).sum())
+
+    if reducer is not None:
         with (
             working(devices, "backward and all-reduce", B.synchronize),
             reducer(trained, algorithm=algorithm, group=group),
         ):
-            backward(losses)
+            (backward or B.backward)(losses)
+    else:
+        if backward is None:
+            for loss, device in zip(losses, devices, strict=True):
+                with working([device], "backward", B.synchronize):
+                    B.backward([loss])
+        else:
+            with working(devices, "backward", B.synchronize):
+                backward(losses)
+        with working(devices, "all-reduce", B.synchronize):
+            for same_parameter in zip(*trained, strict=True):
+                grads = [B.grad(p) for p in same_parameter]
+                start_allreduce(grads, algorithm, group).wait()
     for params, state, device in zip(trained, states, devices, strict=True):
         with working([device], "update", B.synchronize):
             optimizer.step_(params, state, lr, n=element_count(y) if n is None else n)

@@ -57,9 +57,8 @@ def train_in_parts(
     check_accumulates(model, parts)
     group = group_for(len(devices))
     trained = [params[: len(params) - model.buffers] for params in device_params]
-    with working(devices, "load", B.synchronize):
-        cut = group if n is None else local_group(len(devices))
-        shards = split_in_parts(X, y, devices, cut, parts)
+    cut = group if n is None else local_group(len(devices))
+    shards = split_in_parts(X, y, devices, cut, parts)
     for params in trained:
         for p in params:
             B.clear_grad_(p)
@@ -70,12 +69,12 @@ def train_in_parts(
     found: list[Tensor] = []
     for part, (Xs, ys) in enumerate(shards, 1):
         losses: list[Tensor] = []
-        with (
-            B.record(),
-            working(devices, "forward", B.synchronize),
-            explained(model.name, X),
-        ):
-            for params, X_part, y_part in zip(leaves, Xs, ys, strict=True):
+        for params, X_part, y_part, device in zip(leaves, Xs, ys, devices, strict=True):
+            with (
+                B.record(),
+                explained(model.name, X),
+                working([device], "forward", B.synchronize),
+            ):
                 logits = model.forward(B, params, X_part)
                 losses.append(losses_of(B, logits, y_part).sum())
         found += [B.detach(loss) for loss in losses]
@@ -86,8 +85,9 @@ def train_in_parts(
             ):
                 B.backward(losses)
         else:
-            with working(devices, "backward", B.synchronize):
-                B.backward(losses)
+            for loss, device in zip(losses, devices, strict=True):
+                with working([device], "backward", B.synchronize):
+                    B.backward([loss])
     if reducer is None:
         with working(devices, "all-reduce", B.synchronize):
             for same_parameter in zip(*trained, strict=True):

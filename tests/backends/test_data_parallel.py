@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from d2lmulti import SGD, devices, get_model, get_params, ledger, train_batch
+from d2lmulti import (
+    SGD,
+    devices,
+    get_model,
+    get_params,
+    ledger,
+    timeline,
+    train_batch,
+)
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.errors import InvalidInput
 from d2lmulti.parallel.buckets import reduce_in_buckets
@@ -213,3 +222,20 @@ def test_gradients_that_no_pass_has_made_yet_are_made(framework: Backend) -> Non
 def test_parameters_that_cannot_have_gradients_are_refused(B: Backend) -> None:
     with pytest.raises(InvalidInput, match="int64"):
         get_params([B.array(np.arange(3))], "cpu")
+
+
+def test_the_timeline_tells_when_each_device_worked(B: Backend) -> None:
+    rng, model, places = np.random.default_rng(0), get_model("mlp"), devices(3, B.name)
+    start = [B.array(p.astype("float32")) for p in model.initial(rng)]
+    device_params = [get_params(start, place) for place in places]
+    X = B.array(rng.normal(size=(BATCH, 1, 28, 28)).astype("float32"))
+    y = B.array(rng.integers(0, 10, BATCH))
+    with timeline() as t:
+        train_batch(X, y, device_params, places, 0.05, model=model)
+    assert t.tracks == [*map(str, places)]
+    alone = ("load", "forward", "backward", "update")  # one after another in a process
+    spans = sorted((s.begin, s.end) for s in t.spans if s.name in alone)
+    assert len(spans) == len(places) * len(alone)
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+    sums = {(s.begin, s.end) for s in t.spans if s.name == "all-reduce"}
+    assert len(sums) == 1  # all of them take part in it

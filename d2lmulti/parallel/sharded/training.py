@@ -76,9 +76,8 @@ def train_shards(
     if n is not None:
         n = check_count("n", n, cure="n is the number of targets in the whole batch")
     group = group_for(len(devices), group)
-    with working(devices, "load", B.synchronize):
-        cut = group if n is None else local_group(len(devices))
-        shards = split_in_parts(X, y, devices, cut, accumulate)
+    cut = group if n is None else local_group(len(devices))
+    shards = split_in_parts(X, y, devices, cut, accumulate)
     losses: list[Tensor] = []
     for part, (Xs, ys) in enumerate(shards, 1):
         if sharded.low and B.dtype_of(X) == "float32":
