@@ -113,15 +113,18 @@ def _often(run: Callable[[], object]) -> Callable[[], None]:
 
 
 def _numpy_parts(algorithm: str, vectors: list[np.ndarray]) -> list[Parts]:
-    return [
-        (
-            vectors[t.target][t.target_first : t.target_first + t.length],
-            vectors[t.source][t.source_first : t.source_first + t.length],
-            t.add,
-        )
-        for this_round in ALLREDUCE[algorithm](len(vectors), len(vectors[0]))
-        for t in this_round
-    ]
+    parts: list[Parts] = []
+    for this_round in ALLREDUCE[algorithm](len(vectors), len(vectors[0])):
+        rows: list[Parts] = []
+        for i, (source, here, target, there, add) in enumerate(this_round.parts):
+            sent = vectors[source][here]
+            if i in this_round.overtaken:  # an earlier row of the round overwrites it
+                kept = np.empty_like(sent)
+                parts.append((kept, sent, False))
+                sent = kept
+            rows.append((vectors[target][there], sent, add))
+        parts += rows
+    return parts
 
 
 def _same_work(transfers: list[Parts]) -> Callable[[], None]:

@@ -31,6 +31,12 @@ def ring(n: int, nbytes: float, link: Link) -> float:
     return 2 * (n - 1) * link.seconds(nbytes / n)
 
 
+def recursive_doubling(n: int, nbytes: float, link: Link) -> float:
+    """log2 n messages of the whole vector; two more off a power of two."""
+    doublings = n.bit_length() - 1
+    return (doublings + 2 * (n > 1 << doublings)) * link.seconds(nbytes)
+
+
 def halving_doubling(n: int, nbytes: float, link: Link) -> float:
     """2 log2 n messages, 2 (n - 1) / n of the vector; two vectors more off a power."""
     power = 1 << n.bit_length() - 1
@@ -76,6 +82,7 @@ FORMULAS: dict[str, Callable[[int, float, Link], float]] = {
     "star": star,
     "tree": tree,
     "ring": ring,
+    "recursive_doubling": recursive_doubling,
     "halving_doubling": halving_doubling,
     "reduce_scatter": reduce_scatter,
     "allgather": reduce_scatter,

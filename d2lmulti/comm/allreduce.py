@@ -31,7 +31,8 @@ def allreduce(
 
     The entries have one shape and dtype. Every entry is overwritten in its own storage,
     also that of a gradient, so all replicas see the sum (rebinding `data[i]` would not
-    reach them), and all end with the same bits. `algorithm` is a name in `ALLREDUCE`,
+    reach them), and all end with the same bits; `recursive_doubling` alone may leave a
+    maximum of 0 and -0, or a NaN, in two forms. `algorithm` is a name in `ALLREDUCE`,
     `auto` (see `choose_allreduce`), `native` for the engine's own, or a plan of your
     own; `op` is sum, mean or max. Raises `InvalidInput` for an empty list, entries that
     differ in shape, dtype or framework, an entry given twice, an unknown algorithm or

@@ -1,13 +1,14 @@
 """All-reduce algorithms as plans: afterwards every rank holds the sum of all ranks.
 
 Each is a pure function of the number of ranks and the length of their vectors, and
-yields rounds. An element is summed up on one rank and then copied, so replicas agree
-bit for bit. Chapters: *data_parallel* (the star), *allreduce*.
+yields rounds. An element is summed on one rank and then copied, or two ranks add the
+same two partial sums (a + b = b + a), so replicas agree bit for bit. Chapters:
+*data_parallel* (the star), *allreduce*.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -49,28 +50,59 @@ def ring(ranks: int, length: int) -> Iterator[Round]:
 
 
 @plan
-def halving_doubling(ranks: int, length: int) -> Iterator[Round]:
-    """Swap halves with a far partner, quarters with a nearer one, ...; then back.
+def recursive_doubling(ranks: int, length: int) -> Iterator[Round]:
+    """Swap whole vectors with the partner 1, 2, 4, ... ranks away, and add.
 
-    2 log2(ranks) rounds and the bytes of the ring if `ranks` is a power of two. If not,
-    the ranks beyond it first add theirs to a partner and get the sum at the end: two
-    more rounds of whole vectors. Source: Thakur, Rabenseifner, Gropp (2005).
+    log2(ranks) rounds of whole vectors if `ranks` is a power of two, two more if not:
+    the fewest rounds, for short vectors. Source: Thakur, Rabenseifner, Gropp (2005).
+    """
+    yield from _folded(_swap_vectors, ranks, length)
+
+
+@plan
+def halving_doubling(ranks: int, length: int) -> Iterator[Round]:
+    """Swap halves with the nearest partner, then quarters twice as far; then back.
+
+    2 log2(ranks) rounds and the bytes of the ring if `ranks` is a power of two; if not,
+    two more rounds of whole vectors. The large halves stay among near ranks, which
+    saves bytes between nodes. Source: Thakur, Rabenseifner, Gropp (2005).
+    """
+    yield from _folded(_swap_halves, ranks, length)
+
+
+def _folded(
+    swaps: Callable[[np.ndarray, int], Iterator[Round]], ranks: int, length: int
+) -> Iterator[Round]:
+    """Run `swaps` on a power of two of the ranks; first, neighbors join forces.
+
+    Each rank that is too many adds its vector to its left neighbor's, which sends the
+    sum back in the end.
     """
     power = 1 << ranks.bit_length() - 1  # the largest power of two up to `ranks`
-    rank, beyond = np.arange(power), np.arange(power, ranks)
-    edges = even_edges(length, power)
-    distances = [power >> i for i in range(1, power.bit_length())]  # ..., 4, 2, 1
-    yield make_round(beyond, beyond - power, 0, length, add=True)
-    for distance in distances:  # give away the partner's half of what is left
-        partner = rank ^ distance
-        first = partner // distance * distance
-        size = edges[first + distance] - edges[first]
-        yield make_round(rank, partner, edges[first], size, add=True)
-    for distance in reversed(distances):  # send all that is summed up so far
-        first = rank // distance * distance
-        size = edges[first + distance] - edges[first]
-        yield make_round(rank, rank ^ distance, edges[first], size, add=False)
-    yield make_round(beyond - power, beyond, 0, length, add=False)
+    extra = np.arange(1, 2 * (ranks - power), 2)
+    yield make_round(extra, extra - 1, 0, length, add=True)
+    yield from swaps(np.setdiff1d(np.arange(ranks), extra), length)
+    yield make_round(extra - 1, extra, 0, length, add=False)
+
+
+def _swap_vectors(ranks: np.ndarray, length: int) -> Iterator[Round]:
+    place = np.arange(len(ranks))
+    for i in range(len(ranks).bit_length() - 1):
+        yield make_round(ranks, ranks[place ^ 1 << i], 0, length, add=True)
+
+
+def _swap_halves(ranks: np.ndarray, length: int) -> Iterator[Round]:
+    place, edges = np.arange(len(ranks)), even_edges(length, len(ranks))
+    first, halving = np.zeros_like(place), []  # of the block each place still reduces
+    for i in range(len(ranks).bit_length() - 1):
+        half, partner = len(ranks) >> i + 1, place ^ 1 << i
+        first = first + half * (place >> i & 1)
+        start, size = edges[first], edges[first + half] - edges[first]
+        halving.append((ranks[partner], start, size))
+        target = start[partner], size[partner]  # the partner keeps the other half
+        yield make_round(ranks, ranks[partner], *target, add=True)
+    for partner, start, size in reversed(halving):
+        yield make_round(ranks, partner, start, size, add=False)
 
 
 #: Name -> plan; what `allreduce(data, algorithm)` knows.
@@ -78,6 +110,7 @@ ALLREDUCE: dict[str, Plan] = {
     "star": star,
     "tree": tree,
     "ring": ring,
+    "recursive_doubling": recursive_doubling,
     "halving_doubling": halving_doubling,
 }  # `hierarchical.py` adds its own
 
@@ -86,17 +119,27 @@ START_UP_BYTES = 64 * 1024
 
 
 def choose_allreduce(ranks: int, nbytes: int) -> str:
-    """Name the algorithm for vectors of `nbytes` bytes: ring or halving_doubling.
+    """Name the fastest algorithm for vectors of `nbytes` bytes where all links agree.
 
-    A power of two: halving_doubling, with the ring's bytes in fewer rounds. Otherwise
-    its fold sends about one more vector each way, and the ring has more rounds: it pays
-    from START_UP_BYTES for each extra round on one way. By the model, no algorithm but
-    `hierarchical` is quicker by more than 2 % (tests/pure).
+    A model: a round costs START_UP_BYTES and the bytes of its busiest rank. Between
+    nodes with slow links `hierarchical` may be faster, which no count of ranks tells.
 
-    >>> [choose_allreduce(ranks, 10**6) for ranks in (4, 6, 8, 60)]
-    ['halving_doubling', 'ring', 'halving_doubling', 'halving_doubling']
+    >>> [choose_allreduce(8, nbytes) for nbytes in (10**4, 10**6)]
+    ['recursive_doubling', 'halving_doubling']
+    >>> choose_allreduce(12, 10**7)
+    'ring'
     """
-    if ranks & (ranks - 1) == 0:
-        return "halving_doubling"
-    extra_rounds = (ranks - 1) - (ranks - 1).bit_length()  # reducing; gathering as many
-    return "ring" if nbytes >= extra_rounds * START_UP_BYTES else "halving_doubling"
+    doublings = ranks.bit_length() - 1
+    power = 1 << doublings
+    fold = 2 * (ranks > power)  # rounds of whole vectors
+    costs = {  # rounds, and vectors that the busiest rank sends one after another
+        "recursive_doubling": (doublings + fold, doublings + fold),
+        "halving_doubling": (2 * doublings + fold, 2 * (power - 1) / power + fold),
+        "ring": (2 * (ranks - 1), 2 * (ranks - 1) / ranks),
+    }
+
+    def cost(name: str) -> float:
+        rounds, vectors = costs[name]
+        return rounds * START_UP_BYTES + vectors * nbytes
+
+    return min(costs, key=cost)

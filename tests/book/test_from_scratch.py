@@ -29,7 +29,8 @@ TRAINS = {
 def carried_out(plan):
     return lambda data: d2lmulti.allreduce(data, plan)
 
-SUMS = [ring_sum, carried_out(tree_plan), carried_out(halving_plan)]
+PLANS = tree_plan, doubling_plan, halving_plan
+SUMS = [ring_sum, *map(carried_out, PLANS)]
 for sum_of in SUMS:
     for n in range(1, 9):
         data = vectors(n, 11)

@@ -23,7 +23,7 @@ from d2lmulti.plans.pipeline.schedules import SCHEDULES
 
 UNIFORM = uniform(5e-6, 13e9)
 PLANS = {
-    **{name: ALLREDUCE[name] for name in ("star", "tree", "ring", "halving_doubling")},
+    **{name: ALLREDUCE[name] for name in ALLREDUCE if name != "hierarchical"},
     "reduce_scatter": collectives.reduce_scatter,
     "allgather": collectives.allgather,
     "broadcast": collectives.broadcast,

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from d2lmulti.cluster import links
 from d2lmulti.cluster.ledger import Ledger, ledger
 from d2lmulti.events import observers
-from d2lmulti.plans.allreduce import ALLREDUCE, halving_doubling, ring, star, tree
+from d2lmulti.plans.allreduce import (
+    ALLREDUCE,
+    halving_doubling,
+    recursive_doubling,
+    ring,
+    star,
+    tree,
+)
 from d2lmulti.plans.alltoall import alltoall
 from d2lmulti.plans.collectives import allgather, broadcast, reduce, reduce_scatter
 from d2lmulti.plans.hierarchical import hierarchical
@@ -146,31 +153,59 @@ def test_star_and_tree_send_whole_vectors(n):
             assert l.messages_sent[r] == ((r > 0) + children) * (length > 0)
 
 
+def places(n):
+    """Return the ranks that swap, in order: of the first pairs only the left ones."""
+    extra = n - (1 << n.bit_length() - 1)
+    return [r for r in range(n) if r % 2 == 0 or r >= 2 * extra], extra
+
+
+@pytest.mark.parametrize("n", range(1, 65))
+def test_recursive_doubling_swaps_whole_vectors_and_folds(n):
+    ranks, extra = places(n)
+    doublings = len(ranks).bit_length() - 1
+    for length in LENGTHS:
+        l = counted(recursive_doubling(n, length))
+        assert l.rounds == (doublings + 2 * (extra > 0)) * (length > 0)
+        assert l.bytes == (len(ranks) * doublings + 2 * extra) * length
+        for r in range(n):
+            swaps = doublings if r in ranks else 0
+            assert l.sent[r] == l.received[r] == (swaps + (r < 2 * extra)) * length
+
+
 @pytest.mark.parametrize("n", range(1, 65))
 def test_halving_doubling_has_the_bytes_of_the_ring_and_a_fold(n):
-    p = 1 << n.bit_length() - 1
+    ranks, extra = places(n)
+    p, bits = len(ranks), len(ranks).bit_length() - 1
     for length in LENGTHS:
         l = counted(halving_doubling(n, length))
         part = parts(length, p)
-        fold = n > p
         if length >= p:
-            assert l.rounds == 2 * (p.bit_length() - 1) + 2 * fold
-            assert l.messages == 2 * p * (p.bit_length() - 1) + 2 * (n - p)
-        assert l.bytes == 2 * (p - 1) * length + 2 * (n - p) * length
-        for r in range(n):
-            halving = doubling = 0
-            for distance in (1 << k for k in range(p.bit_length() - 1)):
-                theirs = (r ^ distance) // distance * distance
-                mine = r // distance * distance
-                halving += sum(part[theirs : theirs + distance])
-                doubling += sum(part[mine : mine + distance])
-            if r >= p:
-                assert l.sent[r] == l.received[r] == length
-            else:
-                assert halving == length - part[r]
-                assert l.sent[r] == halving + doubling + length * (r + p < n)
-        if length % p == 0 and not fold:
+            assert l.rounds == 2 * bits + 2 * (extra > 0)
+            assert l.messages == 2 * p * bits + 2 * extra
+        assert l.bytes == 2 * (p - 1) * length + 2 * extra * length
+        for place, r in enumerate(ranks):
+            own = int(f"{place:0{bits}b}"[::-1], 2) if bits else 0  # near bits first
+            doubling = 0
+            for size in (1 << k for k in range(bits)):
+                doubling += sum(part[own // size * size :][:size])
+            fold = length * (r < 2 * extra)
+            assert l.sent[r] == length - part[own] + doubling + fold
+        if length % p == 0 and not extra:
             assert all(l.sent[r] * n == 2 * (n - 1) * length for r in range(n))
+
+
+@pytest.mark.parametrize(("nodes", "per_node"), [(2, 4), (4, 4), (8, 4), (2, 8)])
+def test_halving_doubling_crosses_nodes_with_as_little_as_two_levels(nodes, per_node):
+    n, length = nodes * per_node, 3 * nodes * per_node
+    crossing = [
+        sum(
+            size
+            for (source, target), size in counted(plan).links.items()
+            if source < per_node <= target
+        )
+        for plan in (halving_doubling(n, length), hierarchical(n, length, per_node))
+    ]
+    assert crossing[0] == crossing[1] == 2 * (nodes - 1) * length // nodes
 
 
 @pytest.mark.parametrize("per_node", [1, 2, 4, 5, 8])

@@ -6,7 +6,13 @@ from hypothesis import strategies as st
 
 from d2lmulti.cluster.overlap import plan_seconds, spans
 from d2lmulti.errors import InvalidInput
-from d2lmulti.plans.allreduce import halving_doubling, ring, star, tree
+from d2lmulti.plans.allreduce import (
+    halving_doubling,
+    recursive_doubling,
+    ring,
+    star,
+    tree,
+)
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 8, 16])
@@ -15,7 +21,7 @@ def test_plans_take_the_textbook_time(n):
     whole = length * 4 / rate
     seconds = {
         plan: plan_seconds(plan(n, length), 4, alpha, rate)
-        for plan in (star, tree, ring, halving_doubling)
+        for plan in (star, tree, ring, recursive_doubling, halving_doubling)
     }
     assert seconds[star] == pytest.approx(2 * (n - 1) * (alpha + whole))
     rounds = (n - 1).bit_length()
@@ -23,6 +29,7 @@ def test_plans_take_the_textbook_time(n):
     parts = 2 * (n - 1) / n * whole
     assert seconds[ring] == pytest.approx(2 * (n - 1) * alpha + parts)
     if n & (n - 1) == 0:
+        assert seconds[recursive_doubling] == pytest.approx(rounds * (alpha + whole))
         assert seconds[halving_doubling] == pytest.approx(2 * rounds * alpha + parts)
 
 
