@@ -27,9 +27,9 @@ One command wrote this page from runs of the programs, and no number was typed b
 A wrong result stops the command, is shown here, and is a failing test:
 
 ```bash
-make evidence               # all tables, on a machine that does nothing else
-make evidence ONLY=ratios   # one table; the others stay as they are
-make release-check          # were all tables made from this tree, on a quiet machine?
+make evidence               # all tables, 40 minutes
+make evidence ONLY=ratios   # one table
+make release-check          # may this page be published?
 ```
 
 All measured values are also in `chapters/measured/evidence.json`."""
@@ -85,7 +85,8 @@ def _conclusion(record: Mapping[str, Any]) -> str:
     text = (
         f"Within these limits, splitting the work changed nothing but rounding: in all "
         f"{count(sum(len(r['ranks']) for r in runs))} float64 runs, the weights "
-        f"differed from those of one device by at most {small(worst)}."
+        f"differed from those of one device by at most {small(worst)} of the largest "
+        "weight of their tensor."
     )
     bugs = record.get("bugs", {"rows": []})["rows"]
     far = [r["difference"] for r in bugs if (r.get("difference") or 0) > checks.FAR]

@@ -72,11 +72,6 @@ def picture(record: Mapping[str, Any]) -> str:
         f'style="{STYLE}" font-family="sans-serif" font-size="12" fill="currentColor">',
         f"<title>{words}</title>",
     ]
-    limit = x_of(LIMIT["float64"])
-    parts.append(
-        f'<path d="M{limit:.1f} 4V{bottom}" stroke="currentColor" '
-        'stroke-dasharray="4 3" fill="none"/>'
-    )
     for i, (name, color, values) in enumerate(found):
         parts += _strip(name, color, values, 12 + i * ROW)
     parts.append(f'<path d="M{LEFT} {bottom}H{WIDTH - RIGHT}" stroke="currentColor"/>')
@@ -93,11 +88,14 @@ def picture(record: Mapping[str, Any]) -> str:
 
 
 def _strip(name: str, color: str, values: list[float], top: float) -> list[str]:
-    """Draw a strip: its name, and a bar for each difference, once."""
+    """Draw a strip: its name, the limit, and a bar for each difference, once."""
     places = sorted({f"{x_of(value):.1f}" for value in values})
     bars = "".join(f"M{x} {top + 16}v18" for x in places)
+    limit = x_of(LIMIT["float64"])
     return [
         f'<text x="{LEFT}" y="{top + 8}">{name} ({len(values)})</text>',
+        f'<path d="M{limit:.1f} {top + 13}v24" stroke="currentColor" '
+        'stroke-dasharray="4 3"/>',
         f'<path d="{bars}" stroke="{color}" stroke-width="2" fill="none"/>',
     ]
 
@@ -107,7 +105,7 @@ def _caption(record: Mapping[str, Any]) -> str:
     text = (
         "*Largest difference from the weights of one device after 12 steps, divided by "
         "the largest weight of the same tensor, for every combination of strategy, "
-        "engine, and backend. A difference beyond the dashed line, "
+        "engine, and backend. A difference right of the dashed line, "
         f"{small(LIMIT['float64'])}, counts as wrong.*"
     )
     bugs = record.get("bugs", {"rows": []})["rows"]

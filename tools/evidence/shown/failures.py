@@ -14,13 +14,15 @@ LAUNCHER = "launcher killed"
 def found_of_faults(rows: list[Row]) -> str:
     """Return how often ranks failed, and after how many seconds that was reported."""
     faults = [r for r in rows if "fault" in r]
+    bad = sum(len(r["wrong"]) for r in faults)
     at_once = [r for r in faults if r["fault"] not in ("stopped", LAUNCHER)]
     stopped = [r for r in faults if r["fault"] == "stopped"]
     again = [r for r in rows if "restarts" in r]
     text = (
         f"In {count(sum(r['times'] for r in faults))} launches of two ranks, a rank or "
-        "the launcher was killed or otherwise disturbed on purpose. Each time all "
-        "processes ended, and no file or shared memory was left."
+        "the launcher was killed or otherwise disturbed on purpose. "
+        f"{f'All but {bad} times' if bad else 'Each time'}, the error named the rank, "
+        "all processes ended, and no file or shared memory was left."
     )
     if at_once:
         text += (
