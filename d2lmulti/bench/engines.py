@@ -59,7 +59,7 @@ def bench_engines(backend: str | None = None, repeats: int = 7) -> dict[str, Tim
     with progress(len(engines), " engines", f"{name}, two workers") as bar:
         for engine in engines:
             run = launch(measure, WORKERS, repeats, engine=engine, backend=name,
-                         timeout=180)  # fmt: skip
+                         timeout=100 + 20 * repeats)  # fmt: skip
             for candidate, timing in run.values[0].items():
                 found.setdefault(candidate, timing)
             bar.update(1)

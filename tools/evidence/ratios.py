@@ -12,7 +12,6 @@ from typing import Any
 from d2lmulti.backends import framework_names, get_backend
 from d2lmulti.bench import engines as bench
 from d2lmulti.bench.allreduce import bench_allreduce
-from d2lmulti.bench.engines import bench_engines
 from d2lmulti.bench.timing import Timing
 from d2lmulti.comm.engines.shared_memory import connect
 from d2lmulti.comm.group import Group
@@ -23,7 +22,7 @@ from d2lmulti.models.lenet import LENET
 
 TITLE = "Speed compared with the frameworks"
 SOURCES = ("d2lmulti", "tools/evidence/ratios.py")
-REPEATS = 15
+REPEATS, BETWEEN = 15, 11  # in one process, and between two
 ALONE, TWO, HOROVOD = "allreduce", "engines", "horovod"
 Row = dict[str, Any]
 
@@ -40,17 +39,17 @@ def rows(quick: bool, step: Any) -> list[Row]:
         return found
     for name in framework_names():
         step(f"two workers, {name}")
-        timings = bench_engines(name, REPEATS)
-        # Horovod is timed below, beside another engine.
-        found += [_row(TWO, name, c, timing) for c, timing in timings.items()
-                  if "horovod" not in c]  # fmt: skip
+        found += _between(TWO, bench.measure, bench.ENGINES_OF[name][0], name)
     for name in ("torch", "mxnet"):
         step(f"two workers, Horovod, {name}")
-        run = launch(beside_horovod, 2, REPEATS, engine="horovod", backend=name,
-                     timeout=250)  # fmt: skip
-        found += [_row(HOROVOD, name, c, timing)
-                  for c, timing in run.values[0].items()]  # fmt: skip
+        found += _between(HOROVOD, beside_horovod, "horovod", name)
     return found
+
+
+def _between(part: str, measure: Any, engine: str, backend: str) -> list[Row]:
+    """Time everything between two processes of an engine."""
+    run = launch(measure, 2, BETWEEN, engine=engine, backend=backend, timeout=400)
+    return [_row(part, backend, c, timing) for c, timing in run.values[0].items()]
 
 
 def _row(part: str, backend: str, candidate: str, timing: Timing) -> Row:

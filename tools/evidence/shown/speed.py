@@ -23,11 +23,15 @@ def ratio(r: Row) -> str:
 
 def milliseconds(r: Row) -> str:
     """Write the seconds of one call as milliseconds, with their quartiles."""
-    middle = f"{r['seconds'] * 1e3:.3g}"
+    middle = _milliseconds(r["seconds"])
     if "seconds_quartiles" not in r:
         return middle
-    ends = [s * 1e3 for s in r["seconds_quartiles"]]
-    return together(middle, f"({between(ends, '.3g')})")
+    low, high = map(_milliseconds, r["seconds_quartiles"])
+    return together(middle, f"({low}\u2013{high})")
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:{'.0f' if seconds >= 1 else '.3g'}}"
 
 
 def verdict(r: Row) -> str:
@@ -85,8 +89,8 @@ def found_of_ratios(rows: list[Row]) -> str:
         text.append(
             "One worker with half the batch took "
             f"{min(ratios):.2f} to {max(ratios):.2f} times as long as with the whole "
-            "batch. Two workers can therefore be more than twice as fast as one where "
-            "this ratio is below 0.5: the smaller batch runs faster per example."
+            "batch. Where this ratio is below 0.5, the smaller batch is faster per "
+            "example, and two workers can be more than twice as fast as one."
         )
     return " ".join(filter(None, text))
 
