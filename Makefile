@@ -80,7 +80,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .NOTPARALLEL:
 .PHONY: help setup horovod if-horovod book serve lab test check test-units \
   test-notebooks test-cluster test-posed test-fast coverage test-torch run-all check-pages execute \
-  evidence lock bench clean
+  evidence release-check lock bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -186,9 +186,13 @@ check-pages: book ## visit every page with Chromium, after the tests of who visi
 execute: if-horovod ## run the notebooks on every backend and store what they print
 	$(RUN) tools/execute.py $(NOTEBOOKS)
 
-# Real runs of everything: give it a machine that does nothing else.
+# Real runs of everything, 40 minutes: give it a machine that does nothing else.
 evidence: if-horovod ## write the evidence page; ONLY="ratios faults" makes these again
 	@$(RUN) -m tools.evidence $(if $(ONLY),--only $(ONLY))
+
+# Before a release: the evidence was made from this tree, on a quiet machine.
+release-check: setup ## may the evidence page be published with this tree?
+	@$(RUN) -m tools.evidence --check
 
 # No setting of this machine but the network's: whoever locks gets the same files.
 lock: setup ## pin and hash all that requirements*.txt bring along

@@ -59,7 +59,7 @@ def bench_engines(backend: str | None = None, repeats: int = 7) -> dict[str, Tim
     with progress(len(engines), " engines", f"{name}, two workers") as bar:
         for engine in engines:
             run = launch(measure, WORKERS, repeats, engine=engine, backend=name,
-                         timeout=180)  # fmt: skip
+                         timeout=100 + 20 * repeats)  # fmt: skip
             for candidate, timing in run.values[0].items():
                 found.setdefault(candidate, timing)
             bar.update(1)
@@ -79,16 +79,24 @@ def measure(repeats: int) -> dict[str, Timing]:
         groups["shared_memory"] = both
     found: dict[str, Timing] = {}
     for model, batch, steps in ((LENET, 256, 3), (DEEP, 2048, 1)):
-        training = _training(B, groups, model, batch, steps)
-        found |= _take_turns(training, group, repeats, f"{model.name}, two, its own")
+        steps_of = training(B, groups, model, batch)
+        peer = f"{model.name}, two, its own"
+        found |= take_turns(steps_of, group, repeats, steps, peer)
     for kilobytes in KILOBYTES:
-        found |= _take_turns(_summing(B, groups, kilobytes), group, repeats)
+        sums = summing(B, groups, kilobytes)
+        found |= take_turns(sums, group, repeats, calls_of(kilobytes))
     return found
 
 
-def _training(
-    B: Backend, groups: dict[str, Group], model: Model, batch: int, steps: int
+def calls_of(kilobytes: int) -> int:
+    """Return how often an all-reduce of a size is called between clock readings."""
+    return max(1, 256 // kilobytes)
+
+
+def training(
+    B: Backend, groups: dict[str, Group], model: Model, batch: int
 ) -> dict[str, Candidate]:
+    """Return one training step of every candidate, on one worker and on two."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(batch, 1, 28, 28)).astype("float32")
     y = rng.integers(0, 10, batch)
@@ -97,22 +105,18 @@ def _training(
     mine = slice(first.local_ranks[0], None, first.size)
     part = B.array(X[mine]), B.array(y[mine])
 
-    def ours(group: Group, X: Tensor, y: Tensor, **how: Any) -> Callable[[], None]:
+    def ours(group: Group, X: Tensor, y: Tensor, **how: Any) -> Callable[[], object]:
         params = get_params(start, _CPU)
-
-        def step() -> None:
-            for _ in range(steps):
-                train_batch(X, y, [params], [_CPU], 1e-4, model=model, group=group,
-                            n=batch, **how)  # fmt: skip
-            B.synchronize()
-
-        return step
+        return partial(train_batch, X, y, [params], [_CPU], 1e-4, model=model,
+                       group=group, n=batch, **how)  # fmt: skip
 
     alone = ours(local_group(1), B.array(X), B.array(y))
+    half = ours(local_group(1), *part)
     apart = ours(local_group(1), *part)
     candidates: dict[str, Candidate] = {
         f"{model.name}, one worker": (alone, True),
-        f"{model.name}, two that do not talk": (apart, False),  # the machine's limit
+        f"{model.name}, one worker, half the batch": (half, True),
+        f"{model.name}, two that never communicate": (apart, False),  # the upper bound
     }
     for name, group in groups.items():
         how = {"algorithm": "native", "reducer": reduce_in_buckets}
@@ -121,53 +125,43 @@ def _training(
     name = ENGINES[next(iter(groups))]
     module = import_module(f"d2lmulti.comm.engines.{_PEERS.get(name, name)}")
     if hasattr(module, "peer_step"):
-        peer = module.peer_step(partial(model.forward, B), start, *part, 1e-4, batch)
-
-        def theirs() -> None:
-            for _ in range(steps):
-                peer()
-            B.synchronize()
-
+        theirs = module.peer_step(partial(model.forward, B), start, *part, 1e-4, batch)
         candidates[f"{model.name}, two, its own"] = theirs, False
     return candidates
 
 
-def _summing(
+def summing(
     B: Backend, groups: dict[str, Group], kilobytes: int
 ) -> dict[str, Candidate]:
+    """Return an all-reduce of every engine, and a copy in memory of the same size."""
     x = B.array(np.zeros(kilobytes * 256, "float32"))
-    host, times = np.zeros(kilobytes * 256, "float32"), max(1, 256 // kilobytes)
+    host = np.zeros(kilobytes * 256, "float32")
     copy = host.copy()
-
-    def repeat(run: Callable[[], object]) -> Callable[[], None]:
-        def runs() -> None:
-            for _ in range(times):
-                run()
-            B.synchronize()
-
-        return runs
-
     found: dict[str, Candidate] = {}
     for name, group in groups.items():
         label = f"all-reduce {kilobytes} KB, {name}"
-        own = repeat(partial(allreduce, [x], "native", group))
-        found[f"{label}, native"] = own, False
+        found[f"{label}, native"] = partial(allreduce, [x], "native", group), False
         if group.engine.point_to_point:
-            ring = repeat(partial(allreduce, [x], "ring", group))
+            ring = partial(allreduce, [x], "ring", group)
             found[f"{label}, our ring"] = ring, False
-    limit = repeat(partial(np.copyto, copy, host))
+    limit = partial(np.copyto, copy, host)
     found[f"all-reduce {kilobytes} KB, memory copy"] = limit, False
     return found
 
 
-def _take_turns(
-    candidates: dict[str, Candidate], group: Group, repeats: int, peer: str = ""
+def take_turns(
+    candidates: dict[str, Candidate],
+    group: Group,
+    repeats: int,
+    calls: int = 1,
+    peer: str = "",
 ) -> dict[str, Timing]:
-    """Time the candidates in turn.
+    """Time the candidates in turn; see `seconds_in_turn`.
 
-    The ratios are to the first; a second row tells those beside a peer, if it is there.
+    The ratios are to the first candidate. If `peer` is among them, a second row for
+    each of our engines gives the ratio to it.
     """
-    seconds = seconds_in_turn(candidates, group, repeats)
+    seconds = seconds_in_turn(candidates, group, repeats, calls)
     base = next(iter(seconds.values()))
     found = {name: beside(times, base) for name, times in seconds.items()}
     if peer in seconds:
@@ -178,20 +172,22 @@ def _take_turns(
 
 
 def seconds_in_turn(
-    candidates: dict[str, Candidate], group: Group, repeats: int
+    candidates: dict[str, Candidate], group: Group, repeats: int, calls: int = 1
 ) -> dict[str, list[float]]:
-    """Time the candidates in turn; both ranks begin each at the same time."""
+    """Return the seconds of one call; both ranks start each candidate together."""
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     B = get_backend()
-    meet = B.array(np.zeros(1, "float32"))
-    for turn in range(repeats + 1):
+    token = B.array(np.zeros(1, "float32"))
+    for repetition in range(repeats + 1):
         for name, (run, alone) in candidates.items():
-            allreduce([meet], "native", group)
+            allreduce([token], "native", group)
             began = time.perf_counter()
             if group.leader or not alone:
-                run()
-            if turn:  # the first is a warm-up
-                seconds[name].append(time.perf_counter() - began)
+                for _ in range(calls):
+                    run()
+            B.synchronize()
+            if repetition:  # the first is a warm-up
+                seconds[name].append((time.perf_counter() - began) / calls)
     return seconds
 
 

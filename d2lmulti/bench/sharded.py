@@ -77,15 +77,7 @@ def measure(repeats: int) -> dict[str, Timing]:
         for name, again in (("fully_shard", False), ("fully_shard, recomputes", True)):
             steps[name] = theirs(start, *part, 1e-4, BATCH, again)
             peers.append(name)
-
-    def finished(step: Callable[[], object]) -> Candidate:
-        def run() -> None:
-            step()
-            B.synchronize()
-
-        return run, False
-
-    candidates = {name: finished(step) for name, step in steps.items()}
+    candidates: dict[str, Candidate] = {name: (s, False) for name, s in steps.items()}
     seconds = seconds_in_turn(candidates, group, repeats)
     base = seconds["data parallel"]
     found = {name: beside(times, base) for name, times in seconds.items()}

@@ -180,10 +180,10 @@ def _bench(arguments: argparse.Namespace) -> int:
     }
     run = runs[arguments.what]
     say(
-        f"{BENCHMARKS[arguments.what]}, {arguments.threads} thread(s), median of "
-        f"{arguments.repeats}, candidates in turn"
+        f"{BENCHMARKS[arguments.what]}, {arguments.threads} thread(s), medians of "
+        f"{arguments.repeats} repetitions or more, candidates in turn"
     )
-    say(f"{'backend':8} {'candidate':44} {'ms':>8} {'ratio':>6}")
+    say(f"{'backend':8} {'candidate':44} {'ms a call':>9} {'ratio':>6}  quartiles")
     timed = 0
     for name in names:
         try:
@@ -192,6 +192,8 @@ def _bench(arguments: argparse.Namespace) -> int:
             say(f"{name:8} missing: {error}")
             continue
         timed += 1
-        for candidate, (seconds, ratio) in timings.items():
-            say(f"{name:8} {candidate:44} {seconds * 1e3:8.1f} {ratio:6.3f}")
+        for candidate, found in timings.items():
+            low, high = found.ratio_quartiles
+            say(f"{name:8} {candidate:44} {found.seconds * 1e3:9.4g} "
+                f"{found.ratio:6.3f}  {low:.3f} to {high:.3f}")  # fmt: skip
     return 0 if timed else 1

@@ -134,9 +134,13 @@ def test_bench_devices_prints_ratios(load, monkeypatch, capsys):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # which bench sets, and this gives back
     assert cli.main(["bench", "devices", "--backend", "torch", "--repeats", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(r"torch +1 device +[0-9.]+ +1\.000", lines[2])
-    assert re.fullmatch(r"torch +2 devices +[0-9.]+ +[0-9.]+", lines[3])
-    assert re.fullmatch(r"torch +4 devices +[0-9.]+ +[0-9.]+", lines[4])
+    assert re.fullmatch(r"torch +1 device +[0-9.]+ +1\.000  1\.000 to 1\.000", lines[2])
+    assert re.fullmatch(
+        r"torch +2 devices +[0-9.]+ +[0-9.]+  [0-9.]+ to [0-9.]+", lines[3]
+    )
+    assert re.fullmatch(
+        r"torch +4 devices +[0-9.]+ +[0-9.]+  [0-9.]+ to [0-9.]+", lines[4]
+    )
     assert len(lines) == 5
 
 

@@ -1,9 +1,9 @@
-"""The evidence page: what was tried, and what came out, from one run of real programs.
+"""The evidence page: what was tried, and what came out, from runs of real programs.
 
     python -m tools.evidence [--only TABLE ...] [--quick] [--output FOLDER]
 
-One module makes one table: `rows` tries, `wrong` says what should not be, `show` lays
-out. The tests' own building blocks do the work.
+One module makes one table: `rows` tries, and `wrong` says what should not be. `shown/`
+lays the tables out. The tests' own building blocks do the work.
 """
 
 import os

@@ -22,10 +22,18 @@ from d2lmulti.launch import launch
 from d2lmulti.plans.allreduce import ALLREDUCE
 from d2lmulti.plans.rounds import even_bounds
 
-from .markdown import count, listed, small, table, together
 from .strategies import ENGINES, KVSTORE, ONE
 
-TITLE = "Collectives"
+TITLE = "Collectives compared with NumPy"
+SOURCES = (
+    "d2lmulti",
+    "tests/processes/asked.py",
+    "tests/processes/asked_mesh.py",
+    "tests/processes/asked_tokens.py",
+    "tests/processes/test_mxnet_kvstore.py",
+    "tools/evidence/collectives.py",
+    "tools/evidence/strategies.py",
+)
 RANKS, LENGTHS = (1, 2, 3, 4, 5, 7, 8), (0, 1, 2, 10, 1003)
 LIMIT = 1e-14  # of the sum of all absolute values
 Row = dict[str, Any]
@@ -155,39 +163,3 @@ def wrong(rows: list[Row]) -> list[str]:
         if r.get("wrong") or r.get("differ") or r.get("difference", 0) > LIMIT
         or not (r.get("calls") or r.get("results"))
     ]  # fmt: skip
-
-
-def show(rows: list[Row]) -> str:
-    """Lay out one table of one process, and one of what lies between processes."""
-    local = [r for r in rows if r["engine"] == ONE]
-    backends = list(dict.fromkeys(r["backend"] for r in local))
-    cells = {(r["backend"], r["collective"]): r for r in local}
-    body = []
-    for name in dict.fromkeys(r["collective"] for r in local):
-        line = [cells[b, name] for b in backends]
-        pairs = [(f"{count(r['calls'])},", small(r["difference"])) for r in line]
-        body.append([name, *(together(*pair) for pair in pairs)])  # fmt: skip
-    dtypes = [f"{cells[b, body[0][0]]['dtypes']} ({b})" for b in backends]
-    bits = [
-        [ENGINES[r["engine"]][0], r["backend"], r["ranks"], count(r["results"]),
-         len(r["differ"])]
-        for r in rows if r["engine"] != ONE
-    ]  # fmt: skip
-    return "\n\n".join([
-        f"In one process, with {numbers(local, 'ranks')} ranks and vectors of "
-        f"{numbers(local, 'lengths')} elements: the number of calls, "
-        f"{count(sum(r['calls'] for r in local))} in all, and the largest "
-        "error on normal float64 numbers, over the sum of their absolute "
-        f"values. Small integers in each numeric dtype that the backend holds, "
-        f"{listed(dtypes)}, came out exactly in every call.",
-        table(["", *backends], body),
-        "Between processes: how many results had to have the bits of one process, "
-        f"{count(sum(r['results'] for r in rows if r['engine'] != ONE))} in all, and "
-        "how many had not.",
-        table(["", "backend", "ranks", "results", "other bits"], bits, words=2),
-    ])  # fmt: skip
-
-
-def numbers(rows: list[Row], of: str) -> str:
-    """Write the numbers of ranks, or the lengths, that were tried."""
-    return listed([count(n) for n in rows[0][of]])

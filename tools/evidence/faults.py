@@ -22,11 +22,16 @@ import d2lmulti
 from d2lmulti.backends import get_backend
 from d2lmulti.launch import launch
 
-from .markdown import table
-from .strategies import ENGINES
-
-TITLE = "Kills survived"
-TIMES, KILLS = 20, {"shared_memory": 10, "torch": 4, "paddle": 4}
+TITLE = "Failed ranks reported and cleaned up"
+SOURCES = (
+    "d2lmulti",
+    "tests/backends/compare.py",
+    "tests/processes/dying.py",
+    "tests/processes/failing.py",
+    "tests/processes/test_faults.py",
+    "tools/evidence/faults.py",
+)
+TIMES, KILLS = 4, {"shared_memory": 10, "torch": 4, "paddle": 4}
 Row = dict[str, Any]
 
 
@@ -79,38 +84,3 @@ def wrong(rows: list[Row]) -> list[str]:
     """List what did not end as it should."""
     return [f"{r.get('fault', 'kills')} on {r['engine']}: {bad}"
             for r in rows for bad in r["wrong"]]  # fmt: skip
-
-
-def show(rows: list[Row]) -> str:
-    """Lay out the faults, then the runs that went on."""
-    faults = [r for r in rows if "fault" in r]
-    engines = list(dict.fromkeys(r["engine"] for r in faults))
-    cells = {(r["engine"], r["fault"]): r for r in faults}
-
-    def cell(r: Row | None) -> str:
-        return f"{r['times']}, {r['seconds']:.1f} s" if r else "-"
-
-    body = [
-        [fault, *(cell(cells.get((engine, fault))) for engine in engines)]
-        for fault in dict.fromkeys(r["fault"] for r in faults)
-    ]
-    again = [
-        [ENGINES[r["engine"]][0], r["backend"], r["restarts"],
-         "yes" if r["same_bits"] else "no",
-         f"{r['seconds'] / (r['restarts'] + 1):.1f}"]
-        for r in rows if "restarts" in r
-    ]  # fmt: skip
-    head = ["", "backend", "kills", "the same bits", "seconds an attempt"]
-    parts = [
-        "How many times it happened, and the seconds until the launcher had named the "
-        "rank and all processes were ended, at most. After each no process, folder or "
-        "shared memory was left.",
-        table(["", *(ENGINES[engine][0] for engine in engines)], body),
-    ]
-    again_parts = [
-        "Runs of two ranks that were killed at random moments and started again from "
-        "their checkpoint: the weights at the end have the bits of a run that nothing "
-        "happened to.",
-        table(head, again, words=2),
-    ]
-    return "\n\n".join([*parts, *(again_parts if again else [])])

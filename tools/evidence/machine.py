@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -42,7 +43,7 @@ def about_machine() -> dict[str, Any]:
 
 
 def about_now() -> dict[str, Any]:
-    """Tell when this is, of which version, and how busy the machine is."""
+    """Return the date, the version, and how busy the machine is."""
     now = datetime.datetime.now(datetime.timezone.utc)
     return {
         "date": f"{now:%Y-%m-%d %H:%M} UTC",
@@ -53,8 +54,30 @@ def about_now() -> dict[str, Any]:
 
 
 def load() -> float:
-    """Give the load average of the last minute: how many processes wanted a core."""
+    """Return the load average of the last minute: how many processes wanted a core."""
     return round(os.getloadavg()[0], 2)
+
+
+def busy(seconds: float = 5.0) -> float | None:
+    """Return how many cores the machine keeps busy while this process sleeps.
+
+    Unlike the load average, this forgets the table that was made before. None where
+    the system does not tell.
+    """
+    try:
+        before, began = _busy_seconds(), time.monotonic()
+        time.sleep(seconds)
+        return round((_busy_seconds() - before) / (time.monotonic() - began), 2)
+    except OSError:
+        return None
+
+
+def _busy_seconds() -> float:
+    """Return the seconds that all cores have worked, as Linux counts them."""
+    with open("/proc/stat", encoding="ascii") as file:
+        user, nice, system, _, _, *interrupts = map(int, file.readline().split()[1:])
+    ticks = user + nice + system + sum(interrupts[:3])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _commit() -> str:

@@ -22,6 +22,16 @@ def small(x: float) -> str:
     return f"{digits}·10{str(int(power)).translate(_RAISED)}"
 
 
+def between(ends: Sequence[float], digits: str = ".2f") -> str:
+    """Write a range, in one piece."""
+    return "\u2013".join(f"{end:{digits}}" for end in ends)
+
+
+def folded(title: str, text: str) -> str:
+    """Fold a part of the page under a title."""
+    return f":::::{{dropdown}} {title}\n{text}\n:::::"
+
+
 def together(*words: str) -> str:
     """Write words that no line break parts."""
     return "\u00a0".join(words).replace("-", "\u2011")
@@ -35,4 +45,5 @@ def count(n: int) -> str:
 def listed(words: Sequence[str]) -> str:
     """Write words one after the other, with `and` before the last."""
     *first, last = words
-    return f"{', '.join(first)} and {last}" if first else last
+    comma = "," if len(first) > 1 else ""
+    return f"{', '.join(first)}{comma} and {last}" if first else last

@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from .markdown import count, table
 from .test_runs import run_tests
 
-TITLE = "Nonsense refused"
+TITLE = "Invalid input rejected"
+SOURCES = (
+    "d2lmulti",
+    "tests/backends/bad_options.py",
+    "tests/backends/bad_values.py",
+    "tests/backends/good_calls.py",
+    "tests/backends/left_out.py",
+    "tests/backends/public.py",
+    "tests/backends/pure_calls.py",
+    "tests/backends/test_bad_values.py",
+    "tests/pure/forge.py",
+    "tests/pure/forged.py",
+    "tests/pure/idx_files.py",
+    "tests/pure/test_forged_checkpoints.py",
+    "tests/pure/test_fuzz_files.py",
+    "tools/evidence/nonsense.py",
+)
 Row = dict[str, Any]
 VALUES, FILES = "tests/backends/test_bad_values.py", "tests/pure/test_fuzz_files.py"
 
@@ -42,18 +57,3 @@ def wrong(rows: list[Row]) -> list[str]:
         for r in rows
         if not r["tried"] or r["refused"] + r["equal"] != r["tried"]
     ]
-
-
-def show(rows: list[Row]) -> str:
-    """Lay out one line a kind."""
-    body = []
-    for r in rows:
-        memory, seconds = "-", "-"
-        if "memory" in r:
-            memory, seconds = f"{r['memory'] / 2**20:.0f} MiB", f"{r['seconds']:.2f} s"
-        equal = count(r["equal"]) if "memory" in r else "-"
-        body.append([r["what"], count(r["tried"]), count(r["refused"]), equal,
-                     memory, seconds])  # fmt: skip
-    head = ["", "tried", "refused in one sentence", "harmless, read as before",
-            "most memory", "longest"]  # fmt: skip
-    return table(head, body)

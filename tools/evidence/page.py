@@ -6,140 +6,135 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from .markdown import listed, table, together
+from .markdown import count, folded, listed, small, table, together
+from .picture import in_float64, picture
+from .release import BUSY
+from .shown import Shown, checks, equality, failures, speed
 
-HEAD = """\
-# Evidence
-
-The book says that what many devices compute is what one device would have computed,
-that a rank that dies is named, that nonsense is refused. Here is how often that was
-tried, and what came out. One command wrote this page, from runs of the programs
-themselves. No number was typed by hand, and a table in which anything came out wrong is
-not written:
+SHOWN: dict[str, Shown] = {
+    "strategies": equality.STRATEGIES,
+    "mesh": equality.MESH,
+    "collectives": checks.COLLECTIVES,
+    "bugs": checks.BUGS,
+    "faults": failures.FAULTS,
+    "scripts": failures.SCRIPTS,
+    "nonsense": checks.NONSENSE,
+    "ratios": speed.RATIOS,
+    "sharded": speed.SHARDED,
+}
+COMMAND = """\
+One command wrote this page from runs of the programs, and no number was typed by hand.
+A wrong result stops the command, is shown here, and is a failing test:
 
 ```bash
-make evidence               # all of it, on a machine that does nothing else
-make evidence ONLY=ratios   # one table again; the others stay as they are
+make evidence               # all tables, 40 minutes
+make evidence ONLY=ratios   # one table
+make release-check          # may this page be published?
 ```
 
-What was measured is also in `chapters/measured/evidence.json`, number by number.
-"""
-
-# What was done, in one sentence, and what else repeats it.
-DONE = {
-    "strategies": (
-        "Small networks took 12 steps of SGD with momentum 0.9 in float64, split in "
-        "every way that the library has, and the weights on all devices were compared "
-        "with those of one device: the largest difference, over the largest weight of "
-        "the same tensor, and in brackets how many world sizes were tried, of 2, 3 and "
-        "4 in one process, 2 and 3 between processes. The last batch of each epoch has "
-        "7 examples, which none of them divides. A dash: does not exist, or is refused "
-        "as the notes say.",
-        "tests/backends/test_strategies.py tests/processes/test_engines.py",
-    ),
-    "mesh": (
-        "The same 12 steps, with the ranks on a mesh of two or three axes of two ranks "
-        "each, compared in the same way; the meshes of eight ranks were tried in one "
-        "process alone.",
-        "tests/backends tests/processes/test_engines.py -k mesh",
-    ),
-    "collectives": (
-        "Every collective was called on vectors of all kinds and its results compared "
-        "with NumPy's, or with those of one process.",
-        "tests/backends/test_collectives.py tests/processes/test_engines.py",
-    ),
-    "bugs": (
-        "Each bug was planted in a copy of the library, where the ordinary tests of "
-        "training then ran with PyTorch until the first of them failed.",
-        "tests/bugs",
-    ),
-    "faults": (
-        "In the middle of a run something happened to one of two ranks, by the "
-        "operating system's own means.",
-        "tests/processes/test_failing.py tests/processes/test_faults.py",
-    ),
-    "scripts": (
-        "Each script of {doc}`scripts` ran on as many machines as the table says (two "
-        "are two network namespaces of this one), in float64, until a launcher or a "
-        "worker, chosen at random as the moment was, was killed with `SIGKILL`. What "
-        "was left had ten seconds to end by itself, was ended then, and the run was "
-        "started again, which went on from its checkpoint. The weights in the end had "
-        "the bits of a run that nobody disturbed, and twelve digits in common with "
-        "those of the same script on one device and of the script for one device. "
-        "TensorFlow's has no launcher.",
-        "tests/processes/test_examples.py tests/processes/test_elastic.py",
-    ),
-    "nonsense": (
-        "Every parameter of every public function and every option of the command got "
-        "values that make no sense, and files were damaged at random, by seed: all had "
-        "to be refused by an error of the library's own, or, a file, to do no harm.",
-        "tests/backends/test_bad_values.py tests/pure/test_fuzz_files.py",
-    ),
-    "ratios": (
-        "All candidates took turns in one run, so that a change of the machine's speed "
-        "hits all alike; a number is the median of the ratios turn by turn, below 1 "
-        "where ours is quicker. On a machine that is busy with other things such "
-        "ratios scatter, most of all between processes: see the load above.",
-        "",
-    ),
-    "sharded": (
-        "A step of a perceptron with 13 MB of weights, 512 examples, by two processes "
-        "on a core of their own; all candidates took turns in one run, and a number is "
-        "the median of the ratios turn by turn. Data parallelism sends its gradients "
-        "in buckets; ours computes a layer's forward pass twice under ZeRO 3, as "
-        "`fully_shard` does with activation checkpointing (the last column).",
-        "",
-    ),
-}
+All measured values are also in `chapters/measured/evidence.json`."""
 
 
 def render(record: Mapping[str, Any], tables: Mapping[str, ModuleType]) -> str:
     """Lay the page out; say which of all tables the record does not have."""
     missing = [module.TITLE for name, module in tables.items() if name not in record]
     tables = {name: module for name, module in tables.items() if name in record}
-    parts = [HEAD.strip(), *_machines(record, tables)]
+    parts = ["# Evidence", _limits(record)]
+    if text := _conclusion(record):
+        parts += [text, picture(record)]
+    parts.append(COMMAND)
     if missing:
         parts.append(f"Not made yet, and not shown: {'; '.join(missing)}.")
     for name, module in tables.items():
-        sentence, tests = DONE[name]
-        again = f"Again: `make evidence ONLY={name}`"
-        if tests:
-            again += f"; every `.ci/run` does as much with `pytest {tests}`"
-        elif name == "ratios":
-            again += (
-                "; `python -m d2lmulti bench engines` and `bench allreduce` print it"
-            )
-        elif name == "sharded":
-            again += "; `python -m d2lmulti bench sharded` prints it"
-        parts += [f"## {module.TITLE}", f"{sentence} {again}."]
-        parts += [module.show(record[name]["rows"])]
-    return "\n\n".join(parts) + "\n"
+        rows, shown = record[name]["rows"], SHOWN[name]
+        again = f"To repeat it: `make evidence ONLY={name}`"
+        if shown.again:
+            again += f"; every `.ci/run` repeats part of it: `pytest {shown.again}`"
+        parts += [f"## {module.TITLE}", shown.found(rows)]
+        if wrong := module.wrong(rows):
+            lines = [f"- {each}" for each in wrong]
+            parts += ["**Wrong results:**", "\n".join(lines)]
+        parts.append(folded("How, and all rows", "\n\n".join([
+            f"{shown.how} {again}.", shown.rows(rows),
+        ])))  # fmt: skip
+    return "\n\n".join([*parts, *_machines(record, tables)]) + "\n"
+
+
+def _limits(record: Mapping[str, Any]) -> str:
+    """Say first what this page is not."""
+    cores = sorted({str(each["machine"]["cores"]) for each in record.values()})
+    weights = [r["weights"] for each in record.values() for r in each["rows"]
+               if "weights" in r]  # fmt: skip
+    small_networks = "small networks"
+    if weights:
+        small_networks += f" (at most {count(max(weights))} weights)"
+    return (
+        f"**Nothing on this page ran on a GPU or over a real network:** all of it ran "
+        f"on {' or '.join(cores)} CPU cores of one computer, with at most four "
+        f"processes or eight simulated devices, and weights were compared after 12 "
+        f"steps of {small_networks}."
+    )
+
+
+def _conclusion(record: Mapping[str, Any]) -> str:
+    """Return the conclusion of the page, in one sentence or two."""
+    runs = in_float64(record)
+    if not runs:
+        return ""
+    worst = max(r["difference"] for r in runs)
+    text = (
+        f"Within these limits, splitting the work changed nothing but rounding: in all "
+        f"{count(sum(len(r['ranks']) for r in runs))} float64 runs, the weights "
+        f"differed from those of one device by at most {small(worst)} of the largest "
+        "weight of their tensor."
+    )
+    bugs = record.get("bugs", {"rows": []})["rows"]
+    far = [r["difference"] for r in bugs if (r.get("difference") or 0) > checks.FAR]
+    if far:
+        text += (
+            f" The {len(far)} planted bugs that change these weights change them by at "
+            f"least {small(min(far))}."
+        )
+    return text
 
 
 def _machines(record: Mapping[str, Any], tables: Mapping[str, ModuleType]) -> list[str]:
     """Tell where and when: a table of the tables, and the machine or machines."""
-    lines: list[list[str]] = []
+    lines = []
     for name, module in tables.items():
         made = record[name]["made"]
         lines.append([
-            module.TITLE, together(*made["date"].split()),
-            f"{made['version']} ({made['commit']})",
-            f"{made['minutes']:.1f}", f"{made['load_before']:.2f}",
-            f"{made['load_after']:.2f}",
+            module.TITLE, together(*made["date"].split()), made["version"],
+            f"`{made['sources']}`" if "sources" in made else "not recorded",
+            f"{made['minutes']:.1f}", _cores(made.get("busy_before")),
+            _cores(made.get("busy_after")),
         ])  # fmt: skip
-    head = ["", "begun", "version (commit)", "minutes", "load before", "load after"]
+    head = ["", "begun", "version", "sources (hash)", "minutes", "busy before",
+            "busy after"]  # fmt: skip
+    minutes = sum(record[name]["made"]["minutes"] for name in tables)
     where: dict[str, list[str]] = {}
     for name in tables:
         where.setdefault(_about(record[name]["machine"]), []).append(name)
-    parts = ["## When and where", table(head, lines, words=3)]
+    machines = []
     for machine, names in where.items():
         which = "All tables" if len(where) == 1 else listed(names).capitalize()
-        parts.append(f"{which}: {machine}.")
-    parts.append(
-        "The load is the system's average over a minute: how many processes wanted a "
-        "core. Before a table it tells what else the machine was doing."
-    )
-    return parts
+        machines.append(f"{which}: {machine}.")
+    return [
+        "## When and where",
+        f"All tables together took {minutes:.0f} minutes. Each records a hash of the "
+        "sources that it depends on, so `make release-check` can tell whether it was "
+        "made from the tree that is published. The check also refuses a table if "
+        f"other programs used more than {BUSY} cores in the five seconds before or "
+        "after it.",
+        folded("When, from which sources, and on which machine", "\n\n".join([
+            table(head, lines, words=4), *machines,
+            "*Busy* is the number of cores that worked while the command slept.",
+        ])),
+    ]  # fmt: skip
+
+
+def _cores(busy: float | None) -> str:
+    return "not recorded" if busy is None else f"{busy:.2f}"
 
 
 def _about(machine: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ tensor. What an engine cannot do is tried too, and its refusal kept.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -28,9 +28,15 @@ from d2lmulti.plans.allreduce import ALLREDUCE
 from d2lmulti.plans.pipeline.schedules import SCHEDULES
 from d2lmulti.training.strategies import STRATEGIES
 
-from .markdown import listed, small, table, together
-
-TITLE = "Split in every way, the same weights"
+TITLE = "Parallelism strategies compared with one device"
+SOURCES = (
+    "d2lmulti",
+    "tests/processes/asked.py",
+    "tests/processes/asked_mesh.py",
+    "tests/processes/asked_tokens.py",
+    "tests/processes/test_mxnet_kvstore.py",
+    "tools/evidence/strategies.py",
+)
 STEPS = 12
 OWN = {model.name: model for model in (UNEVEN, MIXTURE)}
 LIMIT = {"float64": 1e-12, "float32": 1e-5}
@@ -57,10 +63,10 @@ def ways() -> dict[str, dict[str, Any]]:
     for name in ("ring", "native"):
         options = {"model": "mlp", "algorithm": name, "bucket_bytes": 50_000}
         found[f"data, {name}, in buckets"] = options
-    found["layer"] = {"strategy": "layer", "model": "mlp"}
+    found["tensor"] = {"strategy": "layer", "model": "mlp"}
     for name in SCHEDULES:
         options = {"strategy": "model", "model": "deep_mlp", "schedule": name}
-        found[f"model, {name}"] = options
+        found[f"pipeline, {name}"] = options
     for zero in (1, 2, 3):
         options = {"strategy": "sharded", "model": UNEVEN, "zero": zero}
         found[f"sharded, ZeRO {zero}"] = options
@@ -97,9 +103,15 @@ IN_ONE_PROCESS = (
 )
 
 
+def examples() -> Any:
+    """Return the tests' noise, with at least one test example for each of 8 devices."""
+    noise = data()
+    return replace(noise, test_X=noise.train_X, test_y=noise.train_y)
+
+
 def trained(way: str, n: int, backend: str) -> list[Weights]:
     """Take the steps on n devices; give the weights of all that this process holds."""
-    B, options = get_backend(backend), {"dataset": data(), **ways()[way]}
+    B, options = get_backend(backend), {"dataset": examples(), **ways()[way]}
     settings = {"dtype": "float64", "backend": backend, "epochs": 4}
     if way == SERVER and started() is not None:
         raise InvalidInput(IN_ONE_PROCESS)
@@ -120,7 +132,7 @@ def one_device(model: str, backend: str) -> Weights:
     B, made = get_backend(backend), OWN.get(model) or get_model(model)
     history = d2lmulti.train(
         1, 12, 0.05, epochs=4, dtype="float64", backend=backend, model=made,
-        dataset=TEXT if made is MIXTURE else data(),
+        dataset=TEXT if made is MIXTURE else examples(),
     )  # fmt: skip
     weights = [B.numpy(p) for p in history.device_params[0]]
     start = made.initial(np.random.default_rng(0))
@@ -198,6 +210,7 @@ def row(engine: str, backend: str, way: str, each: dict[int, dict]) -> Row:
     return {
         "engine": engine, "backend": backend, "way": way, "dtype": "float64",
         "ranks": sorted(good), "difference": max(good.values(), default=None),
+        "weights": sum(w.size for w in one_device(model_of(way), backend)),
         "refused": {str(n): text for n, text in refused.items()},
     }  # fmt: skip
 
@@ -215,11 +228,12 @@ def on_kvstore() -> list[Row]:
     return [{
         "engine": KVSTORE, "backend": "mxnet", "way": SERVER, "dtype": "float32",
         "ranks": [2], "difference": worst, "refused": {},
+        "weights": sum(w.size for w in alone),
     }]  # fmt: skip
 
 
 def wrong(rows: list[Row]) -> list[str]:
-    """List what differs by more than rounding, and what nothing was tried of."""
+    """Return what differs by more than rounding, and what was never run."""
     found = [
         f"{r['way']} on {r['engine']}, {r['backend']}: off by {r['difference']}"
         for r in rows
@@ -227,74 +241,3 @@ def wrong(rows: list[Row]) -> list[str]:
     ]
     empty = {r["way"] for r in rows} - {r["way"] for r in rows if r["ranks"]}
     return found + [f"{way}: refused everywhere" for way in sorted(empty)]
-
-
-def show(rows: list[Row]) -> str:
-    """Lay out a table for each kind of engine, and the refusals below."""
-    double = [r for r in rows if r["dtype"] == "float64" and r["ranks"]]
-    parts = [
-        f"{sum(len(r['ranks']) for r in double)} runs in float64, and the largest "
-        f"difference of all is {small(max(r['difference'] for r in double))}."
-    ]
-    groups = ([ONE], ["shared_memory"], [e for e in ENGINES if e not in
-                                         (ONE, "shared_memory")])  # fmt: skip
-    for engines in groups:
-        ours = [r for r in rows if r["engine"] in engines]
-        if not ours:
-            continue
-        columns = list(dict.fromkeys((r["engine"], r["backend"]) for r in ours))
-        cells = {(r["engine"], r["backend"], r["way"]): r for r in ours}
-        head = [_title(*column, engines) for column in columns]
-        body = [
-            [way, *(_cell(cells.get((*column, way))) for column in columns)]
-            for way in dict.fromkeys(r["way"] for r in rows)
-        ]
-        if len(engines) == 1:
-            parts.append(f"**{_capital(ENGINES[engines[0]][0])}:**")
-        else:
-            parts.append("**The frameworks' own engines:**")
-        parts.append(table(["", *head], body))
-        if notes := _notes(ours):
-            parts.append(notes)
-    return "\n\n".join(parts)
-
-
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]
-
-
-def _title(engine: str, backend: str, engines: list[str]) -> str:
-    if len(engines) == 1:
-        return backend
-    name, backends = ENGINES[engine]
-    return name if len(backends) == 1 else f"{name}, {backend}"
-
-
-def _cell(row: Row | None) -> str:
-    if row is None or not row["ranks"]:
-        return "-"
-    precision = ", float32" if row["dtype"] == "float32" else ""
-    return together(small(row["difference"]), f"({len(row['ranks'])}{precision})")
-
-
-def _notes(rows: list[Row]) -> str:
-    """Say in the library's words why something is missing."""
-    why: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(dict)
-    for r in rows:
-        for n, text in r["refused"].items():
-            # Where another number of ranks was good, this one has to be named.
-            key = (text, f", {n} ranks" if r["ranks"] else "")
-            where = why[key].setdefault(r["way"], [])
-            if ENGINES[r["engine"]][0] not in where:
-                where.append(ENGINES[r["engine"]][0])
-    lines = []
-    for (text, ranks), places in why.items():
-        for where in dict.fromkeys(map(tuple, places.values())):
-            ways = "; ".join(way for way, p in places.items() if tuple(p) == where)
-            lines.append(f"- {ways} ({listed(where)}{ranks}): refused, *{text}*")
-    if any(r["engine"] == KVSTORE for r in rows):
-        lines.append(
-            f"- {ENGINES[KVSTORE][0]} is a parameter server and nothing else; its "
-            "weights are float32, which tells seven digits apart"
-        )
-    return "\n".join(lines)
