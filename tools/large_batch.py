@@ -31,6 +31,9 @@ SEEDS = 20
 KS = (1, 2, 4, 8, 16, 32, 64, 128)
 RULES = ("same", "none", "constant", "gradual", "root")
 EPOCHS = (0, 1, 2, 5, 10, 14, 20, 29)  # at which the noise is measured
+SWEPT = (1, 4, 16, 64, 128)  # batches at which every learning rate below is tried
+SGD_RATES = tuple(0.00125 * 2**i for i in range(10))
+ADAM_RATES = tuple(0.0005 * 2**i for i in range(10))
 
 Runs = Iterator[tuple[str, Callable[[range], Any]]]
 
@@ -65,19 +68,41 @@ def runs(code: dict[str, Any]) -> Runs:
             yield f"rate/{times}/{k}", trained(k, "gradual", 0.03 * times)
     for share in (64, 8, 4, 2, 1):
         yield f"share/{share}", trained(8, "gradual", 0.03, share=share)
-    yield "noise", lambda seeds: noise(code, seeds)
+    for k in SWEPT:
+        for lr in SGD_RATES:
+            yield f"sgd/{lr}/{k}", swept(code, k, lr)
+        for lr in ADAM_RATES:
+            yield f"adam/{lr}/{k}", swept(code, k, lr, adam=True)
+    yield "noise/corrected", lambda seeds: noise(code, seeds, 4096)[0]
+    yield "noise/uncorrected", lambda seeds: noise(code, seeds, 128)[1]
 
 
-def noise(code: dict[str, Any], seeds: range) -> np.ndarray:
-    """Measure the noise scale along the run with the small batch: (seeds, EPOCHS)."""
+def swept(
+    code: dict[str, Any], k: int, lr: float, adam: bool = False
+) -> Callable[[range], Any]:
+    """Give a run without normalization whose learning rate rises from lr / 10 to lr."""
+    rate = code["gradual"](10, lr / 10)
+
+    def run(seeds: range) -> Any:
+        step_ = code["make_adam"]() if adam else code["momentum_"]
+        return code["train"](k, rate, seeds, share=None, step_=step_)
+
+    return run
+
+
+def noise(code: dict[str, Any], seeds: range, groups: int) -> np.ndarray:
+    """Measure both noise scales along the run with the small batch.
+
+    Returns (2, seeds, EPOCHS): the corrected estimates and the uncorrected ones.
+    """
     found: list[np.ndarray] = []
 
     def watch(epoch: float, Ws: list[np.ndarray], rows: np.ndarray) -> None:
         if epoch in EPOCHS:
-            found.append(code["noise_scale"](Ws, rows))
+            found.append(code["noise_scale"](Ws, rows, groups))
 
     code["train"](1, code["same"](1, 0.03), seeds, watch=watch)
-    return np.stack(found, 1)
+    return np.stack(found, 2)
 
 
 def main() -> int:

@@ -1,8 +1,8 @@
-"""Expert parallelism: each rank holds some of the experts, and tokens travel to theirs.
+"""Expert parallelism: each rank holds some experts, and tokens are sent to theirs.
 
-A router sends every token to one of many small MLPs. Each rank has room for so many of
-its tokens at every expert; who comes later is dropped, and goes on as it is. An
-all-to-all brings the tokens to their experts, and another one the results home.
+A router sends every token to one of many small MLPs. An all-to-all takes the tokens to
+their experts, and another one brings the results back. With a fixed capacity, tokens
+that find no slot are dropped; without one, every expert has slots for all its tokens.
 Source: Lepikhin et al. (2020), Fedus et al. (2022). Chapter: *experts*.
 """
 
@@ -12,17 +12,20 @@ import math
 from collections.abc import Generator, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..backends.protocol import Backend, Tensor
 from ..checks import check_count, check_positive
 from ..errors import InvalidInput
 from ..models.experts import (
     Route,
     choose_experts,
+    fullest,
     route_tokens,
     run_experts,
     take_rows,
 )
-from ..plans.requests import CollectiveRequest, Swap, Total
+from ..plans.requests import CollectiveRequest, Max, Swap, Total
 
 
 def expert_capacity(tokens: int, experts: int, factor: float) -> int:
@@ -37,7 +40,11 @@ def expert_capacity(tokens: int, experts: int, factor: float) -> int:
 
 
 def expert_layer(
-    B: Backend, params: Sequence[Tensor], X: Tensor, capacity: int, ranks: int
+    B: Backend,
+    params: Sequence[Tensor],
+    X: Tensor,
+    capacity: int | None,
+    ranks: int,
 ) -> Generator[CollectiveRequest, Any, tuple[Tensor, Tensor, Route]]:
     """Add to X (tokens, width) what its experts make of it; for `run_cooperatively`.
 
@@ -45,24 +52,31 @@ def expert_layer(
     experts W1 (experts / ranks, width, hidden) and W2 (experts / ranks, hidden, width).
     Gives (tokens, width), the rank's share of the loss that keeps experts equally busy,
     N sum_e f_e p_e with the shares f of all tokens that chose e and their mean
-    probabilities p, and the route. Ranks may differ in tokens, not in capacity. The
+    probabilities p, and the route. Ranks may differ in tokens, not in capacity. With
+    capacity None no token is dropped: every expert has as many slots for each rank as
+    the largest load of one expert on one rank, which is one more exchange. The
     router's gradient is a share of a sum over the ranks, the experts' are complete.
     Raises `InvalidInput` for experts that are not shared out evenly.
     """
     router, W1, W2 = params
     experts, own = router.shape[1], W1.shape[0]
-    capacity = check_count("capacity", capacity)
+    if capacity is not None:
+        capacity = check_count("capacity", capacity)
     if own * ranks != experts:
         raise InvalidInput(
             f"expected {experts} experts shared out evenly over {ranks} ranks, got "
             f"{own} on one; use a number of experts that {ranks} divides"
         )
     choice = choose_experts(B, X, router)
+    keep = X * 1, choice.gate, choice.probabilities  # X may be a leaf
+    if capacity is None:
+        load = B.array(np.array([fullest(choice)], B.dtype_of(X)), B.device_of(X))
+        load, *keep = yield Max(load, keep=keep)
+        capacity = int(B.numpy(load)[0])
     route = route_tokens(choice.expert, experts, capacity)
 
-    keep = X * 1, choice.gate, choice.probabilities  # X may be a leaf
-    sent = take_rows(B, X, route.token_of)
-    here, X, gate, probabilities = yield Swap(sent, keep=keep)
+    sent = take_rows(B, keep[0], route.token_of)
+    here, X, gate, probabilities = yield Swap(sent, keep=tuple(keep))
     (home,) = yield Swap(run_experts(B, W1, W2, here, ranks))
     Y = X + gate * take_rows(B, home, route.slot_of)
 

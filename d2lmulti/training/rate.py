@@ -93,7 +93,7 @@ class StepDecay(Schedule):
 
 
 def scale_linearly(lr: float, k: float) -> float:
-    """Give the rate for a batch k times as large by the linear rule: k times the rate.
+    """Return k times the rate, the linear rule for SGD at a batch k times as large.
 
     It holds while k steps hardly change the gradient. Source: Krizhevsky (2014).
     """
@@ -101,10 +101,11 @@ def scale_linearly(lr: float, k: float) -> float:
 
 
 def scale_by_root(lr: float, k: float) -> float:
-    """Give the rate for a batch k times as large by the square-root rule.
+    """Return sqrt(k) times the rate, Adam's rule at a batch k times as large.
 
-    It keeps the variance of a step, lr squared over the batch. Source: Krizhevsky
-    (2014).
+    Below the noise scale, k times the batch makes Adam's step sqrt(k) times longer
+    already. With SGD it keeps the variance of one step, not that of a run. Source:
+    Krizhevsky (2014), Malladi et al. (2022).
     """
     return check_positive("lr", lr) * math.sqrt(check_positive("k", k))
 

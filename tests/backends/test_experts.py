@@ -123,6 +123,25 @@ def test_any_shares_equal_one_device(B, parts, own, capacity, seed):
     assert moved.bytes == (4 * slots * WIDTH + 2 * (ranks - 1) * experts) * 8
 
 
+@pytest.mark.parametrize("parts", [[9], [5, 4], [1, 2, 6], [2, 1, 3, 3]])
+def test_without_a_capacity_every_cut_equals_one_device(B, parts):
+    rng = np.random.default_rng(sum(parts) + len(parts))
+    shapes = (9, WIDTH), (WIDTH, 12), (12, WIDTH, HIDDEN), (12, HIDDEN, WIDTH)
+    values = [rng.normal(size=shape) for shape in shapes]
+    values[1][:, 2] += 5 * values[0].mean(0)  # expert 2 is wanted most
+    Y, loss, grads, dropped = alone(*values, [9], 9)
+    assert not dropped
+    found, found_loss, found_grads, routes, moved = on_ranks(B, *values, parts, None)
+    assert found_loss == pytest.approx(loss, rel=1e-12)
+    for ours, right in zip([found, *found_grads], [Y, *grads], strict=True):
+        assert np.abs(ours - right).max() <= 1e-12 * max(1, np.abs(right).max())
+    assert all(route.dropped == 0 for route in routes)
+    most = max(route.chosen.max() for route in routes)
+    slots, others = 12 * int(most) * (len(parts) - 1), len(parts) - 1
+    # The loads of 12 experts are added up, and the largest load goes around.
+    assert moved.bytes == (4 * slots * WIDTH + 2 * others * (12 + 1)) * 8
+
+
 def test_the_cut_decides_who_is_dropped(B):
     """Six tokens of which four want expert 0, with room for two on each rank."""
     choice = np.array([0, 0, 0, 1, 1, 0])

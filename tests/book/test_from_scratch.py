@@ -104,7 +104,7 @@ print("loss", mean_loss(server.params, *probe))
 """,
     "sharding": "",
     "experts": """
-history = train(0.1, 1, n=4)
+history = train(0.1, 0.0, 1, n=4)
 print("loss", history[0, 0])
 print("loss", history[-1, 0])
 """,

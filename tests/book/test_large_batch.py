@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import FunctionType
 
 import large_batch
 import numpy as np
@@ -26,9 +27,39 @@ def test_every_run_is_stored_with_all_its_seeds(code, stored):
         assert np.isfinite(rows).all()
 
 
-@pytest.mark.parametrize("name", ["normalised/gradual/64", "plain/none/16"])
+@pytest.mark.parametrize(
+    "name", ["normalised/gradual/64", "plain/none/16", "adam/0.016/64", "sgd/0.16/64"]
+)
 def test_a_stored_run_is_what_the_page_gives(code, stored, name):
     wanted = dict(large_batch.runs(code))
     here = wanted[name](range(5))
     # Rounding differs between machines, and training makes it grow: not to the digit.
     assert np.mean(here) == pytest.approx(np.mean(stored["runs"][name][:5]), abs=1.0)
+
+
+def test_the_noise_scale_does_not_depend_on_the_number_of_images(code):
+    """Gradients of 8 images with |g|^2 = 1 and a covariance whose trace is 400."""
+    seeds, elements, trace = 500, 40, 400
+    rng, g = np.random.default_rng(3), np.full(elements, elements**-0.5)
+
+    def gradients(Ws, X, y, share):
+        noise = rng.normal(size=(seeds, 1, elements)) * (trace / 8 / elements) ** 0.5
+        return [g + noise]
+
+    measure = {**code, "gradients": gradients}
+    noise_scale = FunctionType(code["noise_scale"].__code__, measure, argdefs=(8,))
+    rows = np.tile(np.arange(1024), (seeds, 1))
+    for groups, biased in ((64, 400 / (1 + 400 / 512)), (512, 400 / (1 + 400 / 4096))):
+        Ws = [np.zeros((seeds, 1, elements))]
+        corrected, uncorrected = noise_scale(Ws, rows, groups)
+        assert np.median(corrected) == pytest.approx(trace, rel=0.1)
+        assert np.median(uncorrected) == pytest.approx(biased, rel=0.1)
+
+
+def test_the_stored_noise_scale_is_what_the_page_gives(code, stored):
+    rows, _, Ws = zip(*(code["start"](seed) for seed in range(5)), strict=True)
+    Ws = [np.stack(same) for same in zip(*Ws, strict=True)]
+    many, few = (code["noise_scale"](Ws, np.stack(rows), n) for n in (4096, 128))
+    for here, kind in ((many[0], "corrected"), (few[1], "uncorrected")):
+        at_the_start = np.array(stored["runs"][f"noise/{kind}"])[:5, 0]
+        assert here == pytest.approx(at_the_start, rel=0.01)
