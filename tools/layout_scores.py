@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import pathlib
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
@@ -30,6 +31,7 @@ from d2lmulti.cluster.validation.ultrascale import CLUSTER, has_run, layout_of
 FILE = pathlib.Path(__file__).resolve().parent.parent / "chapters/measured/layouts.json"
 Seconds = Callable[[Transformer, Layout], float]
 Run = tuple[Transformer, Layout, float]
+FEW = 5  # layouts: with fewer an order means little
 
 
 def machines() -> dict[str, Seconds]:
@@ -65,14 +67,14 @@ def machines() -> dict[str, Seconds]:
 
     return {
         "operations over the peak": peak,
-        "real products, attention, the bubble": step(tiles, bare),
+        "measured matmul rate, attention, bubble": step(tiles, bare),
         "whole waves of whole tiles": step(waves, bare),
-        "all that moves bytes": step(links, moved),
-        "the host asks for every kernel": step(links, asked),
-        "messages, one after the other": step(real, replace(asked, overlap_data=False)),
-        "sums beside the way back": step(real, asked),
-        "tensor parallelism's beside products": step(real, overlapped),
-        "ZeRO 1 waits for its shards": step(real, NANOTRON),
+        "memory traffic": step(links, moved),
+        "kernel launch overhead": step(links, asked),
+        "communication, no overlap": step(real, replace(asked, overlap_data=False)),
+        "DP all-reduce overlapped": step(real, asked),
+        "TP collectives overlapped": step(real, overlapped),
+        "exposed ZeRO 1 all-gather": step(real, NANOTRON),
     }
 
 
@@ -97,6 +99,34 @@ def score(runs: list[Run], predict: Seconds) -> dict[str, Any]:
         "median_absolute_error": round(median(map(abs, errors)), 1),
         "rank_correlation": round(rank_correlation(said, seen) or 0, 3),
     }
+
+
+def score_choice(runs: list[Run], predict: Seconds) -> dict[str, Any]:
+    """Compare layouts of one model on one number of GPUs, with one batch.
+
+    The order, and how fast the layout is that the model takes for the best: its
+    measured speed over the best measured one.
+    """
+    cells: dict[tuple[str, int, int], list[Run]] = defaultdict(list)
+    for model, at, seconds in runs:
+        cells[model.name, at.gpus, at.batch].append((model, at, seconds))
+    orders, shares = [], []
+    for some in cells.values():
+        said = [predict(model, at) for model, at, _ in some]
+        seen = [seconds for _, _, seconds in some]
+        order = rank_correlation(said, seen)
+        if len(some) >= FEW and order is not None:
+            orders.append(order)
+            shares.append(min(seen) / seen[said.index(min(said))])
+    return {
+        "cells": len(orders),
+        "rank_correlation": {
+            "median": round(median(orders), 2), "lowest": round(min(orders), 2),
+        },
+        "chosen_over_best": {
+            "median": round(median(shares), 2), "lowest": round(min(shares), 2),
+        },
+    }  # fmt: skip
 
 
 def read(path: str) -> list[Run]:
@@ -124,6 +154,7 @@ if __name__ == "__main__":
             name: score([run for run in runs if belongs(run[1])], last)
             for name, belongs in PARTS.items()
         },
+        "choice": score_choice(runs, last),
         # A second more than predicted for every micro-batch, whatever the layout.
         "stuck": sum((s - last(m, at)) / at.micro_batches > 0.5 for m, at, s in runs),
     }

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .. import interrupt
 from ..backends import backend_name, backend_names, framework_names, get_backend
-from ..checks import MOST_RANKS, check_count, check_number
+from ..checks import MOST_RANKS, check_count, check_number, shown
 from ..cluster.timeline import Timeline, timeline
 from ..comm import process_group as engine
 from ..comm.devices import devices
@@ -108,7 +108,7 @@ def _train_in(group: Group | None, arguments: argparse.Namespace) -> int:
         arguments.strategy = "mesh" if arguments.mesh else "data"
     names = ("json", "plot", "timeline", "checkpoint")
     outputs = {f"--{name}": getattr(arguments, name) for name in names}
-    leader_does(group or local_group(1), lambda: check_outputs(outputs))
+    leader_does(group or local_group(1), lambda: _check_files(outputs))
     with timeline() if arguments.timeline else nullcontext() as recorded:
         history = _run(arguments)
     if group and not group.leader:
@@ -123,6 +123,16 @@ def _train_in(group: Group | None, arguments: argparse.Namespace) -> int:
     if failed:
         raise WriteFailed("; ".join(map(str, failed)))
     return 0
+
+
+def _check_files(outputs: dict[str, Path | None]) -> None:
+    """Refuse what could not be written, before there is work to lose."""
+    check_outputs(outputs)
+    picture = outputs["--plot"]
+    if picture is not None and picture.suffix.lower() != ".png":
+        raise InvalidInput(
+            f"expected a file that ends in .png for --plot, got {shown(str(picture))}"
+        )
 
 
 def _write_results(

@@ -7,11 +7,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from ..checks import check_count
+from ..checks import MOST_RANKS, check_count
 from ..cluster.networks import ConvNet, get_network
 from ..cluster.planner import Candidate, plan_data_parallel, plan_layouts
 from ..cluster.presets import get_cluster
-from ..cluster.simulate import parse_bytes, simulate
+from ..cluster.simulate import (
+    A_SECOND,
+    MANY,
+    count_messages,
+    formula_or_none,
+    parse_bytes,
+    simulate,
+)
+from ..cluster.validation.score import Compared
 from ..cluster.validation.validate import validate
 from ..errors import InvalidInput
 from ..files.atomic import check_outputs, write_json
@@ -30,7 +38,14 @@ def _simulate(arguments: argparse.Namespace) -> object:
         )
     nbytes = parse_bytes(arguments.bytes)
     cluster, algorithm = get_cluster(arguments.cluster), arguments.algorithm or "ring"
-    found = simulate(arguments.collective, arguments.ranks, nbytes, cluster, algorithm)
+    check_count("--ranks", arguments.ranks, most=MOST_RANKS)
+    asked = (arguments.collective, arguments.ranks)
+    messages = count_messages(*asked, cluster, algorithm)
+    if messages > MANY:
+        formula = formula_or_none(*asked, nbytes, cluster, algorithm)
+        known = "" if formula is None else f"; the formula says {_seconds(formula)}"
+        say(f"playing {messages:,} messages: {_roughly(messages / A_SECOND)}{known}")
+    found = simulate(*asked, nbytes, cluster, algorithm)
     say(
         f"{found.collective} by {found.algorithm}, {found.ranks:,} ranks on "
         f"{found.cluster}, {found.nbytes:,} bytes each"
@@ -110,20 +125,32 @@ def _validate(arguments: argparse.Namespace) -> object:
     say(f"{'row':>5} {'measured':>12} {'predicted':>12} {'error':>8}  unit, what")
     for row in report.rows:
         say(
-            f"{row.row:5} {row.measured:12,.4g} {row.predicted:12,.4g} "
-            f"{row.error:+8.1%}  {row.unit}, {row.name}"
+            _compared(row, row.error)
             + (f"; time {row.error_of_time:+.1%}" if row.bandwidth else "")
         )
+    if report.absolute:
+        say("the same rows, not as speed-ups; errors of the time:")
+    for row in report.absolute:
+        say(_compared(row, row.error_of_time))
     for line in report.refused:
         say(f"not predicted: {line}")
     for line in report.notes:
         say(f"note: {line}")
     for name, value in report.extra.items():
         _say_all(name, value)
-    if any(row.rate for row in report.rows):
+    if any(row.speedup for row in report.rows):
+        say("errors of speed-ups: measured / predicted - 1; the times may be far off")
+    elif any(row.rate for row in report.rows):
         say("errors of rates are those of the time: measured / predicted - 1")
     _say_all("sum", report.summary())
     return report.as_json()
+
+
+def _compared(row: Compared, error: float) -> str:
+    return (
+        f"{row.row:5} {row.measured:12,.4g} {row.predicted:12,.4g} {error:+8.1%}  "
+        f"{row.unit}, {row.name}"
+    )
 
 
 def _say_all(name: str, value: Any) -> None:
@@ -132,6 +159,14 @@ def _say_all(name: str, value: Any) -> None:
             _say_all(f"{name}, {key.replace('_', ' ')}", inner)
     else:
         say(f"{name}: {f'{value:.4g}' if isinstance(value, float) else value}")
+
+
+def _roughly(seconds: float) -> str:
+    if seconds < 100:
+        return f"about {max(1, round(seconds))} s"
+    if seconds < 6000:
+        return f"about {seconds / 60:.0f} minutes"
+    return f"about {seconds / 3600:,.0f} hours"
 
 
 def _seconds(value: float) -> str:

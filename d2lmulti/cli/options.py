@@ -117,7 +117,7 @@ def make_parser() -> argparse.ArgumentParser:
     count(
         "--zero",
         help="what is cut, with sharded: 1 the optimizer's state, 2 also the "
-        "gradients, 3 also the weights (default: 3)",
+        "gradients, 3 also the weights (default: 3); on a mesh 0 or 1 (default: 0)",
     )
     option(
         "--precision",

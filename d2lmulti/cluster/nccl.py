@@ -19,6 +19,7 @@ US = 1e-6
 KERNEL = 2 * US  # start and end of one GPU kernel: what empty ones take, back to back
 SHARE_OF_UNITS = 16  # multiprocessors that a ring holds: its channels (NCCL's log)
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
+ALGORITHMS = ("ring", "tree")
 
 
 class Protocol(NamedTuple):
@@ -64,14 +65,26 @@ def nccl_seconds(
     n: int,
     cluster: Cluster,
     per_node: int | None = None,
+    algorithm: str | None = None,
 ) -> float:
-    """Tell how long a collective of n ranks takes, `per_node` of them in each node.
+    """Return the seconds of a collective of n ranks, `per_node` of them in each node.
 
     `nbytes` is the whole vector: what an all-gather ends with, what a reduce-scatter
-    begins with. Every node's rings use the network cards of all its ranks.
-    Raises `InvalidInput` for another collective, and for no ranks.
+    begins with. Every node's rings use the NICs of all its ranks. `algorithm` is ring
+    or tree; without one, that of NCCL's tuner. Only an all-reduce has a tree.
+    Raises `InvalidInput` for another collective or algorithm, and for no ranks.
+
+    >>> from d2lmulti.cluster.presets import get_cluster
+    >>> dgx = get_cluster("dgx-h100")
+    >>> ring, tree = (nccl_seconds("allreduce", 1e8, 4096, dgx, algorithm=name)
+    ...               for name in ("ring", "tree"))
+    >>> round(ring * 1e3, 1), round(tree * 1e3, 1)
+    (27.8, 0.7)
     """
     check_choice("collective", collective, COLLECTIVES)
+    if algorithm is not None:
+        known = ALGORITHMS if collective == "allreduce" else ("ring",)
+        check_choice("algorithm", algorithm, known)
     check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
     check_number("nbytes", nbytes, least=0)
     check_count("n", n, most=MOST_RANKS)
@@ -84,10 +97,13 @@ def nccl_seconds(
     bandwidth = cluster.inside.bandwidth
     if nodes > 1:
         bandwidth = min(bandwidth, cluster.nic_per_device * per_node)
+    tree = math.inf
+    if algorithm == "tree" or _tree_allowed(collective, nbytes, n, nodes):
+        tree = _tree(nbytes, nodes, per_node, bandwidth, cluster)
+    if algorithm == "tree":
+        return KERNEL + tree
     ring = _ring(collective, nbytes, n, nodes, bandwidth, cluster)
-    if collective == "allreduce" and nodes > 1 and nbytes <= _edge(n):
-        return KERNEL + min(ring, _tree(nbytes, nodes, per_node, bandwidth, cluster))
-    return KERNEL + ring
+    return KERNEL + (ring if algorithm == "ring" else min(ring, tree))
 
 
 def _ring(
@@ -129,6 +145,11 @@ def _protocols(cluster: Cluster) -> list[tuple[int, Protocol]]:
 def _ll_most(cluster: Cluster, nodes: int) -> float:
     name = cluster.device.name.split("-")[0]
     return LL_MOST[name][min(nodes, 3) - 1] if name in LL_MOST else math.inf
+
+
+def _tree_allowed(collective: str, nbytes: float, n: int, nodes: int) -> bool:
+    """Whether the tuner considers a tree: between nodes, up to a size."""
+    return collective == "allreduce" and nodes > 1 and nbytes <= _edge(n)
 
 
 def _edge(n: int) -> float:

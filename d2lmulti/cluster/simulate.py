@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -13,7 +14,8 @@ from ..errors import InvalidInput
 from ..plans.allreduce import ALLREDUCE
 from ..plans.alltoall import alltoall
 from ..plans.collectives import allgather, broadcast, reduce, reduce_scatter
-from ..plans.rounds import MOST_ELEMENTS, Plan
+from ..plans.rounds import MOST_ELEMENTS, Plan, Round
+from ..progress import progress
 from .clock import play
 from .cost import bus_bandwidth, formula_seconds
 from .hardware import Cluster
@@ -27,6 +29,8 @@ PLANS: dict[str, Plan] = {
     "allreduce": ALLREDUCE["ring"],
 }
 ITEM = 4  # bytes of an element: float32
+MANY = 10**8  # messages: to play more of them takes more than a second or two
+A_SECOND = 5 * 10**7  # messages that the clock plays in a second, roughly
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
 
@@ -47,6 +51,37 @@ class Simulation:
     messages: int
     bytes_moved: int
     played_in: float  # seconds that this took
+
+
+def count_messages(
+    collective: str, ranks: int, cluster: Cluster, algorithm: str = "ring"
+) -> int:
+    """Count the messages of a plan whose ranks form rings or pairs; at most.
+
+    0 for the other plans, whose messages grow hardly faster than the ranks.
+
+    >>> from d2lmulti.cluster.presets import get_cluster
+    >>> count_messages("allreduce", 65536, get_cluster("dgx-h100"))
+    8589803520
+    """
+    if collective in ("reduce_scatter", "allgather", "alltoall"):
+        return ranks * (ranks - 1)
+    if collective == "allreduce" and algorithm == "ring":
+        return 2 * ranks * (ranks - 1)
+    if collective == "allreduce" and algorithm == "hierarchical":
+        inside, nodes = min(ranks, cluster.per_node), cluster.nodes(ranks)
+        return 2 * ranks * (inside - 1) + 2 * inside * nodes * (nodes - 1)
+    return 0
+
+
+def formula_or_none(
+    collective: str, ranks: int, nbytes: int, cluster: Cluster, algorithm: str = "ring"
+) -> float | None:
+    """Return the seconds of the closed formula; None where a node is not full."""
+    name = algorithm if collective == "allreduce" else collective
+    if name == "hierarchical" and ranks % min(ranks, cluster.per_node):
+        return None
+    return formula_seconds(name, ranks, nbytes, cluster)
 
 
 def simulate(
@@ -80,12 +115,12 @@ def simulate(
     if collective == "allreduce":
         plan, name = ALLREDUCE[algorithm], algorithm
         more = {"per_node": cluster.per_node} if algorithm == "hierarchical" else {}
+    total = count_messages(collective, ranks, cluster, algorithm)
     begin = time.perf_counter()
-    played = play(plan(ranks, length, **more), cluster, ITEM)
+    with progress(total, " messages", name, wanted=total > MANY) as bar:
+        played = play(_counted(plan(ranks, length, **more), bar), cluster, ITEM)
     took = time.perf_counter() - begin
-    formula = None
-    if name != "hierarchical" or ranks % min(ranks, cluster.per_node) == 0:
-        formula = formula_seconds(name, ranks, nbytes, cluster)
+    formula = formula_or_none(collective, ranks, nbytes, cluster, algorithm)
     bus = None
     if played.seconds:
         bus = bus_bandwidth(collective, ranks, nbytes, played.seconds)
@@ -93,6 +128,13 @@ def simulate(
         collective, name, ranks, nbytes, cluster.name, played.seconds, formula, bus,
         played.rounds, played.messages, played.bytes, took,
     )  # fmt: skip
+
+
+def _counted(rounds: Iterable[Round], bar: Any) -> Iterator[Round]:
+    """Pass the rounds on, and move a progress bar by their messages."""
+    for this_round in rounds:
+        yield this_round
+        bar.update(len(this_round))
 
 
 def parse_bytes(text: Any) -> int:

@@ -60,8 +60,6 @@ def check_options(options: dict[str, Any]) -> None:
             check_count(name, given[name])
     if "mesh" in given:
         check_mesh(given["mesh"])
-    if "zero" in given:
-        check_count("zero", given["zero"], most=3)
     if "precision" in given:
         check_choice("precision", given["precision"], PRECISIONS)
     if "schedule" in given and isinstance(given["schedule"], (str, int, float)):

@@ -25,7 +25,9 @@ class Sharded(Strategy):
     def prepare(self) -> None:
         """Check which stage it is."""
         super().prepare()
-        self.zero = check_count("zero", self.zero, most=3)
+        self.zero = check_count(
+            "zero", self.zero, most=3, cure="the strategy data shards nothing"
+        )
 
     def shard(self, whole: Sequence[Tensor]) -> ShardedParams:
         """Give every device what it holds under this stage of ZeRO."""

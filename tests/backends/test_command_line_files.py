@@ -42,6 +42,7 @@ REFUSED = {
     "the checkpoint's file": ("--checkpoint {a} --timeline {a}", "different files for"),
     "a read-only result": ("--json {locked}", "it is read-only"),
     "a read-only checkpoint": ("--checkpoint {locked} --resume", "it is read-only"),
+    "a picture that is no PNG": ("--plot curve.svg", "ends in .png for --plot"),
     "a name too long": ("--plot {long}", "choose a shorter name"),
     "a checkpoint over a text": ("--checkpoint {notes}", "go on from it with resume"),
     "a text as a checkpoint": ("--checkpoint {notes} --resume", "that cannot be read"),

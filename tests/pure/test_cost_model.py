@@ -7,6 +7,8 @@ from itertools import pairwise
 
 import pytest
 
+from d2lmulti import cli
+from d2lmulti.cli import costs
 from d2lmulti.cluster.convolution import conv_step, pipeline_rate
 from d2lmulti.cluster.cost import bus_bandwidth
 from d2lmulti.cluster.hardware import Link
@@ -16,7 +18,7 @@ from d2lmulti.cluster.nccl import beside, nccl_seconds
 from d2lmulti.cluster.networks import CONVNETS, TRANSFORMERS, get_network
 from d2lmulti.cluster.planner import layouts, plan_data_parallel, plan_layouts
 from d2lmulti.cluster.presets import CLUSTERS, DEVICES, find_device, get_cluster
-from d2lmulti.cluster.simulate import parse_bytes, simulate
+from d2lmulti.cluster.simulate import count_messages, parse_bytes, simulate
 from d2lmulti.cluster.software import MEGATRON_2021, NANOTRON
 from d2lmulti.cluster.step_time import step_time
 from d2lmulti.errors import InvalidInput
@@ -53,6 +55,20 @@ def test_collectives_grow_with_bytes_and_ranks(name):
         assert sizes == sorted(sizes)
     rings = [nccl_seconds("allgather", 1e8, n, cluster, 2) for n in (1, 2, 4, 8, 64)]
     assert rings == sorted(rings) and rings[0] == 0.0
+
+
+def test_an_algorithm_can_be_chosen_and_the_tuner_chooses_one_of_them():
+    for n in (8, 16, 64, 512, 16384):
+        for size in (1e3, 1e6, 1e8):
+            both = [
+                nccl_seconds("allreduce", size, n, H100, algorithm=name)
+                for name in ("ring", "tree")
+            ]
+            assert nccl_seconds("allreduce", size, n, H100) in both
+    ring, tree = both
+    assert ring > 50 * tree  # 100 MB on 16,384 GPUs: rounds count, not bytes
+    with pytest.raises(InvalidInput, match="as algorithm, got 'tree'"):
+        nccl_seconds("allgather", 1e6, 8, H100, algorithm="tree")
 
 
 def test_what_runs_beside_a_collective_is_slowed_but_not_summed():
@@ -182,6 +198,30 @@ def test_a_convolutional_network_scales_less_well_on_a_slow_network():
 def test_a_pipeline_with_all_kept_has_only_the_bubble():
     assert pipeline_rate(4, 12, kept=12) == pytest.approx(4 * 12 / 15)
     assert pipeline_rate(1, 2, kept=1) == pytest.approx(3 / 3.5)
+
+
+@pytest.mark.parametrize("ranks", [3, 8, 12, 20])
+def test_messages_are_counted_before_they_are_played(ranks):
+    for collective in ("reduce_scatter", "allgather", "alltoall"):
+        played = simulate(collective, ranks, 4 * 100 * ranks, H100).messages
+        assert count_messages(collective, ranks, H100) == played
+    played = simulate("allreduce", ranks, 400 * ranks, H100).messages
+    assert count_messages("allreduce", ranks, H100) == played
+    if ranks % 8 == 0:
+        played = simulate("allreduce", ranks, 4000, H100, "hierarchical").messages
+        assert count_messages("allreduce", ranks, H100, "hierarchical") == played
+
+
+def test_long_work_is_announced_before_it_begins(monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(costs, "simulate", interrupted)
+    assert cli.main(["simulate", "--ranks", "65536"]) == 130
+    told = capsys.readouterr().out
+    assert "8,589,803,520 messages" in told and "1.8390 s" in told
+    assert cli.main(["simulate", "--ranks", "64"]) == 130
+    assert capsys.readouterr().out == ""
 
 
 def test_simulate_sets_clock_and_formula_side_by_side():

@@ -233,6 +233,43 @@ def test_bytes_that_are_no_text_are_refused(tmp_path):
         validate(tmp_path)
 
 
+def test_speedups_and_times_have_errors_of_their_own():
+    """A right speed-up over wrong images a second is not a right time."""
+    report = validate(MEASURED / "cnn_dp_scaling.csv")
+    assert all(row.speedup for row in report.rows)
+    assert len(report.absolute) == len(report.rows) + 2  # a base for each network
+    first, found = report.absolute[0], report.summary()
+    assert (first.measured, round(first.predicted, 1)) == (30.4, 71.1)
+    assert first.error_of_time == pytest.approx(30.4 / first.predicted - 1)
+    assert found["errors_of"] == "speed-ups"
+    assert found["largest_absolute_error_percent"] < 15
+    assert found["median_absolute_error_of_time_percent"] > 40
+    told = report.as_json()
+    assert len(told["absolute_rows"]) == 18
+    for name in ("gpipe_tables_2_3", "torchgpipe_p40_speed"):  # no times in the table
+        report = validate(MEASURED / f"{name}.csv")
+        assert report.summary()["errors_of"] == "speed-ups" and not report.absolute
+    report = validate(MEASURED / "megatron_sc21_table1.csv")
+    assert report.summary()["errors_of"] == "times"
+
+
+def test_the_naive_model_orders_runs_too():
+    """Operations over the peak: far off in seconds, and in the same order."""
+    found = validate(MEASURED / "megatron_sc21_table1.csv").summary()
+    assert found["naive_rank_correlation"] == found["rank_correlation"] == 1
+    assert 50 < found["naive_median_absolute_error_percent"] < 60
+    row = validate(MEASURED / "torchgpipe_p40_speed.csv").rows[-1]
+    assert row.naive == 8 > row.predicted > row.measured
+
+
+def test_ranks_are_compared_within_a_unit():
+    rows = [Compared(2, "", "us", t, t) for t in (1.0, 2.0, 3.0)]
+    rows += [Compared(2, "", "GB/s", t, 9 - t, bandwidth=True) for t in (4.0, 5.0)]
+    found = Report("a", rows).summary()
+    assert found["rank_correlation"] == pytest.approx(-1)
+    assert found["naive_rank_correlation"] is None
+
+
 def test_errors_of_rates_are_those_of_times():
     assert Compared(2, "", "s", 2.0, 3.0).error == pytest.approx(0.5)
     assert Compared(2, "", "images/s", 2.0, 4.0, rate=True).error == pytest.approx(-0.5)
@@ -263,6 +300,9 @@ def test_the_commands_print_and_write(tmp_path, capsys):
     told = json.loads(file.read_text())
     assert any(c["fits"] for c in told["layouts"])
     assert not all(c["fits"] for c in told["layouts"])
+    table = str(MEASURED / "cnn_dp_scaling.csv")
+    assert cli.main(["validate", table]) == 0
     printed = capsys.readouterr().out
+    assert "71.12   -57.3%  images/s, inception-v3 on 1 GPUs" in printed
     for words in ("median absolute error percent", "busbw", "do not fit in 80 GB"):
         assert words in printed

@@ -36,7 +36,7 @@ def sc21(row: Row) -> list[Compared]:
     )  # fmt: skip
     step = step_time(model, layout, get_cluster("dgx-a100"), MEGATRON_2021)
     passes = 4 if layout.recompute == "full" else 3
-    return [_iteration(row, model, batch, passes, step.seconds, layout.gpus)]
+    return [_iteration(row, model, batch, passes, step)]
 
 
 def megatron_core(row: Row) -> list[Compared]:
@@ -63,7 +63,7 @@ def megatron_core(row: Row) -> list[Compared]:
             f"expected a global_batch that {data} replicas divide, got {batch}"
         )
     step = min(fit, key=lambda s: s.seconds)
-    return [_iteration(row, model, batch, 3, step.seconds, data * tensor * pipeline)]
+    return [_iteration(row, model, batch, 3, step)]
 
 
 def korthikanti(row: Row) -> list[Compared]:
@@ -91,8 +91,11 @@ def korthikanti(row: Row) -> list[Compared]:
         )  # fmt: skip
         step = step_time(model, layout, get_cluster("dgx-a100"), MEGATRON_2022)
         words = f"{name}, {recompute} recomputation"
+        passes = 4 if recompute == "full" else 3
+        naive = _operations(model, batch, passes) / step.gpus / step.peak
+        seen = row.number_of(column)
         compared.append(
-            Compared(row.number, words, "s", row.number_of(column), step.seconds)
+            Compared(row.number, words, "s", seen, step.seconds, naive=naive)
         )
     if not compared:
         raise InvalidInput("expected seconds in one of the two columns, got none")
@@ -117,15 +120,23 @@ def _micro_batches(batch: int, data: int, size: int) -> int:
 
 
 def _iteration(
-    row: Row, m: Transformer, batch: int, passes: int, predicted: float, gpus: int
+    row: Row, m: Transformer, batch: int, passes: int, step: Step
 ) -> Compared:
-    """The table's own count: 24 B s l h^2 (1 + s/6h) a pass, 6 B s h V for the head."""
+    gpus = step.gpus
     if row.text("gpus") and row.count("gpus") != gpus:
         raise InvalidInput(
             f"expected DP x TP x PP = {gpus} as gpus, got {row.text('gpus')}"
         )
+    flops = _operations(m, batch, passes)
+    measured = flops / gpus / (row.number_of("tflops_per_gpu") * 1e12)
+    return Compared(
+        row.number, f"{m.name} on {gpus} GPUs", "s", measured, step.seconds,
+        naive=flops / step.gpus / step.peak,
+    )  # fmt: skip
+
+
+def _operations(m: Transformer, batch: int, passes: int) -> float:
+    """The tables' own count: 24 B s l h^2 (1 + s/6h) a pass, 6 B s h V for the head."""
     tokens = batch * m.sequence
     layers = 24 * tokens * m.layers * m.hidden**2 * (1 + m.sequence / (6 * m.hidden))
-    flops = passes * layers + 6 * tokens * m.hidden * m.vocabulary
-    measured = flops / gpus / (row.number_of("tflops_per_gpu") * 1e12)
-    return Compared(row.number, f"{m.name} on {gpus} GPUs", "s", measured, predicted)
+    return passes * layers + 6 * tokens * m.hidden * m.vocabulary

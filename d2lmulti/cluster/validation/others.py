@@ -31,7 +31,10 @@ TORCHGPIPE = {1: 2, 2: 1667, 4: 256, 8: 150}
 
 
 def cnn_scaling(rows: list[Row], report: Report) -> None:
-    """Images a second on n GPUs over those on the fewest of the same table."""
+    """Images a second on n GPUs over those on the fewest of the same table.
+
+    The images a second themselves are entered too, as absolute rows.
+    """
     measured: dict[tuple[str, ...], list[tuple[Row, float, float]]] = {}
 
     for row in rows:
@@ -46,14 +49,19 @@ def cnn_scaling(rows: list[Row], report: Report) -> None:
     for some in measured.values():
         some.sort(key=lambda entry: entry[0].count("gpus"))
         first, *others = some
+        fewest = first[0].count("gpus")
+        for row, seen, said in some:
+            name = f"{row.text('model')} on {row.count('gpus')} GPUs"
+            found = Compared(row.number, name, "images/s", seen, said, rate=True)
+            report.absolute.append(found)
         for row, seen, said in others:
-            name = f"{row.text('model')}: {row.count('gpus')} over "
-            name += f"{first[0].count('gpus')} GPUs"
+            gpus = row.count("gpus")
+            name = f"{row.text('model')}: {gpus} over {fewest} GPUs"
             speedups = seen / first[1], said / first[2]
-            report.rows.append(Compared(row.number, name, "x", *speedups, rate=True))
-        absolute = f"{first[2]:.1f} images/s predicted on {first[0].count('gpus')} GPUs"
-        note = f"{first[0].text('model')}: {absolute}, {first[1]:.1f} measured"
-        report.notes.append(note + "; the speed-ups below are over these")
+            found = Compared(
+                row.number, name, "x", *speedups, rate=True, naive=gpus / fewest
+            )
+            report.rows.append(found)
 
 
 def _convnet(name: str) -> str:
@@ -85,7 +93,10 @@ def gpipe(rows: list[Row], report: Report) -> None:
             stages, m = row.count("K"), row.count("M")
             words = f"{model} on {hardware}: {stages} stages, M = {m}"
             seen = row.number_of("norm_throughput") / unit
-            report.rows.append(Compared(row.number, words, "x", seen, rate, rate=True))
+            naive = stages / first.count("K")
+            report.rows.append(
+                Compared(row.number, words, "x", seen, rate, rate=True, naive=naive)
+            )
 
 
 def torchgpipe(rows: list[Row], report: Report) -> None:
@@ -107,8 +118,10 @@ def torchgpipe(rows: list[Row], report: Report) -> None:
             if row is not base[0]:
                 rate = _torchgpipe_rate(stages, micro) / unit
                 words = f"{name}: {stages} partitions, {micro} micro-batches"
-                pair = seen / base[3], rate
-                report.rows.append(Compared(row.number, words, "x", *pair, rate=True))
+                naive, gain = max(1, stages) / max(1, base[1]), seen / base[3]
+                report.rows.append(
+                    Compared(row.number, words, "x", gain, rate, rate=True, naive=naive)
+                )
 
 
 def _torchgpipe_rate(stages: int, micro_batches: int) -> float:
@@ -145,13 +158,20 @@ def _collective(row: Row, source: str) -> Compared:
     size = row.count("bytes")
     seconds = nccl_seconds(op, size, gpus, cluster, gpus // nodes)
     words = f"{op} of {size:,} bytes, {gpus} GPUs of {row.text('hw')}"
+    link = cluster.inside.bandwidth
+    if nodes > 1:
+        link = min(link, cluster.nic_per_device * (gpus // nodes))
     if row.text("time_us"):
+        naive = bus_bandwidth(op, gpus, size, 1.0) / link
         return Compared(
-            row.number, words, "us", row.number_of("time_us"), seconds * 1e6
-        )
+            row.number, words, "us", row.number_of("time_us"), seconds * 1e6,
+            naive=naive * 1e6,
+        )  # fmt: skip
     said = bus_bandwidth(op, gpus, size, seconds) / 1e9
     seen = row.number_of("busbw_GBps")
-    return Compared(row.number, words, "GB/s", seen, said, bandwidth=True)
+    return Compared(
+        row.number, words, "GB/s", seen, said, bandwidth=True, naive=link / 1e9
+    )
 
 
 def machine(words: str) -> Cluster:

@@ -1,16 +1,18 @@
 """Predicted against measured: the error of every row, and what they come to.
 
-The error of a row is predicted / measured - 1 of a *time* where the table tells times
-or rates (a rate that is predicted twice too high is a time that is half of the real
-one): it punishes both ways of being wrong by a factor alike better than rates do. A
-bandwidth is compared as it stands, and the error of the time told beside it.
+Where a table holds times or rates, the error is predicted / measured - 1 of the *time*:
+a rate that is predicted twice too high is a time that is half of the real one. The
+error of a *speed-up* over another row of the table is measured / predicted - 1; it says
+nothing about the times themselves, which may all be wrong by one factor. Where the
+table has them, they are compared separately (`Report.absolute`). A bandwidth is
+compared as it stands, and the error of its time is given too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 import numpy as np
@@ -30,6 +32,12 @@ class Compared:
     predicted: float
     rate: bool = False  # more is quicker: the error is that of the time
     bandwidth: bool = False  # more is quicker: the error is that of the value
+    naive: float | None = None  # by operations over the peak, or bytes over bandwidth
+
+    @property
+    def speedup(self) -> bool:
+        """Whether the value is a ratio of two rows of the table."""
+        return self.unit == "x"
 
     @property
     def error(self) -> float:
@@ -50,6 +58,7 @@ class Report:
 
     kind: str
     rows: list[Compared] = field(default_factory=list)
+    absolute: list[Compared] = field(default_factory=list)  # where rows are speed-ups
     refused: list[str] = field(default_factory=list)  # "row 7: why"
     notes: list[str] = field(default_factory=list)
     extra: dict[str, object] = field(default_factory=dict)
@@ -64,22 +73,25 @@ class Report:
 
     def summary(self) -> dict[str, object]:
         """Numbers of rows, median and largest absolute error, rank correlation."""
-        return {"rows": len(self.rows), "refused": len(self.refused), **_sum(self.rows)}
+        found = {"rows": len(self.rows), "refused": len(self.refused)}
+        return {**found, **_sum(self.rows), **_sum_of_times(self.absolute)}
 
     def as_json(self) -> dict[str, object]:
         """Everything, for a file."""
-        rows = [
-            {
-                **vars(row),
-                "error_percent": 100 * row.error,
-                "error_of_time_percent": 100 * row.error_of_time,
-            }
-            for row in self.rows
-        ]
         return {
-            "kind": self.kind, "summary": self.summary(), **self.extra, "rows": rows,
+            "kind": self.kind, "summary": self.summary(), **self.extra,
+            "rows": list(map(_as_json, self.rows)),
+            "absolute_rows": list(map(_as_json, self.absolute)),
             "refused_rows": self.refused, "notes": self.notes,
         }  # fmt: skip
+
+
+def _as_json(row: Compared) -> dict[str, object]:
+    errors = {
+        "error_percent": 100 * row.error,
+        "error_of_time_percent": 100 * row.error_of_time,
+    }
+    return {**vars(row), **errors}
 
 
 def _sum(rows: list[Compared]) -> dict[str, object]:
@@ -87,20 +99,48 @@ def _sum(rows: list[Compared]) -> dict[str, object]:
         return {}
     errors = [100 * abs(row.error) for row in rows]
     others = [100 * abs(row.predicted / row.measured - 1) for row in rows]
-    times = [100 * abs(row.error_of_time) for row in rows]
+    speedups = [row.speedup for row in rows]
     found: dict[str, object] = {
+        "errors_of": "speed-ups" if all(speedups) else "times",
         "median_absolute_error_percent": median(errors),
         "largest_absolute_error_percent": max(errors),
-        "rank_correlation": rank_correlation(
-            [row.measured for row in rows], [row.predicted for row in rows]
-        ),
+        "rank_correlation": _rank_correlation(rows, lambda row: row.predicted),
+        "naive_rank_correlation": _rank_correlation(rows, lambda row: row.naive),
     }
+    naive = [replace(row, predicted=row.naive) for row in rows if row.naive]
+    if naive:
+        errors = [100 * abs(row.error) for row in naive]
+        found["naive_median_absolute_error_percent"] = median(errors)
     if any(row.bandwidth for row in rows):
-        found["median_absolute_error_of_time_percent"] = median(times)
-        found["largest_absolute_error_of_time_percent"] = max(times)
+        found["errors_of"] = "times and bandwidths"
+        found |= _sum_of_times(rows)
     if any(row.rate for row in rows):
         found["median_absolute_error_of_rate_percent"] = median(others)
     return found
+
+
+def _sum_of_times(rows: list[Compared]) -> dict[str, object]:
+    if not rows:
+        return {}
+    errors = [100 * abs(row.error_of_time) for row in rows]
+    return {
+        "median_absolute_error_of_time_percent": median(errors),
+        "largest_absolute_error_of_time_percent": max(errors),
+    }
+
+
+def _rank_correlation(
+    rows: list[Compared], value: Callable[[Compared], float | None]
+) -> float | None:
+    """The lowest over the units: microseconds and GB/s have no common order."""
+    found = []
+    for unit in {row.unit for row in rows}:
+        some = [row for row in rows if row.unit == unit]
+        said = [known for known in map(value, some) if known is not None]
+        if len(said) == len(some):
+            found.append(rank_correlation([row.measured for row in some], said))
+    known = [correlation for correlation in found if correlation is not None]
+    return min(known, default=None)
 
 
 def rank_correlation(x: list[float], y: list[float]) -> float | None:

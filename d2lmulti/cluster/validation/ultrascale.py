@@ -107,8 +107,9 @@ def _run(row: Row, step: Step, layout: Layout, limit: float) -> Run:
         memory = reserved / row.number_of("mem_gb")
     cell = f"{row.text('model')} on {layout.gpus} GPUs"
     compared = Compared(
-        row.number, words, "tokens/s/GPU", measured, step.tokens_per_gpu, rate=True
-    )
+        row.number, words, "tokens/s/GPU", measured, step.tokens_per_gpu, rate=True,
+        naive=step.peak * step.tokens / step.flops,
+    )  # fmt: skip
     return Run(compared, cell, layout, memory, step.memory.needed > limit)
 
 

@@ -90,7 +90,9 @@ def place_on_mesh(
             f"expected {several(len(mesh.group.local_ranks), 'device')}, one for each "
             f"rank of {mesh!r} here, got {len(devices)}; use devices({mesh.size})"
         )
-    zero, split = check_count("zero", zero, least=0, most=1), get_split(model)
+    cure = "on a mesh only the optimizer's state can be sharded"
+    zero = check_count("zero", zero, least=0, most=1, cure=cure)
+    split = get_split(model)
     _check_axes(mesh, split)
     if len(params) != len(split.cuts):
         raise InvalidInput(
