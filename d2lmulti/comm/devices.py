@@ -1,16 +1,19 @@
 """Devices: the machine's real GPUs, or simulated ones when it has too few.
 
-A simulated device behaves as a real one: its tensors have storage of their own, and
-every copy between two devices goes through the engine and is counted.
+Tensors that the library puts on simulated devices have storage of their own, and what it
+moves between two of them is counted. What a program moves itself is counted, and a copy
+that it forgot is an error, after `track_devices`, as far as the framework allows.
 Chapter: *setup*.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from ..backends import get_backend
 from ..backends.protocol import AnyDevice
+from ..backends.tracking import track
 from ..checks import MOST_RANKS, check_count, check_flag
 from ..errors import InvalidInput
 from .group import current_group
@@ -65,6 +68,21 @@ def devices(
     if simulate:
         return [Device("sim", i) for i in ranks]
     return [Device("gpu", i) for i in numbers]
+
+
+def track_devices(backend: str | None = None) -> ExitStack:
+    """Let new tensors know their simulated device, as they know a GPU.
+
+    An operation on tensors of two simulated devices, or of one and the host, then
+    raises an error, and a `ledger` also counts what the caller's own framework code
+    copies. This holds until the end of the program, or of `with track_devices():`.
+    What is covered: PyTorch, all operations of the calling thread, forward and
+    backward; MXNet and NumPy, those that a program calls, and no backward pass; Paddle,
+    nothing. Simulated devices then lie on the CPU. Where the framework finds two GPUs or
+    more it does nothing: there the framework itself keeps devices apart.
+    """
+    B = get_backend(backend)
+    return track(B.name) if B.gpu_count() < 2 else ExitStack()
 
 
 def try_gpu(i: int = 0, backend: str | None = None) -> AnyDevice:
