@@ -24,7 +24,7 @@ invoke = register._imperative_invoke
 
 
 def checked_invoke(handle: Any, inputs: Any, keys: Any, values: Any, *rest: Any) -> Any:
-    """Run an operation, with inputs and an output (the first of `rest`) of one device."""
+    """Run an operation whose inputs and output, the first of `rest`, share a device."""
     if not copying.get():
         out = rest[0] if rest[0] is not None else []
         outputs = list(out) if isinstance(out, (list, tuple)) else [out]

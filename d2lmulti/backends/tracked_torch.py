@@ -42,22 +42,22 @@ def name(device: torch.device) -> str:
     return "cpu" if device.index is None else f"sim:{device.index}"
 
 
-def copy(x: Tensor, device: torch.device) -> Tensor:
+def copy(x: Tensor, device: torch.device, form: Any = torch.preserve_format) -> Tensor:
     report_copy(name(where(x)), name(device), x.numel(), x.element_size())
-    return place(x.clone(), device)
+    return place(x.clone(memory_format=form), device)
 
 
 class Copy(torch.autograd.Function):
     """A copy to another simulated device; its gradient is copied back."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, device: torch.device) -> Tensor:
+    def forward(ctx: Any, x: Tensor, device: torch.device, form: Any) -> Tensor:
         ctx.source = where(x)
-        return copy(x, device)
+        return copy(x, device, form)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
-        return copy(dy, ctx.source), None
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
+        return copy(dy, ctx.source), None, None
 
 
 def convert(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -68,9 +68,9 @@ def convert(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     device, dtype, _, form = torch._C._nn._parse_to(*args, **kwargs)
     if device is not None and device.type != "cpu":
         return x.to(*args, copy=anew, **kwargs)
-    if device is not None and device != where(x):
-        x, anew = Copy.apply(x, device), False
     form = torch.preserve_format if form is None else form
+    if device is not None and device != where(x):
+        x, anew = Copy.apply(x, device, form), False
     return x.to(dtype or x.dtype, copy=anew, memory_format=form)
 
 
@@ -115,9 +115,9 @@ class Operations(TorchDispatchMode):
             report_copy(*ends, args[0].numel(), args[1].element_size())
         if packet is aten.copy_ or packet in INDEXING:
             inputs = inputs[:1]
-        devices = [where(x) for x in inputs]
-        places = {name(d): d for x, d in zip(inputs, devices) if x.dim() or d != CPU}
-        device = one_device(places)  # a number may be on the host
+        inputs = [x for x in inputs if x.dim() or where(x) != CPU]  # any host's number
+        places = {name(where(x)): where(x) for x in inputs}
+        device = one_device(places)
         result = operation(*args, **(kwargs or {}))
         if device != "cpu":
             for y in tree_leaves(result):

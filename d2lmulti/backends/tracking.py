@@ -12,13 +12,13 @@ import importlib
 import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
+from types import FrameType
 
-from ..events import loaded, moved, observers
-from ..plans.rounds import make_round
+from ..events import copied, loaded, observers
 
 frameworks: set[str] = set()  # those whose tensors know their simulated device
 _HOOKS = {"torch": "tracked_torch", "mxnet": "tracked_mxnet", "numpy": None}
-_BELOW = ("torch.", "mxnet.", "contextlib")  # frames between an operation and its caller
+_FRAMEWORK = ("torch.", "mxnet.", "contextlib.")
 
 
 def track(framework: str) -> ExitStack:
@@ -58,21 +58,25 @@ def report_copy(source: str, target: str, count: int, size: int) -> None:
     """
     if source == target or target == "cpu" or not count or not observers.get():
         return
-    if caller((*_BELOW, "d2lmulti.backends.")).startswith("d2lmulti."):
+    if caller((*_FRAMEWORK, "d2lmulti.backends.")).startswith("d2lmulti."):
         return
     if source == "cpu":
         loaded(count * size)
     else:
-        ends = ([int(name.removeprefix("sim:"))] for name in (source, target))
-        moved(make_round(*ends, 0, count, add=False), size)
+        copied(
+            *(int(name.removeprefix("sim:")) for name in (source, target)), count, size
+        )
 
 
-def caller(below: tuple[str, ...] = _BELOW) -> str:
-    """Name the module that asked for the running operation, past those `below` it."""
-    frame = sys._getframe(2)
+def caller(passed_over: tuple[str, ...] = _FRAMEWORK) -> str:
+    """Return the module, with a dot, that asked for the operation of our caller.
+
+    Frames of modules whose names begin so are passed over.
+    """
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        module = frame.f_globals.get("__name__", "")
-        if module != __name__ and not f"{module}.".startswith(below):
-            return f"{module}."
+        module = frame.f_globals.get("__name__", "") + "."
+        if not module.startswith(passed_over):
+            return module
         frame = frame.f_back
     return ""

@@ -1,9 +1,9 @@
 """Devices: the machine's real GPUs, or simulated ones when it has too few.
 
-Tensors that the library puts on simulated devices have storage of their own, and what it
-moves between two of them is counted. What a program moves itself is counted, and a copy
-that it forgot is an error, after `track_devices`, as far as the framework allows.
-Chapter: *setup*.
+Tensors that the library puts on simulated devices have storage of their own, and what
+it moves between two of them is counted. Only after `track_devices` is a copy that a
+program makes itself counted too, and one that it forgets an error, with PyTorch, MXNet
+and NumPy. Races and missing waits are never noticed. Chapter: *setup*.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def track_devices(backend: str | None = None) -> ExitStack:
     copies. This holds until the end of the program, or of `with track_devices():`.
     What is covered: PyTorch, all operations of the calling thread, forward and
     backward; MXNet and NumPy, those that a program calls, and no backward pass; Paddle,
-    nothing. Simulated devices then lie on the CPU. Where the framework finds two GPUs or
-    more it does nothing: there the framework itself keeps devices apart.
+    nothing. Simulated devices then lie on the CPU. Where the framework finds two GPUs
+    or more it does nothing: there the framework itself keeps devices apart.
     """
     B = get_backend(backend)
     return track(B.name) if B.gpu_count() < 2 else ExitStack()
