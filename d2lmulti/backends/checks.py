@@ -48,11 +48,11 @@ def resolve_device(device: object, gpu_count: int, framework: str) -> tuple[str,
     """Decide the physical place of a device: ("cpu", 0), ("gpu", i) or ("sim", i).
 
     Simulated devices are dealt out over the GPUs in turn, or all lie on the CPU. They
-    keep their number where tensors know it (`tracking.py`), and then lie on the CPU.
+    keep their number where tensors know it (see `tracking.py`) and no two GPUs are.
     Raises `DeviceUnavailable` for a GPU that the framework does not see.
     """
     kind, index = parse_device(device)
-    if kind == "sim" and framework in tracking.frameworks:
+    if kind == "sim" and framework in tracking.frameworks and gpu_count < 2:
         return kind, index
     if kind == "sim":
         return ("gpu", index % gpu_count) if gpu_count else ("cpu", 0)

@@ -1,54 +1,66 @@
 """PyTorch tensors that know their simulated device: `sim:1` is `torch.device("cpu:1")`.
 
-PyTorch accepts a numbered CPU and forgets the number. Two modes remember it, on the
-storage, so that views share it: one sees what a program calls, the other all that
-PyTorch computes, also in the backward pass. Values and dtypes are PyTorch's own.
+PyTorch accepts a numbered CPU and forgets the number. Here it is kept with the storage,
+so that views share it. Methods that name a device are replaced, and a mode sees all
+that PyTorch computes, also in the backward pass. Values and dtypes are PyTorch's own. Zeros
+that PyTorch makes for a gradient that an autograd function lacks are on the host.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from .tracking import caller, one_device, report_copy
 
 aten = torch.ops.aten
-CPU = torch.device("cpu")
 INDEXING = (aten.index, aten.index_put_, aten._index_put_impl_)  # by ids of the host
+CPU = torch.device("cpu")
+NATIVE_DEVICE = Tensor.device.__get__
+NATIVE = {name: getattr(Tensor, name) for name in ("to", "copy_", "numpy", "__array__")}
+NATIVE_MAKE = {"tensor": torch.tensor, "as_tensor": torch.as_tensor}
 
 
 def where(x: Tensor) -> torch.device:
     """Return the device of x, a numbered CPU for a simulated one."""
-    if x.device.type != "cpu" or not torch._C._has_storage(x):
-        return x.device
-    return getattr(x.untyped_storage(), "simulated", x.device)
+    device = NATIVE_DEVICE(x)
+    if device.type == "cpu" and torch._C._has_storage(x):
+        return getattr(x.untyped_storage(), "simulated", device)
+    return device if type(x).device is WHERE else x.device
+
+
+WHERE = property(where)
 
 
 def place(x: Any, device: torch.device) -> Any:
     """Note that x, and all that shares its storage, is on a simulated device."""
-    if isinstance(x, Tensor) and x.device.type == "cpu" and torch._C._has_storage(x):
+    if isinstance(x, Tensor) and x.is_cpu and torch._C._has_storage(x):
         x.untyped_storage().simulated = device
     return x
 
 
 def name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"gpu:{device.index}"
     return "cpu" if device.index is None else f"sim:{device.index}"
 
 
 def copy(x: Tensor, device: torch.device, form: Any = torch.preserve_format) -> Tensor:
     report_copy(name(where(x)), name(device), x.numel(), x.element_size())
-    return place(x.clone(memory_format=form), device)
+    if x.is_cpu and device.type == "cpu":
+        return place(x.clone(memory_format=form), device)
+    return NATIVE["to"](x, device, memory_format=form)
 
 
 class Copy(torch.autograd.Function):
-    """A copy to another simulated device; its gradient is copied back."""
+    """A copy to another device; its gradient is copied back."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, device: torch.device, form: Any) -> Tensor:
@@ -60,46 +72,59 @@ class Copy(torch.autograd.Function):
         return copy(dy, ctx.source), None, None
 
 
-def convert(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+# -- methods of a tensor that name a device, or leave PyTorch ----------------------
+
+
+def to(x: Tensor, *args: Any, copy: bool = False, **kwargs: Any) -> Tensor:
     """Do what `x.to(...)` does: nothing, if x is on that device already."""
     if args and isinstance(args[0], Tensor):  # x.to(other)
         args = (where(args[0]), args[0].dtype, *args[1:])
-    anew = kwargs.pop("copy", False)
     device, dtype, _, form = torch._C._nn._parse_to(*args, **kwargs)
-    if device is not None and device.type != "cpu":
-        return x.to(*args, copy=anew, **kwargs)
+    if device is not None and device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
     form = torch.preserve_format if form is None else form
     if device is not None and device != where(x):
-        x, anew = Copy.apply(x, device, form), False
-    return x.to(dtype or x.dtype, copy=anew, memory_format=form)
+        x, copy = Copy.apply(x, device, form), False
+    return NATIVE["to"](x, dtype or x.dtype, copy=copy, memory_format=form)
 
 
-class Calls(TorchFunctionMode):
-    """What a program calls: the functions that name a device, or leave PyTorch."""
+def cpu(x: Tensor, memory_format: Any = torch.preserve_format) -> Tensor:
+    return to(x, CPU, memory_format=memory_format)
 
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if function == Tensor.device.__get__:
-            return where(args[0])
-        if function is Tensor.to:
-            return convert(*args, **kwargs)
-        if function is Tensor.cpu:
-            return convert(args[0], "cpu", **kwargs)
-        if function is Tensor.copy_ and where(args[0]) != where(args[1]):
-            args = (args[0], convert(args[1], where(args[0])), *args[2:])
-        if function in (Tensor.numpy, Tensor.__array__) and not kwargs.get("force"):
-            device = name(where(args[0]))
-            if device != "cpu" and not caller().startswith("d2lmulti."):
-                raise TypeError(
-                    f"can't convert {device} device type tensor to numpy. Use "
-                    "Tensor.cpu() to copy the tensor to host memory first."
-                )
-        result = function(*args, **kwargs)
-        if kwargs.get("device") is not None:
-            place(result, torch.device(kwargs["device"]))
-        return result
+
+def copy_(x: Tensor, y: Tensor, non_blocking: bool = False) -> Tensor:
+    if where(x) != where(y):  # otherwise the gradient would stay where it is
+        y = Copy.apply(y, where(x), torch.preserve_format)
+    return NATIVE["copy_"](x, y, non_blocking)
+
+
+def numpy(x: Tensor, *, force: bool = False) -> Any:
+    return NATIVE["numpy"](_of_host(x, force), force=force)
+
+
+def array(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    return NATIVE["__array__"](_of_host(x), *args, **kwargs)
+
+
+def _of_host(x: Tensor, force: bool = False) -> Tensor:
+    device = name(where(x))
+    if device.startswith("sim") and not force:
+        if not caller(__name__).startswith("d2lmulti."):
+            raise TypeError(
+                f"can't convert {device} device type tensor to numpy. Use "
+                "Tensor.cpu() to copy the tensor to host memory first."
+            )
+    return x
+
+
+def tensor(*args: Any, device: Any = None, **kwargs: Any) -> Tensor:
+    made = NATIVE_MAKE["tensor"](*args, device=device, **kwargs)
+    return made if device is None else place(made, torch.device(device))
+
+
+def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
+    made = NATIVE_MAKE["as_tensor"](data, dtype=dtype)
+    return made if device is None else to(made, device)
 
 
 class Operations(TorchDispatchMode):
@@ -108,6 +133,7 @@ class Operations(TorchDispatchMode):
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        kwargs = kwargs or {}
         inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         packet = operation.overloadpacket
         if packet is aten.copy_:  # also x[...] = y
@@ -117,16 +143,24 @@ class Operations(TorchDispatchMode):
             inputs = inputs[:1]
         inputs = [x for x in inputs if x.dim() or where(x) != CPU]  # any host's number
         places = {name(where(x)): where(x) for x in inputs}
-        device = one_device(places)
-        result = operation(*args, **(kwargs or {}))
-        if device != "cpu":
+        device = places.get(one_device(places), CPU)
+        asked = kwargs.get("device")  # by torch.zeros and the like
+        if asked is not None and asked.index is not None:
+            device = asked
+        result = operation(*args, **kwargs)
+        if device != CPU:
             for y in tree_leaves(result):
-                place(y, places[device])
+                place(y, device)
         return result
 
 
 @contextmanager
 def hooks() -> Iterator[None]:
-    """Watch all that this thread asks of PyTorch."""
-    with Operations(), Calls():
+    """Replace the methods, and watch this thread unless PyTorch keeps GPUs apart."""
+    methods: dict[str, Any] = {"to": to, "cpu": cpu, "copy_": copy_, "device": WHERE}
+    with (
+        patch.multiple(Tensor, numpy=numpy, __array__=array, **methods),
+        patch.multiple(torch, tensor=tensor, as_tensor=as_tensor),
+        Operations() if torch.cuda.device_count() < 2 else nullcontext(),
+    ):
         yield

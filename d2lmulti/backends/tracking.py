@@ -16,7 +16,7 @@ from types import FrameType
 
 from ..events import copied, loaded, observers
 
-frameworks: set[str] = set()  # those whose tensors know their simulated device
+frameworks: dict[str, ExitStack] = {}  # those that are tracked, and what ends it
 _HOOKS = {"torch": "tracked_torch", "mxnet": "tracked_mxnet", "numpy": None}
 _FRAMEWORK = ("torch.", "mxnet.", "contextlib.")
 
@@ -32,8 +32,8 @@ def track(framework: str) -> ExitStack:
         if hooks := _HOOKS[framework]:
             module = importlib.import_module(f".{hooks}", __package__)
             stack.enter_context(module.hooks())
-        frameworks.add(framework)
-        stack.callback(frameworks.remove, framework)
+        frameworks[framework] = stack  # or the hooks would go with the last reference
+        stack.callback(frameworks.pop, framework)
     return stack
 
 
@@ -58,25 +58,21 @@ def report_copy(source: str, target: str, count: int, size: int) -> None:
     """
     if source == target or target == "cpu" or not count or not observers.get():
         return
-    if caller((*_FRAMEWORK, "d2lmulti.backends.")).startswith("d2lmulti."):
+    if caller("d2lmulti.backends").startswith("d2lmulti."):
         return
     if source == "cpu":
         loaded(count * size)
     else:
-        copied(
-            *(int(name.removeprefix("sim:")) for name in (source, target)), count, size
-        )
+        first, second = (int(name.split(":")[1]) for name in (source, target))
+        copied(first, second, count, size)
 
 
-def caller(passed_over: tuple[str, ...] = _FRAMEWORK) -> str:
-    """Return the module, with a dot, that asked for the operation of our caller.
-
-    Frames of modules whose names begin so are passed over.
-    """
+def caller(package: str) -> str:
+    """Return the module, with a dot, that called the package or a framework."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         module = frame.f_globals.get("__name__", "") + "."
-        if not module.startswith(passed_over):
+        if not module.startswith((f"{package}.", *_FRAMEWORK)):
             return module
         frame = frame.f_back
     return ""

@@ -74,15 +74,16 @@ def track_devices(backend: str | None = None) -> ExitStack:
     """Let new tensors know their simulated device, as they know a GPU.
 
     An operation on tensors of two simulated devices, or of one and the host, then
-    raises an error, and a `ledger` also counts what the caller's own framework code
-    copies. This holds until the end of the program, or of `with track_devices():`.
-    What is covered: PyTorch, all operations of the calling thread, forward and
-    backward; MXNet and NumPy, those that a program calls, and no backward pass; Paddle,
-    nothing. Simulated devices then lie on the CPU. Where the framework finds two GPUs
-    or more it does nothing: there the framework itself keeps devices apart.
+    raises `RuntimeError`, and a `ledger` also counts what the caller's own framework
+    code copies. This holds until the end of the program, or of `with track_devices():`.
+
+    Covered are, with PyTorch, all operations of the calling thread, forward and
+    backward; with MXNet and NumPy, those that a program calls, but no backward pass;
+    with Paddle, none. Simulated devices then lie on the CPU. Where a framework finds
+    two GPUs or more, simulated devices are not covered: PyTorch itself keeps GPUs
+    apart, and the ledger counts copies between them by `to`, `cpu`, `copy_`, `copyto`.
     """
-    B = get_backend(backend)
-    return track(B.name) if B.gpu_count() < 2 else ExitStack()
+    return track(get_backend(backend).name)
 
 
 def try_gpu(i: int = 0, backend: str | None = None) -> AnyDevice:

@@ -1,10 +1,12 @@
 """Simulated devices kept apart: a forgotten copy raises, and copies are counted."""
 
+import gc
+
 import numpy as np
 import pytest
 
 import d2lmulti
-from d2lmulti.backends import get_backend
+from d2lmulti.backends import get_backend, tracking
 from d2lmulti.comm.devices import track_devices
 from d2lmulti.errors import InvalidInput
 
@@ -61,6 +63,20 @@ def test_tracking_twice_ends_with_the_outer_block(tracked):
     x, y = on(tracked, "sim:0", "sim:1")
     with pytest.raises(RuntimeError):
         x + y
+
+
+def test_tracking_lasts_though_nobody_holds_it(B):
+    if B.name not in KEEPS_APART or B.gpu_count() > 1:
+        pytest.skip("nothing is tracked")
+    track_devices(B.name)
+    gc.collect()
+    try:
+        x, y = on(B, "sim:0", "sim:1")
+        with pytest.raises(RuntimeError):
+            x + y
+    finally:
+        tracking.frameworks[B.name].close()
+    assert B.numpy(x).tolist() == [1.0, 2.0]
 
 
 def test_an_unknown_backend_is_refused():
