@@ -2,8 +2,8 @@
 
 PyTorch accepts a numbered CPU and forgets the number. Here it is kept with the storage,
 so that views share it. Methods that name a device are replaced, and a mode sees all
-that PyTorch computes, also in the backward pass. Values and dtypes are PyTorch's own. Zeros
-that PyTorch makes for a gradient that an autograd function lacks are on the host.
+that PyTorch computes, also in the backward pass. Values and dtypes are PyTorch's own.
+Zeros that it makes for a gradient which an autograd function lacks are on the host.
 """
 
 from __future__ import annotations
@@ -129,6 +129,10 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
 
 class Operations(TorchDispatchMode):
     """What PyTorch computes: with inputs of one device, on which the result is, too."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # to skip it would import it, which takes seconds
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
