@@ -145,8 +145,11 @@ class Operations(TorchDispatchMode):
             report_copy(*ends, args[0].numel(), args[1].element_size())
         if packet is aten.copy_ or packet in INDEXING:
             inputs = inputs[:1]
-        inputs = [x for x in inputs if x.dim() or where(x) != CPU]  # any host's number
-        places = {name(where(x)): where(x) for x in inputs}
+        places = {}
+        for x in inputs:
+            device = where(x)
+            if x.dim() or device != CPU:  # a number may be on the host
+                places[name(device)] = device
         device = places.get(one_device(places), CPU)
         asked = kwargs.get("device")  # by torch.zeros and the like
         if asked is not None and asked.index is not None:
