@@ -15,7 +15,7 @@ from .cluster.push_pull import worker_seconds
 from .cluster.timeline import Timeline, timeline
 from .comm.allreduce import allreduce
 from .comm.collectives import allgather, alltoall, broadcast, reduce, reduce_scatter
-from .comm.devices import Device, devices, try_all_gpus, try_gpu
+from .comm.devices import Device, devices, track_devices, try_all_gpus, try_gpu
 from .comm.split import split_batch
 from .data.datasets import Dataset, load
 from .models import get_model
@@ -38,6 +38,7 @@ __all__ = [
     "devices",
     "try_gpu",
     "try_all_gpus",
+    "track_devices",
     "timeline",
     "Timeline",
     "get_model",

@@ -21,6 +21,9 @@ class Observer:
     def on_round(self, this_round: Any, itemsize: int) -> None:
         """A round of messages was exchanged, of elements of so many bytes."""
 
+    def on_copy(self, source: int, target: int, count: int, itemsize: int) -> None:
+        """A program copied so many elements from one device to another, by itself."""
+
     def on_load(self, nbytes: int) -> None:
         """So many bytes went from the host to a device."""
 
@@ -68,6 +71,12 @@ def told(rounds: Iterable[Any], itemsize: int) -> Iterator[Any]:
     for this_round in rounds:
         yield this_round
         moved(this_round, itemsize)
+
+
+def copied(source: int, target: int, count: int, itemsize: int) -> None:
+    """Tell that a program has copied elements from one device to another, by itself."""
+    for listener in observers.get():
+        listener.on_copy(source, target, count, itemsize)
 
 
 def loaded(nbytes: int) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..checks import check_list
 from ..errors import DeviceUnavailable, InvalidInput
+from . import tracking
 from .dtypes import NUMPY_DTYPES, dtype_name
 from .protocol import Backend, Tensor, backend_of
 
@@ -44,12 +45,15 @@ def parse_device(device: object) -> tuple[str, int]:
 
 
 def resolve_device(device: object, gpu_count: int, framework: str) -> tuple[str, int]:
-    """Decide the physical place of a device: ("cpu", 0) or ("gpu", i).
+    """Decide the physical place of a device: ("cpu", 0), ("gpu", i) or ("sim", i).
 
-    Simulated devices are dealt out over the GPUs in turn, or all lie on the CPU.
+    Simulated devices are dealt out over the GPUs in turn, or all lie on the CPU. They
+    keep their number where tensors know it (see `tracking.py`) and no two GPUs are.
     Raises `DeviceUnavailable` for a GPU that the framework does not see.
     """
     kind, index = parse_device(device)
+    if kind == "sim" and framework in tracking.frameworks and gpu_count < 2:
+        return kind, index
     if kind == "sim":
         return ("gpu", index % gpu_count) if gpu_count else ("cpu", 0)
     if kind == "gpu" and index >= gpu_count:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from ..importing import quickly
-from . import checks
+from . import checks, tracking
 from .dtypes import DTYPES, dtype_name
 from .memory import view_at
 from .protocol import AnyDevice, Context
@@ -41,13 +41,21 @@ def gpu_count() -> int:
 
 def native(device: AnyDevice) -> mx.Context:
     if isinstance(device, mx.Context):
-        device = f"gpu:{device.device_id}" if device.device_type == "gpu" else "cpu"
+        device = _name(device)
     kind, index = checks.resolve_device(device, gpu_count(), name)
+    if kind == "sim":
+        return mx.cpu(index + 1)  # cpu(0) is the host
     return mx.gpu(index) if kind == "gpu" else mx.cpu()
 
 
 def device_of(x: Tensor) -> str:
-    return "cpu" if x.ctx.device_type != "gpu" else f"gpu:{x.ctx.device_id}"
+    return _name(x.ctx)
+
+
+def _name(ctx: mx.Context) -> str:
+    if ctx.device_type == "gpu":
+        return f"gpu:{ctx.device_id}"
+    return f"sim:{ctx.device_id - 1}" if ctx.device_id else "cpu"
 
 
 def synchronize() -> None:
@@ -97,6 +105,8 @@ def read(x: Tensor, first: int, last: int) -> Tensor:
 
 def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> None:
     into, values = memory(x), memory(y)
+    if tracking.frameworks and x.ctx != y.ctx:
+        into = None  # below, MXNet copies, and that is reported
     if into is not None and values is not None:
         checks.write(into, first, last, values)
         if add:  # MXNet adds one number at a time, at a quarter of NumPy's speed

@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from . import checks, tape, windows
+from . import checks, tape, tracking, windows
 from .dtypes import NUMPY_DTYPES, dtype_name
 from .protocol import AnyDevice, Context
 from .reporting import Reporter
@@ -32,12 +32,12 @@ def gpu_count() -> int:
 
 
 def native(device: AnyDevice) -> str:
-    # NumPy knows one place only, and simulated devices share it.
-    return checks.resolve_device(device, gpu_count(), name)[0]
+    kind, index = checks.resolve_device(device, gpu_count(), name)
+    return f"sim:{index}" if kind == "sim" else kind
 
 
 def device_of(x: Tensor) -> str:
-    return "cpu"
+    return x.device
 
 
 def synchronize() -> None:
@@ -48,8 +48,7 @@ def synchronize() -> None:
 
 
 def array(value: np.ndarray | Sequence, device: AnyDevice = "cpu") -> Tensor:
-    native(device)
-    return Tensor(np.array(checks.numeric(value, NUMPY_DTYPES)))
+    return Tensor(np.array(checks.numeric(value, NUMPY_DTYPES)), native(device))
 
 
 def numpy(x: Tensor) -> np.ndarray:
@@ -57,8 +56,8 @@ def numpy(x: Tensor) -> np.ndarray:
 
 
 def zeros(shape: Sequence[int], dtype: str, device: AnyDevice = "cpu") -> Tensor:
-    native(device)
-    return Tensor(np.zeros(tuple(shape), dtype_name(dtype, NUMPY_DTYPES)))
+    value = np.zeros(tuple(shape), dtype_name(dtype, NUMPY_DTYPES))
+    return Tensor(value, native(device))
 
 
 def dtype_of(x: Tensor) -> str:
@@ -66,23 +65,29 @@ def dtype_of(x: Tensor) -> str:
 
 
 def copy_to(x: Tensor, device: AnyDevice) -> Tensor:
-    native(device)
-    return Tensor(np.array(x.value, order="C"))
+    _report(x, target := native(device))
+    return Tensor(np.array(x.value, order="C"), target)
+
+
+def _report(x: Tensor, target: str) -> None:
+    if tracking.frameworks:
+        tracking.report_copy(x.device, target, x.value.size, x.value.itemsize)
 
 
 def cast(x: Tensor, dtype: str) -> Tensor:
     with np.errstate(over="ignore"):  # infinity is the answer, as elsewhere
-        return Tensor(x.value.astype(dtype_name(dtype, NUMPY_DTYPES)))
+        return Tensor(x.value.astype(dtype_name(dtype, NUMPY_DTYPES)), x.device)
 
 
 def read(x: Tensor, first: int, last: int) -> Tensor:
     checks.part(x, first, last)
-    return Tensor(x.value.reshape(-1)[first:last])
+    return Tensor(x.value.reshape(-1)[first:last], x.device)
 
 
 def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> None:
     checks.write(x, first, last, y)
     checks.contiguous(x.value.flags.c_contiguous)
+    _report(y, x.device)
     part = x.value.reshape(-1)[first:last]  # a view, because x lies row by row
     if add:
         part += y.value.reshape(-1)
@@ -93,6 +98,7 @@ def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> No
 def maximum_(x: Tensor, first: int, last: int, y: Tensor) -> None:
     checks.write(x, first, last, y)
     checks.contiguous(x.value.flags.c_contiguous)
+    _report(y, x.device)
     part = x.value.reshape(-1)[first:last]
     np.maximum(part, y.value.reshape(-1), out=part)
 
@@ -106,7 +112,7 @@ def memory(x: Tensor) -> np.ndarray | None:
 
 def attach_grad(x: Tensor, add: bool = True) -> None:
     checks.leaf(x.notes == ())
-    x.gradient = zeros(x.shape, dtype_of(x))
+    x.gradient = Tensor(np.zeros_like(x.value, order="C"), x.device)
 
 
 def collects_grad(x: Tensor) -> bool:
@@ -159,7 +165,7 @@ def clear_grad_(x: Tensor) -> None:
 
 
 def detach(x: Tensor) -> Tensor:
-    return Tensor(x.value)
+    return Tensor(x.value, x.device)
 
 
 # -- operations: d is the gradient of the result -----------------------------------
@@ -175,7 +181,7 @@ def sum(x: Tensor, axis: int | tuple[int, ...], keepdims: bool = False) -> Tenso
 
 def max(x: Tensor, axis: int | tuple[int, ...], keepdims: bool = False) -> Tensor:
     most = x.value.max(axis=axis, keepdims=True)
-    return Tensor(most if keepdims else most.squeeze(axis))
+    return Tensor(most if keepdims else most.squeeze(axis), x.device)
 
 
 def exp(x: Tensor) -> Tensor:
@@ -188,7 +194,7 @@ def log(x: Tensor) -> Tensor:
 
 
 def sqrt(x: Tensor) -> Tensor:
-    return Tensor(np.sqrt(x.value))
+    return Tensor(np.sqrt(x.value), x.device)
 
 
 def transpose(x: Tensor, axes: Sequence[int]) -> Tensor:
@@ -207,7 +213,8 @@ def concat(xs: Tensors, axis: int = 0) -> Tensor:
 
 
 def argmax(x: Tensor, axis: int = -1) -> Tensor:
-    return Tensor(x.value.argmax(axis).astype("int64"))  # no gradient: it jumps
+    most = x.value.argmax(axis).astype("int64")
+    return Tensor(most, x.device)  # no gradient: it jumps
 
 
 def relu(x: Tensor) -> Tensor:
@@ -254,6 +261,7 @@ def max_pool2d(X: Tensor, size: int) -> Tensor:
 
 
 def embedding(ids: Tensor, W: Tensor) -> Tensor:
+    tape.device_of(ids, W)
     checks.ids(ids.value, len(W))
     return W[ids.value]  # the tape adds up the gradients of an id that comes twice
 
@@ -279,6 +287,7 @@ def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Ten
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    tape.device_of(logits, y)
     checks.ids(y.value, logits.shape[-1])
     # -log softmax(z)[y] = log(sum(exp(z))) - z[y]; no z above 0, so exp cannot overflow
     rows = np.arange(len(logits))

@@ -30,14 +30,22 @@ def gpu_count() -> int:
 
 def native(device: AnyDevice) -> torch.device:
     if isinstance(device, torch.device):
-        kind = device.type  # "mps" and the like are refused by name
-        device = f"gpu:{device.index or 0}" if kind == "cuda" else kind
+        kind, index = device.type, device.index  # "mps" is refused by name
+        if kind == "cuda":
+            device = f"gpu:{index or 0}"
+        else:  # a numbered CPU is a simulated device
+            device = f"sim:{index}" if kind == "cpu" and index is not None else kind
     kind, index = checks.resolve_device(device, gpu_count(), name)
+    if kind == "sim":
+        return torch.device("cpu", index)
     return torch.device("cuda", index) if kind == "gpu" else torch.device("cpu")
 
 
 def device_of(x: Tensor) -> str:
-    return "cpu" if x.device.type == "cpu" else f"gpu:{x.device.index}"
+    device = x.device
+    if device.type == "cpu":
+        return "cpu" if device.index is None else f"sim:{device.index}"
+    return f"gpu:{device.index}"
 
 
 def synchronize() -> None:
@@ -216,7 +224,9 @@ def sqrt(x: Tensor) -> Tensor:
     if x.is_cuda:
         return torch.sqrt(x.detach())
     # On the CPU PyTorch asks MKL, which is one bit off in one element out of 150.
-    return torch.from_numpy(np.asarray(np.sqrt(x.detach().numpy())))
+    root = torch.empty_like(x.detach())
+    np.sqrt(x.detach().numpy(), out=root.numpy())
+    return root
 
 
 def transpose(x: Tensor, axes: Sequence[int]) -> Tensor:

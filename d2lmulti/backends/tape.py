@@ -20,6 +20,7 @@ import numpy as np
 
 from ..errors import InvalidInput
 from . import checks
+from .tracking import one_device
 
 Pullback = Callable[[np.ndarray], np.ndarray]
 
@@ -42,18 +43,19 @@ def recording(on: bool) -> Iterator[None]:
 
 
 class Tensor:
-    """A NumPy array on a tape: `value`, `gradient` if attached, and `notes`.
+    """A NumPy array on a tape: `value`, `device`, `gradient` if attached, and `notes`.
 
     `notes` are pairs (input, pullback): empty for a leaf, None once they are used up.
     `depth` is one more than that of the deepest input, so inputs come before results.
     `on_gradient`, if set, is called whenever a backward pass has added its gradient.
     """
 
-    __slots__ = ("value", "gradient", "notes", "depth", "on_gradient")
+    __slots__ = ("value", "device", "gradient", "notes", "depth", "on_gradient")
     __array_ufunc__ = None  # lets `numpy_scalar * tensor` come to __rmul__
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, device: str = "cpu") -> None:
         self.value = np.asarray(value)
+        self.device = device  # cpu, or the simulated device that it knows
         self.gradient: Tensor | None = None
         self.notes: tuple[tuple[Tensor, Pullback], ...] | None = ()
         self.depth = 0
@@ -178,11 +180,19 @@ def _lift(other: Any, like: Tensor) -> Tensor:
 
 def result(value: Any, *notes: tuple[Tensor, Pullback]) -> Tensor:
     """Make an operation's result; while recording, keep the notes that matter."""
-    z = Tensor(value)
+    z = Tensor(value, device_of(*(x for x, _ in notes)))
     if _recorder.on:
         z.notes = tuple((x, pullback) for x, pullback in notes if x.in_graph)
         z.depth = 1 + max((x.depth for x, _ in z.notes), default=0)
     return z
+
+
+def device_of(*inputs: Tensor) -> str:
+    """Return the one device of an operation's inputs; a number may lie on the CPU."""
+    first = inputs[0].device
+    if all(x.device == first for x in inputs):
+        return first
+    return one_device(x.device for x in inputs if x.shape or x.device != "cpu")
 
 
 def _fit(d: np.ndarray, x: Tensor) -> np.ndarray:
@@ -212,7 +222,7 @@ def grad_of(
     checks.wanted(xs, [x.gradient is not None for x in xs])
     found = {id(x): np.array(d) for x, _, d in _go_back(ys, dys, keep_graph)}
     checks.reached([id(x) in found for x in xs])
-    return [Tensor(found[id(x)]) for x in xs]
+    return [Tensor(found[id(x)], x.device) for x in xs]
 
 
 def _go_back(
@@ -222,7 +232,7 @@ def _go_back(
     checks.grads(ys, dys)
     checks.recorded([y.in_graph for y in ys])
     if dys is None:
-        dys = [Tensor(np.ones_like(y.value)) for y in ys]
+        dys = [Tensor(np.ones_like(y.value), y.device) for y in ys]
     # The deepest tensor first: all that use a tensor lie deeper than it, so when its
     # turn comes its gradient is complete. Equals in order of arrival, so that the
     # sums are rounded alike in every run and on every replica.

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from ..checks import check_count, check_kind
 from ..events import Observer, watching
 from ..plans.checks import check_rounds
-from ..plans.rounds import Round
+from ..plans.rounds import Round, make_round
 from .links import LinkTable
 
 
@@ -79,6 +79,11 @@ class Ledger(Observer):
     def mark(self, label: str) -> None:
         """Note that something happened now, between two rounds."""
         self.marks.append(Mark(label, self.rounds, self.bytes))
+
+    def on_copy(self, source: int, target: int, count: int, itemsize: int) -> None:
+        """Enter a copy that a program made by itself: a round of one message."""
+        copy = make_round([source], [target], 0, count, add=False)
+        self.count_round(copy, itemsize)
 
     def on_load(self, nbytes: int) -> None:
         """Enter bytes that went from the host to a device."""

@@ -1,16 +1,19 @@
 """Devices: the machine's real GPUs, or simulated ones when it has too few.
 
-A simulated device behaves as a real one: its tensors have storage of their own, and
-every copy between two devices goes through the engine and is counted.
-Chapter: *setup*.
+Tensors that the library puts on simulated devices have storage of their own, and what
+it moves between two of them is counted. Only after `track_devices` is a copy that a
+program makes itself counted too, and one that it forgets an error, with PyTorch, MXNet
+and NumPy. Races and missing waits are never noticed. Chapter: *setup*.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from ..backends import get_backend
 from ..backends.protocol import AnyDevice
+from ..backends.tracking import track
 from ..checks import MOST_RANKS, check_count, check_flag
 from ..errors import InvalidInput
 from .group import current_group
@@ -65,6 +68,22 @@ def devices(
     if simulate:
         return [Device("sim", i) for i in ranks]
     return [Device("gpu", i) for i in numbers]
+
+
+def track_devices(backend: str | None = None) -> ExitStack:
+    """Let new tensors know their simulated device, as they know a GPU.
+
+    An operation on tensors of two simulated devices, or of one and the host, then
+    raises `RuntimeError`, and a `ledger` also counts what the caller's own framework
+    code copies. This holds until the end of the program, or of `with track_devices():`.
+
+    Covered are, with PyTorch, all operations of the calling thread, forward and
+    backward; with MXNet and NumPy, those that a program calls, but no backward pass;
+    with Paddle, none. Simulated devices then lie on the CPU. Where a framework finds
+    two GPUs or more, simulated devices are not covered: PyTorch itself keeps GPUs
+    apart, and the ledger counts copies between them by `to`, `cpu`, `copy_`, `copyto`.
+    """
+    return track(get_backend(backend).name)
 
 
 def try_gpu(i: int = 0, backend: str | None = None) -> AnyDevice:

@@ -8,6 +8,7 @@ LEFT_OUT: dict[str, str] = {
     "d2lmulti.ServerHistory": "filled by train_on_servers",
     "d2lmulti.Ledger": "filled by what moves",
     "d2lmulti.Dataset": "checked where it is used: see test_refused_data.py",
+    "d2lmulti.track_devices": "stays on: see test_tracking.py",
     "d2lmulti.Device": "parsed where it is used",
     "d2lmulti.training.strategy.Batch": "checked where it is used",
     "d2lmulti.backends.protocol.Backend": "a description",

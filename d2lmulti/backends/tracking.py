@@ -1,0 +1,78 @@
+"""Tensors that know their simulated device, where the framework lets us tell them.
+
+A simulated device lies on the CPU, so a framework sees one device where a program means
+several, and a forgotten copy does no harm. `track` mends that: tensors of `sim:0` and
+`sim:1` then refuse to be mixed, and copies between them are reported to the ledger.
+Chapter: *setup*.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable
+from contextlib import ExitStack
+from types import FrameType
+
+from ..events import copied, loaded, observers
+
+frameworks: dict[str, ExitStack] = {}  # those that are tracked, and what ends it
+_HOOKS = {"torch": "tracked_torch", "mxnet": "tracked_mxnet", "numpy": None}
+_FRAMEWORK = ("torch.", "mxnet.", "contextlib.")
+
+
+def track(framework: str) -> ExitStack:
+    """Let a framework's new tensors know their simulated device until the stack closes.
+
+    Does nothing for Paddle: its place of the CPU has no number, and its tensors cannot
+    be given hooks that the backward pass would also run.
+    """
+    stack = ExitStack()
+    if framework in _HOOKS and framework not in frameworks:
+        if hooks := _HOOKS[framework]:
+            module = importlib.import_module(f".{hooks}", __package__)
+            stack.enter_context(module.hooks())
+        frameworks[framework] = stack  # or the hooks would go with the last reference
+        stack.callback(frameworks.pop, framework)
+    return stack
+
+
+def one_device(devices: Iterable[str]) -> str:
+    """Return the one device among these, `cpu` if there is none.
+
+    Raises `RuntimeError`, as PyTorch does on GPUs, if there are several.
+    """
+    found = sorted(set(devices))
+    if len(found) > 1:
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two "
+            f"devices, {' and '.join(found)}!"
+        )
+    return found[0] if found else "cpu"
+
+
+def report_copy(source: str, target: str, count: int, size: int) -> None:
+    """Report a copy of `count` elements of `size` bytes to those who watch.
+
+    What the library copies for itself it reports itself, as part of a plan.
+    """
+    if source == target or target == "cpu" or not count or not observers.get():
+        return
+    if caller("d2lmulti.backends").startswith("d2lmulti."):
+        return
+    if source == "cpu":
+        loaded(count * size)
+    else:
+        first, second = (int(name.split(":")[1]) for name in (source, target))
+        copied(first, second, count, size)
+
+
+def caller(package: str) -> str:
+    """Return the module, with a dot, that called the package or a framework."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "") + "."
+        if not module.startswith((f"{package}.", *_FRAMEWORK)):
+            return module
+        frame = frame.f_back
+    return ""
