@@ -34,8 +34,9 @@ class Machine(NamedTuple):
         return Path(f"/proc/{pid}/ns/net").samefile(f"/run/netns/{name}")
 
 
-# Two machines played on one computer would share its GPUs, which NCCL refuses.
-NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+# Two machines played on one computer would share its GPUs, which NCCL refuses. Paddle's
+# launcher takes the empty list for one GPU, so its backend is named as well.
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "PADDLE_DISTRI_BACKEND": "gloo"}
 THIS = Machine("127.0.0.1", [], NO_GPU, lambda: 0)
 # Run a command where the machine has another name: unshare --uts python -c NAME ...
 NAME = "import os, socket, sys; socket.sethostname(sys.argv[1]); "

@@ -40,7 +40,6 @@ LAUNCHERS = {
     "paddle_parallel": (
         "{python} -m paddle.distributed.launch --nnodes {nodes} --nproc_per_node 1 "
         "--rank {rank} --master {addresses[0]}:{port} --host {addresses[1]} "
-        "--backend gloo "
         "--log_dir {port} {script}"
     ),
     "tensorflow_workers": "{python} {script}",

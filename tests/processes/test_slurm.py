@@ -66,7 +66,6 @@ def run_job(name: str, folder: Path) -> str:
     assert re.search(r"^#SBATCH --ntasks-per-node=1\b", job, re.M)
     script.write_text(job.replace("--epochs 10", "--epochs 1"))
     slurm = NO_GPU | {
-        "PADDLE_DISTRI_BACKEND": "gloo",  # its launcher takes gloo only without that
         "SLURM_JOB_ID": str(os.getpid()),
         "SLURM_JOB_NODELIST": "node[0-1]",
         "SLURM_NNODES": "2",

@@ -28,7 +28,7 @@ LAUNCHERS = {
     ),
     "paddle": (
         "-m paddle.distributed.launch --nnodes 2 --nproc_per_node 1 --rank {machine} "
-        "--master {address}:{port} --host {own} --backend gloo {python} -m d2lmulti"
+        "--master {address}:{port} --host {own} {python} -m d2lmulti"
     ),
 }
 
