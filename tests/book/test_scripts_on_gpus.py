@@ -24,8 +24,8 @@ pytestmark = [
 ]
 
 SCRIPTS = ["pytorch_ddp", "pytorch_fsdp", "pytorch_elastic"]
-# Run each script up to its data, as the last of two and of three ranks of a machine, and
-# say what it has set up. NCCL and Horovod are not posed.
+# Run each script up to its data, as the last of two and of three ranks of a machine,
+# and print what it has set up. NCCL and Horovod are not posed.
 SET_UP = """
 import json, os, runpy, sys, types
 import sklearn.datasets, torch, torch.distributed as dist

@@ -1,8 +1,8 @@
 """A worker is killed ten times; two launchers of `torchrun` start both again each time.
 
 The command is that of the chapter *scripts*. Without its variable the workers of one
-start may read the addresses of the start before from the launchers' common store: of
-eight such runs in which a worker was killed once, some hang.
+start may read the addresses of the start before from the launchers' common store: three
+of ten runs in which a worker was killed once did not recover.
 """
 
 from __future__ import annotations
