@@ -7,6 +7,7 @@ Run it again after a crash: it goes on after the last epoch that was saved.
 
 import argparse
 import os
+import shutil
 from pathlib import Path
 
 import horovod.mxnet as hvd
@@ -26,7 +27,10 @@ args = parser.parse_args()
 npx.set_np()
 hvd.init()
 rank, world = hvd.rank(), hvd.size()
-device = mx.gpu(hvd.local_rank()) if hvd.nccl_built() else mx.cpu()
+gpu = hvd.nccl_built() and mx.context.num_gpus() >= hvd.local_size()
+device = mx.gpu(hvd.local_rank()) if gpu else mx.cpu()
+if rank == 0:
+    print(f"training on {world} x {device.device_type}", flush=True)
 if 1536 % world or args.batch_size % world:
     raise SystemExit(f"{world} ranks cannot have equal shares of the examples")
 
@@ -75,5 +79,7 @@ for epoch in range(first, args.epochs):
     model.save_parameters(f"{new}/model")
     trainer.save_states(f"{new}/optimizer")
     os.replace(new, args.checkpoint / f"epoch.{epoch + 1}")  # whole, or not there
+    # This epoch is complete; keep it and the one before it.
+    shutil.rmtree(args.checkpoint / f"epoch.{epoch - 1}", ignore_errors=True)
     right = int((model(X[1536:]).argmax(1).astype(y.dtype) == y[1536:]).sum())
     print(f"epoch {epoch + 1}: loss {float(mean):.4f}, {right}/261 right", flush=True)

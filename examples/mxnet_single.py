@@ -7,6 +7,7 @@ Run it again after a crash: it goes on after the last epoch that was saved.
 
 import argparse
 import os
+import shutil
 from pathlib import Path
 
 import mxnet as mx
@@ -24,6 +25,7 @@ args = parser.parse_args()
 
 npx.set_np()
 device = mx.gpu(0) if mx.context.num_gpus() else mx.cpu()
+print(f"training on {device.device_type}", flush=True)
 
 X, y = load_digits(return_X_y=True)
 X = (X / 16).reshape(-1, 1, 8, 8)
@@ -63,5 +65,7 @@ for epoch in range(first, args.epochs):
     model.save_parameters(f"{new}/model")
     trainer.save_states(f"{new}/optimizer")
     os.replace(new, args.checkpoint / f"epoch.{epoch + 1}")  # whole, or not there
+    # This epoch is complete; keep it and the one before it.
+    shutil.rmtree(args.checkpoint / f"epoch.{epoch - 1}", ignore_errors=True)
     right = int((model(X[1536:]).argmax(1).astype(y.dtype) == y[1536:]).sum())
     print(f"epoch {epoch + 1}: loss {float(mean):.4f}, {right}/261 right", flush=True)

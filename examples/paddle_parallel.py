@@ -3,6 +3,7 @@
     python -m paddle.distributed.launch --nproc_per_node 2 \\
         paddle_parallel.py --epochs 10 --checkpoint run.pdckpt
 
+On a machine with GPUs: one process per GPU, no more.
 Run it again after a crash: it goes on after the last epoch that was saved.
 """
 
@@ -24,6 +25,9 @@ args = parser.parse_args()
 
 distributed.init_parallel_env()
 rank, world = distributed.get_rank(), distributed.get_world_size()
+if rank == 0:
+    device, *_ = paddle.device.get_device().partition(":")
+    print(f"training on {world} x {device}", flush=True)
 
 paddle.set_default_dtype(args.dtype)
 X, y = load_digits(return_X_y=True)

@@ -23,6 +23,7 @@ parser.add_argument("--checkpoint", type=Path, default=Path("run.pdckpt"))
 args = parser.parse_args()
 
 rank, world = 0, 1
+print(f"training on {paddle.device.get_device()}", flush=True)
 
 paddle.set_default_dtype(args.dtype)
 X, y = load_digits(return_X_y=True)

@@ -24,10 +24,14 @@ parser.add_argument("--dtype", default="float32", choices=["float32", "float64"]
 parser.add_argument("--checkpoint", type=Path, default=Path("run.pt"))
 args = parser.parse_args()
 
-gpu = torch.cuda.is_available()
+gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
 device = torch.device(f"cuda:{os.environ['LOCAL_RANK']}" if gpu else "cpu")
+if gpu:
+    torch.cuda.set_device(device)  # before any other call that touches a GPU
 dist.init_process_group("nccl" if gpu else "gloo", device_id=device if gpu else None)
 rank, world = dist.get_rank(), dist.get_world_size()
+if rank == 0:
+    print(f"training on {world} x {device.type}", flush=True)
 
 X, y = load_digits(return_X_y=True)
 X, y = torch.tensor(X / 16, dtype=getattr(torch, args.dtype)), torch.tensor(y)

@@ -24,7 +24,12 @@ parser.add_argument("--checkpoint", type=Path, default=Path("run.pt"))
 args = parser.parse_args()
 
 hvd.init()
-device = torch.device(f"cuda:{hvd.local_rank()}" if hvd.nccl_built() else "cpu")
+gpu = hvd.nccl_built() and torch.cuda.device_count() >= hvd.local_size()
+device = torch.device(f"cuda:{hvd.local_rank()}" if gpu else "cpu")
+if gpu:
+    torch.cuda.set_device(device)  # before any other call that touches a GPU
+if hvd.rank() == 0:
+    print(f"training on {hvd.size()} x {device.type}", flush=True)
 
 X, y = load_digits(return_X_y=True)
 X, y = torch.tensor(X / 16, dtype=getattr(torch, args.dtype)), torch.tensor(y)

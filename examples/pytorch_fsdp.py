@@ -7,6 +7,7 @@ Run it again after a crash: it goes on, also on another number of devices.
 
 import argparse
 import os
+import shutil
 from pathlib import Path
 
 import torch
@@ -26,10 +27,14 @@ parser.add_argument("--dtype", default="float32", choices=["float32", "float64"]
 parser.add_argument("--checkpoint", type=Path, default=Path("run"))
 args = parser.parse_args()
 
-gpu = torch.cuda.is_available()
+gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
 device = torch.device(f"cuda:{os.environ['LOCAL_RANK']}" if gpu else "cpu")
+if gpu:
+    torch.cuda.set_device(device)  # before any other call that touches a GPU
 dist.init_process_group("nccl" if gpu else "gloo", device_id=device if gpu else None)
 rank, world = dist.get_rank(), dist.get_world_size()
+if rank == 0:
+    print(f"training on {world} x {device.type}", flush=True)
 
 X, y = load_digits(return_X_y=True)
 X, y = torch.tensor(X / 16, dtype=getattr(torch, args.dtype)), torch.tensor(y)
@@ -53,6 +58,10 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 weights, momenta = get_state_dict(model, optimizer)
 state = {"model": weights, "optimizer": momenta}
 first = max((int(p.suffix[1:]) for p in args.checkpoint.glob("epoch.*")), default=0)
+epochs = torch.tensor([first, -first], device=device)
+dist.all_reduce(epochs, dist.ReduceOp.MAX)
+if epochs.sum():
+    raise SystemExit("each rank found another checkpoint; keep it where all can read")
 if first:
     dcp.load(state, checkpoint_id=args.checkpoint / f"epoch.{first}")
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=momenta)
@@ -75,5 +84,7 @@ for epoch in range(first, args.epochs):
         right = (model(X.to(device)).argmax(1) == y.to(device)).sum()
     if rank == 0:
         os.replace(new, args.checkpoint / f"epoch.{epoch + 1}")  # whole, or not there
+        # This epoch is complete; keep it and the one before it.
+        shutil.rmtree(args.checkpoint / f"epoch.{epoch - 1}", ignore_errors=True)
         print(f"epoch {epoch + 1}: loss {mean:.4f}, {right}/261 right", flush=True)
 dist.destroy_process_group()

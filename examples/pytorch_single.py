@@ -23,6 +23,7 @@ parser.add_argument("--checkpoint", type=Path, default=Path("run.pt"))
 args = parser.parse_args()
 
 device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+print(f"training on {device.type}", flush=True)
 
 X, y = load_digits(return_X_y=True)
 X, y = torch.tensor(X / 16, dtype=getattr(torch, args.dtype)), torch.tensor(y)

@@ -21,7 +21,10 @@ parser.add_argument("--dtype", default="float32", choices=["float32", "float64"]
 parser.add_argument("--checkpoint", type=Path, default=Path("run.npz"))
 args = parser.parse_args()
 
+gpus = tf.config.list_physical_devices("GPU")[:1]
+tf.config.set_visible_devices(gpus, "GPU")  # TensorFlow would fill the memory of all
 strategy = tf.distribute.get_strategy()  # the default: one device
+print(f"training on {'gpu' if gpus else 'cpu'}", flush=True)
 keras.utils.set_random_seed(0)
 keras.backend.set_floatx(args.dtype)
 

@@ -23,6 +23,9 @@ args = parser.parse_args()
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()  # reads TF_CONFIG
 rank, world = strategy.cluster_resolver.task_id or 0, strategy.num_replicas_in_sync
+if rank == 0:
+    kind = "gpu" if tf.config.list_physical_devices("GPU") else "cpu"
+    print(f"training on {world} x {kind}", flush=True)
 keras.utils.set_random_seed(0)
 keras.backend.set_floatx(args.dtype)
 

@@ -17,50 +17,54 @@ def mxnet_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
     import numpy as np
 
     mx.npx.set_np()
-    net = mx.gluon.nn.Dense(1, in_units=4, use_bias=False)
+    dense = mx.gluon.nn.Dense(1, in_units=4, use_bias=False)
+    net = mx.gluon.nn.Sequential()
+    net.add(dense)
     do = Sheet(rows, mx=mx, net=net, x=mx.np.ones(2), X=mx.np.ones((5, 4)), n=5)
     do("Count the GPUs")
-    do("Put a tensor on GPU 1")
+    do("Choose the GPU")
     assert do["x"].ctx == mx.cpu(1)
     do("Start")
     do("Copy the model")
-    one, two = (net.weight.data(context).asnumpy() for context in do["contexts"])
+    one, two = (dense.weight.data(context).asnumpy() for context in do["contexts"])
     assert (one == two).all()
-    do("Share the batch")
+    do("Shard the batch")
     assert sorted(len(part) for part in do["parts"]) == [2, 3]
     first, second = do["contexts"]
     do["data"] = [mx.np.ones(2, ctx=first), 2 * mx.np.ones(2, ctx=second)]
     do("All-reduce by hand")
     assert [float(x[0]) for x in do["data"]] == [3.0, 3.0]
-    do("Normalise over all devices")
+    do("Normalize over all devices")
     assert isinstance(do["norm"], mx.gluon.Block)
     with mx.autograd.record():
         losses = [net(part).sum() for part in do["parts"]]
     mx.autograd.backward(losses)
-    do("Add up the gradients")
+    do("Sum the gradients")
     for context in do["contexts"]:  # five examples of 1, over 5, at SGD's rate 0.01
-        assert abs(one - net.weight.data(context).asnumpy() - 0.01).max() < 1e-6
-    grow, clear = do.rows.pop("Accumulate first")
+        assert abs(one - dense.weight.data(context).asnumpy() - 0.01).max() < 1e-6
+    grow, clear = do.rows.pop("Accumulate gradients")
     exec(grow, do.names)
     for _ in range(2):
         with mx.autograd.record():
             losses = [net(part).sum() for part in do["parts"]]
         mx.autograd.backward(losses)
-    assert sum(float(g[0, 0]) for g in net.weight.list_grad()) == 2 * 5
+    assert sum(float(g[0, 0]) for g in dense.weight.list_grad()) == 2 * 5
     exec(clear, do.names)
-    assert sum(float(g[0, 0]) for g in net.weight.list_grad()) == 0
+    assert sum(float(g[0, 0]) for g in dense.weight.list_grad()) == 0
     os.chdir(folder)
     do("Save once")
     assert os.listdir() == ["net.params"]
-    do("Warm up the rate")
+    saved = dense.weight.data(first).copy()
+    dense.weight.set_data(0 * saved)
+    do("Resume")
+    assert all((w == saved.as_in_ctx(w.ctx)).all() for w in dense.weight.list_data())
+    do("Warm up the learning rate")
     rates = [do["rate"](step) for step in (1, 3, 5, 100)]
     assert rates == pytest.approx([0.02, 0.06, 0.1, 0.1])
-    do("Gather what each has")
+    do("Gather from all ranks")
     assert (do["whole"] == do["X"]).all() and do["whole"].ctx == first
     do("Compute in 16 bits")
-    assert net.weight.data(first).dtype == np.float16
-    for step in ("Shard the optimizer", "Send each its part", "Find who is missing"):
-        assert do.rows.pop(step) == []
+    assert dense.weight.data(first).dtype == np.float16
     return sorted(do.rows)
 
 
@@ -97,20 +101,20 @@ def tensorflow_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
     do = Sheet(rows, tf=tf, keras=keras, x=tf.constant(1.0))
     do["make_model"] = lambda: linear_model(keras)
     do("Count the GPUs")
-    do("Put a tensor on GPU 1")
+    do("Choose the GPU")
     assert do["x"].device.endswith("CPU:1")
     do("Start")
     do("Copy the model")
     assert weights_of(do["model"]) == [1.0, 1.0]
     do["data"] = tf.data.Dataset.from_tensor_slices(np.ones((32, 4), "float32"))
-    do("Share the batch")
+    do("Shard the batch")
     ((batch),) = do["batches"]
     assert [len(part) for part in batch.values] == [16, 16]
-    do("Normalise over all devices")
+    do("Normalize over all devices")
     with do["strategy"].scope():
         do["optimizer"] = keras.optimizers.SGD(1.0)
         do["optimizer"].build(do["model"].trainable_variables)
-    apply, average = do.rows.pop("Add up the gradients")
+    apply, average = do.rows.pop("Sum the gradients")
     by_hand = do.rows.pop("All-reduce by hand")
 
     def on_each(X: Any) -> Any:
@@ -130,9 +134,9 @@ def tensorflow_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
     assert [float(x) for x in both] == [4.0, 4.0]
     assert weights_of(do["model"]) == [0.0, 0.0]  # the mean over all 32 is 1
     do["sums"], do["gradients"] = [1.0], [2.0]
-    do("Accumulate first")
+    do("Accumulate gradients")
     assert do["sums"] == [3.0]
-    gather = do.rows.pop("Gather what each has")
+    gather = do.rows.pop("Gather from all ranks")
 
     def gathered(X: Any) -> Any:
         names = {"tf": tf, "x": X}
@@ -149,18 +153,20 @@ def tensorflow_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
 
 def shared_rows(do: Sheet, keras: Any, folder: str) -> None:
     """Carry out what stands under TensorFlow and under Keras."""
-    do("Warm up the rate")
+    do("Warm up the learning rate")
     rates = [float(do["rate"](step)) for step in (0, 1, 5, 105)]
     assert rates == pytest.approx([0.02, 0.036, 0.1, 0.0])
     os.chdir(folder)
     do("Save once")
     assert os.listdir() == ["net.weights.h5"]
+    (saved,) = do["model"].get_weights()
+    do["model"].set_weights([saved + 1])
+    do("Resume")
+    assert (do["model"].get_weights()[0] == saved).all()
     do("Compute in 16 bits")
     model = linear_model(keras)
     (weight,) = model.trainable_variables
     assert (weight.dtype, model.layers[-1].compute_dtype) == ("float32", "bfloat16")
-    for step in ("Shard the optimizer", "Send each its part", "Find who is missing"):
-        assert do.rows.pop(step) == []
 
 
 def keras_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
@@ -176,22 +182,20 @@ def keras_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
     do = Sheet(rows, tf=tf, keras=keras, x=tf.constant(1.0))
     do["make_compiled_model"] = compiled
     do("Count the GPUs")
-    do("Put a tensor on GPU 1")
+    do("Choose the GPU")
     do("Start")
     do("Copy the model")
     X, y = np.ones((32, 4), "float32"), np.zeros((32, 1), "float32")
     do["data"] = tf.data.Dataset.from_tensor_slices((X, y))
-    do("Share the batch")
+    do("Shard the batch")
     assert weights_of(do["model"]) == [0.0, 0.0]
-    do("Normalise over all devices")
-    do("Accumulate first")  # names the option that fails
+    do("Normalize over all devices")
+    do("Accumulate gradients")  # names the option that fails
     option = {"gradient_accumulation_steps": do["gradient_accumulation_steps"]}
     with do["strategy"].scope():
         model = compiled(**option)
     with pytest.raises((RuntimeError, ValueError)):  # if not: mend the row
         model.fit(do["data"].batch(16), verbose=0)
-    for step in ("Add up the gradients", "All-reduce by hand"):
-        assert do.rows.pop(step) == []  # fit does it; none
-    assert do.rows.pop("Gather what each has") == []
+    assert do.rows.pop("Sum the gradients") == []  # fit does it
     shared_rows(do, keras, folder)
     return sorted(do.rows)

@@ -29,11 +29,12 @@ def torch_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
     torch.manual_seed(rank)  # so that the replicas differ until they are copied
     do = Sheet(rows, torch=torch, data=range(5), x=torch.tensor([rank + 1.0]))
     do("Count the GPUs")
-    do("Put a tensor on GPU 1")
+    choose, move = do.rows.pop("Choose the GPU")  # needs a GPU
+    assert choose.startswith("torch.cuda.set_device(") and "to(" in move
     do("Start")
     assert (dist.get_rank(), dist.get_world_size()) == (rank, 2)
     do["net"] = torch.nn.Sequential(torch.nn.BatchNorm1d(3))
-    do("Normalise over all devices")
+    do("Normalize over all devices")
     assert isinstance(do["net"][0], torch.nn.SyncBatchNorm)
     do["net"] = torch.nn.Linear(4, 1, bias=False)
     do("Copy the model")
@@ -41,18 +42,27 @@ def torch_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
     others = [torch.empty_like(weight) for _ in range(2)]
     dist.all_gather(others, weight.detach())
     assert torch.equal(*others)
-    do("Share the batch")
+    do("Shard the batch")
     assert len(list(do["sampler"])) == 3  # 5, padded
+    new_order(do)
     do("All-reduce by hand")
     assert do["x"].item() == 1 + 2
     do["X"] = torch.full((1, 4), rank + 1.0)
     do["loss_of"] = torch.sum
-    do("Accumulate first")
+    do("Accumulate gradients")
     assert weight.grad[0, 0].item() == rank + 1  # its own, not yet the mean
     do["loss"] = do["net"](do["X"]).sum()
-    do("Add up the gradients")
+    do("Sum the gradients")
     assert weight.grad[0, 0].item() == (2 * 1 + 2 * 2) / 2
+    do("Clip the gradients")
+    assert weight.grad.norm().item() == pytest.approx(1.0)
     save_once(do, folder, rank, "net.pt")
+    saved = weight.detach().clone()
+    torch.nn.init.zeros_(weight)
+    dist.barrier()
+    os.chdir(os.path.join(folder, "0"))  # the disk that all see
+    do("Resume")
+    assert torch.equal(weight, saved)
     do["net"], do["X"] = torch.nn.Linear(4, 1, bias=False), torch.ones(1, 4)
     do("Shard the optimizer")
     do["net"](do["X"]).sum().backward()
@@ -61,13 +71,13 @@ def torch_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
     dist.all_reduce(states)
     assert states.item() == 1  # one weight, whose velocity one rank has
     do["sgd"] = torch.optim.SGD(do["net"].parameters(), lr=0.1)
-    do("Warm up the rate")
+    do("Warm up the learning rate")
     assert rates_of(do) == pytest.approx([0.04, 0.06, 0.08, 0.1, 0.1])
     do["x"] = torch.tensor([10.0 * rank, 10.0 * rank + 1])
     do["parts"], do["y"] = [torch.empty(2), torch.empty(2)], torch.empty(2)
-    do("Gather what each has")
+    do("Gather from all ranks")
     assert [part.tolist() for part in do["parts"]] == [[0, 1], [10, 11]]
-    do("Send each its part")
+    do("Send each rank its part")
     assert do["y"].tolist() == [rank, 10 + rank]
     do("Compute in 16 bits")
     assert do["y"].dtype == torch.bfloat16
@@ -88,6 +98,14 @@ def rates_of(do: Sheet) -> list[float]:
         do["sgd"].step()
         do["warm_up"].step()
     return rates
+
+
+def new_order(do: Sheet) -> None:
+    """Begin another epoch: the sampler gives another order."""
+    before = list(do["sampler"])
+    do["epoch"] = 7
+    do("Shuffle every epoch")
+    assert list(do["sampler"]) != before
 
 
 def save_once(do: Sheet, folder: str, rank: int, name: str) -> None:
@@ -114,11 +132,11 @@ def paddle_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
     paddle.seed(rank)
     do = Sheet(rows, paddle=paddle, data=range(66), x=paddle.to_tensor([rank + 1.0]))
     do("Count the GPUs")
-    do("Put a tensor on GPU 1")
+    assert do.rows.pop("Choose the GPU") == ["init_parallel_env()"]
     do("Start")
     assert (dist.get_rank(), dist.get_world_size()) == (rank, 2)
     do["net"] = paddle.nn.Sequential(paddle.nn.BatchNorm1D(3))
-    do("Normalise over all devices")
+    do("Normalize over all devices")
     assert isinstance(do["net"][0], paddle.nn.SyncBatchNorm)
     do["net"] = paddle.nn.Linear(4, 1, bias_attr=False)
     do("Copy the model")
@@ -126,19 +144,28 @@ def paddle_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
     others: list[Any] = []
     dist.all_gather(others, weight.detach())
     assert (others[0] == others[1]).all()
-    do("Share the batch")
+    do("Shard the batch")
     assert sum(map(len, do["sampler"])) == 33  # of 66
+    new_order(do)
     do("All-reduce by hand")
     assert float(do["x"]) == 1 + 2
     do["X"] = paddle.full((1, 4), rank + 1.0)
     do["loss_of"] = paddle.sum
-    do("Accumulate first")
+    do("Accumulate gradients")
     assert float(weight.grad[0, 0]) == rank + 1
     do["loss"] = do["net"](do["X"]).sum()
-    do("Add up the gradients")
+    do("Sum the gradients")
     assert float(weight.grad[0, 0]) == (2 * 1 + 2 * 2) / 2
+    do("Clip the gradients")
+    assert isinstance(do["clip"], paddle.nn.ClipGradByGlobalNorm)
     save_once(do, folder, rank, "net.pdparams")
-    do("Warm up the rate")
+    saved = weight.numpy()
+    weight.set_value(0 * saved)
+    dist.barrier()
+    os.chdir(os.path.join(folder, "0"))  # the disk that all see
+    do("Resume")
+    assert (weight.numpy() == saved).all()
+    do("Warm up the learning rate")
     rates = []
     for _ in range(5):  # the first step is taken
         rates.append(do["rate"]())
@@ -146,13 +173,13 @@ def paddle_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
     assert rates == pytest.approx([0.036, 0.052, 0.068, 0.084, 0.1])
     do["x"] = paddle.to_tensor([10.0 * rank, 10.0 * rank + 1])
     do["parts"], do["y"] = [], paddle.empty_like(do["x"])
-    do("Gather what each has")
+    do("Gather from all ranks")
     assert [part.tolist() for part in do["parts"]] == [[0, 1], [10, 11]]
     do("Compute in 16 bits")  # does nothing on a CPU
     do["sgd"] = paddle.optimizer.SGD(parameters=do["net"].parameters())
     for step, words in [
         ("Shard the optimizer", "only support gpu"),
-        ("Send each its part", "GLOO does not support all_to_all"),
+        ("Send each rank its part", "GLOO does not support all_to_all"),
     ]:
         with pytest.raises((AssertionError, NotImplementedError), match=words):
             do(step)
@@ -172,22 +199,23 @@ def horovod_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
         rows, torch=torch, hvd=hvd, net=net, data=range(5), x=torch.tensor([rank + 1.0])
     )
     do("Count the GPUs")
-    assert do.rows.pop("Put a tensor on GPU 1")  # cannot be done without one
+    assert do.rows.pop("Choose the GPU")  # cannot be done without one
     assert callable(torch.cuda.set_device)
     do("Start")
     assert (hvd.rank(), hvd.size()) == (rank, 2)
     do("Copy the model")
     mine, other = hvd.allgather(net.weight.detach())
     assert torch.equal(mine, other)
-    do("Share the batch")
+    do("Shard the batch")
     assert len(do["sampler"]) == 3
+    new_order(do)
     do("All-reduce by hand")
     assert do["x"].item() == 1 + 2
-    do("Normalise over all devices")
+    do("Normalize over all devices")
     assert isinstance(do["norm"], torch.nn.modules.batchnorm._BatchNorm)
     X = torch.full((1, 4), rank + 1.0)  # the gradient of the sum of net(X)
     do["sgd"] = torch.optim.SGD(net.parameters(), lr=1.0)
-    wrap, step = do.rows.pop("Add up the gradients")
+    wrap, step = do.rows.pop("Sum the gradients")
     exec(wrap, do.names)
     before = net.weight.detach().clone()
     net(X).sum().backward()
@@ -195,20 +223,32 @@ def horovod_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
     assert torch.allclose(before - net.weight, torch.tensor((1 + 2) / 2))
     do["net"] = net = torch.nn.Linear(4, 1, bias=False)
     do["sgd"] = torch.optim.SGD(net.parameters(), lr=1.0)
-    do("Accumulate first")
+    do("Accumulate gradients")
     before = net.weight.detach().clone()
     for _ in range(2):
         net(X).sum().backward()
     do["sgd"].step()
     assert torch.allclose(before - net.weight, torch.tensor(2 * (1 + 2) / 2))
     save_once(do, folder, rank, "net.pt")
+    saved = net.weight.detach().clone()
+    torch.nn.init.zeros_(net.weight)
+    do("Resume")
+    mine, other = hvd.allgather(net.weight.detach())  # those of rank 0
+    assert torch.equal(mine, other) and torch.equal(mine, hvd.broadcast(saved, 0)[0])
+    do["net"] = net = torch.nn.Linear(4, 1, bias=False)
+    do["sgd"] = torch.optim.SGD(net.parameters(), lr=1.0)
+    exec(wrap, do.names)
+    before = net.weight.detach().clone()
+    net(X).sum().backward()
+    do("Clip the gradients")
+    assert (before - net.weight).norm().item() == pytest.approx(1.0)
     do["x"] = torch.tensor([10.0 * rank, 10.0 * rank + 1])
-    do("Gather what each has")
+    do("Gather from all ranks")
     assert do["whole"].tolist() == [0, 1, 10, 11]
-    do("Send each its part")
+    do("Send each rank its part")
     assert do["y"].tolist() == [rank, 10 + rank]
     do["net"] = net = torch.nn.Linear(4, 1, bias=False)
-    do("Warm up the rate")
+    do("Warm up the learning rate")
     assert do["sgd"].param_groups[0]["lr"] == pytest.approx(0.2)
     do("Compute in 16 bits")
     before = net.weight.detach().clone()
@@ -216,6 +256,5 @@ def horovod_rows(rows: dict[str, list[str]], folder: str) -> list[str]:
     do["sgd"].step()
     third = float(torch.tensor(1 / 3).half())  # as it was sent
     assert torch.allclose(before - net.weight, torch.tensor(0.2 * third), atol=1e-7)
-    for step in ("Shard the optimizer", "Find who is missing"):
-        assert do.rows.pop(step) == []  # none; a warning
+    assert do.rows.pop("Find who is missing") == []  # a warning
     return sorted(do.rows)

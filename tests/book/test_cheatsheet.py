@@ -39,12 +39,12 @@ def code_of(tool: str) -> dict[str, list[str]]:
     }
 
 
-def test_every_tool_tells_every_step() -> None:
+def test_all_tools_have_their_steps_in_one_order() -> None:
     found = tools()
-    assert len(found) == 8
+    assert len(found) == 8 and len(found["PyTorch"]) == 19
     for rows in found.values():
-        assert list(rows) == list(found["PyTorch"])
-    assert len(found["PyTorch"]) == 16
+        assert list(rows) == [step for step in found["PyTorch"] if step in rows]
+        assert len(rows) >= 8 and "none" not in rows.values()
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,10 @@ class Machine(NamedTuple):
         return Path(f"/proc/{pid}/ns/net").samefile(f"/run/netns/{name}")
 
 
-THIS = Machine("127.0.0.1", [], {}, lambda: 0)
+# Two machines played on one computer would share its GPUs, which NCCL refuses. Paddle's
+# launcher takes the empty list for one GPU, so its backend is named as well.
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "PADDLE_DISTRI_BACKEND": "gloo"}
+THIS = Machine("127.0.0.1", [], NO_GPU, lambda: 0)
 # Run a command where the machine has another name: unshare --uts python -c NAME ...
 NAME = "import os, socket, sys; socket.sethostname(sys.argv[1]); "
 NAME += "os.execvp(sys.argv[2], sys.argv[2:])"
@@ -73,7 +76,7 @@ def machines() -> Iterator[list[Machine]]:
                 counter = "/sys/class/net/cable0/statistics/rx_bytes"
                 return int(ip(*inside, "cat", counter).stdout)
 
-            cable = {"GLOO_SOCKET_IFNAME": "cable0"}
+            cable = NO_GPU | {"GLOO_SOCKET_IFNAME": "cable0"}
             found.append(Machine(address, ["ip", *inside], cable, received))
         yield found
     finally:

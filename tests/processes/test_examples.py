@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from processes.conftest import NO_GPU
 from processes.launchers import EXAMPLES, LAUNCHERS, MOST, Launchers
 from processes.reading import READ
 
@@ -107,7 +108,7 @@ def on_one_device(framework: str, arguments: list[str]) -> str:
     """What the script for one device says."""
     script = EXAMPLES / f"{framework}_single.py"
     return subprocess.check_output(
-        [sys.executable, script, *arguments], env=environment(), text=True
+        [sys.executable, script, *arguments], env=environment() | NO_GPU, text=True
     )
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from processes.conftest import Machine
+from processes.conftest import NO_GPU, Machine
 from processes.launchers import write_ssh
 
 from d2lmulti.launch.processes import environment
@@ -49,7 +49,7 @@ REPORT = r"epoch (\d+): loss .*, (\d+)/261 right"
 
 def run_job(name: str, folder: Path) -> str:
     """Carry a job out as Slurm would, for one epoch; return what it said."""
-    machines = [Machine(f"127.0.0.{i}", [], {}, int) for i in (1, 2)]
+    machines = [Machine(f"127.0.0.{i}", [], NO_GPU, int) for i in (1, 2)]
     write_ssh(folder / "ssh", machines)
     bin_ = Path(sys.executable).parent
     horovodrun = HOROVODRUN.format(folder=bin_)
@@ -65,7 +65,7 @@ def run_job(name: str, folder: Path) -> str:
     assert re.search(r"^#SBATCH --nodes=2$", job, re.M)
     assert re.search(r"^#SBATCH --ntasks-per-node=1\b", job, re.M)
     script.write_text(job.replace("--epochs 10", "--epochs 1"))
-    slurm = {
+    slurm = NO_GPU | {
         "SLURM_JOB_ID": str(os.getpid()),
         "SLURM_JOB_NODELIST": "node[0-1]",
         "SLURM_NNODES": "2",
@@ -101,7 +101,7 @@ def test_a_job_of_two_machines_trains(
     single = EXAMPLES / f"{name.partition('_')[0]}_single.py"
     with subprocess.Popen(
         [sys.executable, single, "--epochs", "1", "--checkpoint", tmp_path / "alone"],
-        env=environment(), text=True, stdout=subprocess.PIPE,
+        env=environment() | NO_GPU, text=True, stdout=subprocess.PIPE,
     ) as alone:  # fmt: skip
         text = run_job(name, tmp_path)
         expected, _ = alone.communicate(timeout=100)
