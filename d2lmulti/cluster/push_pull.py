@@ -78,6 +78,7 @@ def push_pull_events(
     batches: int,
     *,
     staleness: int | None = None,
+    backups: int = 0,
     server_bytes: Sequence[int] = (0,),
     link: Link | None = None,
 ) -> Iterator[Event]:
@@ -85,27 +86,30 @@ def push_pull_events(
 
     Each worker pulls, computes for `seconds[worker, step]` and pushes, again and again;
     the next mini-batch goes to the next worker that pulls. `sync`: nobody pulls before
-    all have pushed. `async`: nobody waits. `bounded`: who is more than `staleness`
+    all have pushed, or all but `backups`; who pushes after that goes on at once.
+    `async`: nobody waits. `bounded`: who is more than `staleness`
     steps ahead of the slowest waits (stale synchronous parallel: Ho et al., 2013).
     `server_bytes` are the bytes of one push, or pull, by server. Every worker and every
     server has one `link`, as fast in as out, for one message at a time; the next one
     waits. Without it messages take no time.
-    Raises `InvalidInput` for what `check_mode` refuses, and in `sync` for a number of
-    batches that the workers do not divide.
+    Raises `InvalidInput` for what `check_mode` and `check_backups` refuse, and in
+    `sync` without backups for a number of batches that the workers do not divide.
     """
     seconds = check_times(seconds)
     workers = len(seconds)
     check_mode(mode, staleness)
+    check_backups(mode, backups, workers)
     check_count("batches", batches)
     for size in check_list("server_bytes", server_bytes, "bytes, one number a server"):
         check_count("server_bytes", size, least=0)
-    if mode == "sync" and batches % workers:
+    lockstep = mode == "sync" and not backups
+    if lockstep and batches % workers:
         raise InvalidInput(
             f"expected a number of batches that {workers} workers divide, got "
             f"{batches}; a synchronous step takes one from every worker"
         )
     if seconds.shape[1] * workers < batches or (
-        mode != "sync" and seconds.shape[1] < batches and workers > 1
+        not lockstep and seconds.shape[1] < batches and workers > 1
     ):
         raise InvalidInput(
             f"expected times for up to {batches} steps of a worker, got "
@@ -119,6 +123,7 @@ def push_pull_events(
     ports = {"get": DeviceClocks(servers), "put": DeviceClocks(servers)}
     heap = [(0.0, worker, "pull", -1, 0) for worker in range(workers)]
     done, waiting, taken = [0] * workers, set(range(0)), 0
+    version, pulled = 0, [0] * workers  # updates, of all and before a worker's pull
     while heap:
         now, worker, kind, batch, part = heapq.heappop(heap)
         if kind == "pull":
@@ -126,7 +131,7 @@ def push_pull_events(
                 continue
             yield Event(now, "pull", worker, taken)
             heapq.heappush(heap, (now, worker, "get", taken, 0))
-            taken += 1
+            taken, pulled[worker] = taken + 1, version
         elif kind in ports and part < servers:
             server = (worker + part) % servers  # each begins elsewhere: no queue at 0
             if server_bytes[server]:
@@ -141,18 +146,26 @@ def push_pull_events(
         else:
             yield Event(now, "push", worker, batch)
             done[worker] += 1
+            if pulled[worker] < version:  # late: it has nothing to wait for
+                heapq.heappush(heap, (now, worker, "pull", -1, 0))
+                continue
             waiting.add(worker)
-            for free in _released(mode, waiting, done, staleness):
+            version += mode == "sync" and len(waiting) == workers - backups
+            for free in _released(mode, waiting, done, staleness, backups):
                 waiting.remove(free)
                 heapq.heappush(heap, (now, free, "pull", -1, 0))
 
 
 def _released(
-    mode: str, waiting: set[int], done: Sequence[int], staleness: int | None
+    mode: str,
+    waiting: set[int],
+    done: Sequence[int],
+    staleness: int | None,
+    backups: int,
 ) -> list[int]:
     """Tell which of the waiting workers may go on."""
     if mode == "sync":
-        return sorted(waiting) if len(waiting) == len(done) else []
+        return sorted(waiting) if len(waiting) == len(done) - backups else []
     ahead = math.inf if staleness is None else staleness
     return [w for w in sorted(waiting) if done[w] - min(done) <= ahead]
 
@@ -190,3 +203,12 @@ def check_mode(mode: str, staleness: int | None) -> None:
     if mode == "bounded":
         cure = "say how far ahead of the slowest a worker may be, as in staleness=2"
         check_count("staleness", staleness, least=0, cure=cure)
+
+
+def check_backups(mode: str, backups: int, workers: int) -> None:
+    """Refuse backup workers without a synchronous update, and as many as workers."""
+    check_count("backups", backups, least=0, most=workers - 1)
+    if backups and mode != "sync":
+        raise InvalidInput(
+            f"expected no backups in mode {mode!r}, got {backups}; use mode='sync'"
+        )

@@ -14,7 +14,7 @@ from ..backends import backend_of
 from ..backends.checks import check_tensors
 from ..backends.protocol import AnyDevice, Tensor, element_count, itemsize
 from ..checks import check_count, check_list, check_positive
-from ..cluster.push_pull import Event, check_mode, check_workers
+from ..cluster.push_pull import Event, check_backups, check_mode, check_workers
 from ..comm.split import load
 from ..errors import InvalidInput
 from ..events import moved, observers
@@ -50,9 +50,11 @@ class ParameterServer:
 
     mode `sync`: one update when all workers have pushed, from the sum in rank order.
     `async`: one update a push. `bounded`: the same, but a worker may pull only while it
-    is at most `staleness` steps ahead of the slowest. In the ledger workers are ranks
+    is at most `staleness` steps ahead of the slowest. With `backups` in `sync`, the
+    update takes the first k - backups gradients; a later one is dropped and counted in
+    `dropped` (backup workers: Chen et al., 2016). In the ledger workers are ranks
     0 to k-1 and servers the ranks after them. Raises `InvalidInput` for no workers, no
-    servers, an unknown mode and a missing or negative staleness.
+    servers, an unknown mode, a missing or negative staleness and too many backups.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class ParameterServer:
         servers: int = 1,
         mode: str = "sync",
         staleness: int | None = None,
+        backups: int = 0,
         placement: str = "greedy",
         optimizer: Optimizer | None = None,
     ) -> None:
@@ -71,6 +74,7 @@ class ParameterServer:
         check_list("devices", devices, "devices", cure="use devices(1)")
         check_workers(len(devices))
         check_mode(mode, staleness)
+        check_backups(mode, backups, len(devices))
         check_positive("lr", lr, "try 0.05")
         sizes = [element_count(p) for p in params]
         self.parts = shard_to_servers(sizes, servers, placement)
@@ -79,8 +83,9 @@ class ParameterServer:
         ]
         self.lr, self.servers, self.mode, self.staleness = lr, servers, mode, staleness
         self.devices = list(devices)
-        self.version = 0
+        self.backups, self.version = backups, 0
         self.applied: list[Applied] = []
+        self.dropped = 0  # gradients that came after their update
         self.done = [0] * len(devices)  # steps of each worker
         B = backend_of(params[0])
         # shard[i] holds part i of `parts`, flat, in storage of its own
@@ -146,7 +151,12 @@ class ParameterServer:
         ]
         self._count(worker, pull=False)
         self.done[worker] += 1
-        if self.mode != "sync" or len(self._pushed) == len(self._replicas):
+        if self.backups and self._pulled[worker] < self.version:
+            self.dropped += 1  # its update was made without it
+            del self._pushed[worker], self._pulled[worker]
+            return
+        collect = len(self._replicas) - self.backups
+        if self.mode != "sync" or len(self._pushed) == collect:
             self._apply()
 
     def weights(self) -> list[Tensor]:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from ..plans.servers import PLACEMENTS, shard_to_servers
 from .style import INK, device_colour, styled, subplots
 
 if TYPE_CHECKING:
     from ..training.on_servers import ServerHistory
+
+Curve = Sequence[tuple[float, float]]  # (seconds, loss), one run
 
 
 @styled
@@ -70,24 +71,23 @@ def timeline(histories: Mapping[str, ServerHistory], seconds: float) -> Figure:
 
 
 @styled
-def staleness(histories: Mapping[str, ServerHistory]) -> Figure:
-    """Draw the measured staleness of every gradient, by worker, over time."""
-    figure, axes = subplots(1, len(histories), 9, 3, sharey=True)
-    workers = max(history.workers for history in histories.values())
-    for ax, (label, history) in zip(axes, histories.items(), strict=True):
-        for worker in range(history.workers):
-            points = [
-                (p.seconds, p.staleness) for p in history.pushes if p.worker == worker
-            ]
-            ax.scatter(*zip(*points, strict=True), s=14, color=device_colour(worker))
-        mean = sum(history.staleness) / len(history.staleness)
-        ax.axhline(mean, color=INK, lw=1, ls=":")
-        ax.set_title(label)
+def loss_over_time(
+    panels: Mapping[str, Mapping[str, Sequence[Curve]]], seconds: float, goal: float
+) -> Figure:
+    """Draw a panel a title: one line a run, (seconds, loss), one color a label."""
+    figure, axes = subplots(1, len(panels), 9, 3.4, sharey=True)
+    styles = ("-", "--", "-.", ":")
+    for ax, (title, runs) in zip(axes, panels.items(), strict=True):
+        for i, (label, curves) in enumerate(runs.items()):
+            look = {"color": device_colour(i), "ls": styles[i % 4], "lw": 1.1}
+            for n, curve in enumerate(curves):  # one entry in the legend for all runs
+                name = label if ax is axes[0] and n == 0 else None
+                ax.plot(*zip(*curve, strict=True), label=name, **look)
+        ax.axhline(goal, color=INK, lw=0.8, ls=":")
+        ax.set_xlim(0, seconds)
+        ax.set_title(title)
         ax.set_xlabel("modelled seconds")
-    axes[0].set_ylabel("staleness (updates)")
-    axes[0].yaxis.get_major_locator().set_params(integer=True)
-    handles = [
-        Patch(color=device_colour(i), label=f"worker {i}") for i in range(workers)
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=8)
+    axes[0].set_ylabel("loss")
+    axes[0].set_yscale("log")
+    figure.legend(loc="outside lower center", ncols=4)
     return figure

@@ -19,6 +19,7 @@ from ..checks import check_choice, check_count, check_number, check_positive
 from ..cluster.hardware import Link
 from ..cluster.push_pull import (
     Event,
+    check_backups,
     check_mode,
     check_times,
     check_workers,
@@ -69,6 +70,7 @@ class ServerHistory:
     #: the servers' at the end
     params: list[Tensor] = field(default_factory=list, repr=False)
     server_bytes: list[int] = field(default_factory=list)  #: what each server holds
+    dropped: int = 0  #: gradients that came after their update, with backups
 
     @property
     def seconds(self) -> float:
@@ -94,6 +96,7 @@ def train_on_servers(
     servers: int = 1,
     mode: str = "sync",
     staleness: int | None = None,
+    backups: int = 0,
     epochs: int = 1,
     momentum: float = 0.0,
     seed: int = 0,
@@ -109,13 +112,16 @@ def train_on_servers(
 ) -> ServerHistory:
     """Train on `workers` workers and return the history; see `ParameterServer`.
 
+    With `backups` an update is the mean of the first `workers - backups` gradients.
     `batch_size` is that of all workers together: each takes 1/workers of it at a time.
     `seconds` (workers, steps) are compute times, by default 1 each (`worker_seconds`).
     The curve is the loss over the first `probe` training examples, measured after each
-    `workers` gradients. Raises `InvalidInput` for settings that cannot work.
+    update in `sync`, else after each `workers` gradients. Raises `InvalidInput` for
+    settings that cannot work.
     """
     check_workers(workers)
     check_mode(mode, staleness)
+    check_backups(mode, backups, workers)
     batch_size, epochs, seed = check_counts(batch_size, epochs, seed)
     lr = check_positive("lr", lr, "try 0.05")
     check_choice("dtype", dtype, DTYPES)
@@ -153,6 +159,7 @@ def train_on_servers(
         servers=servers,
         mode=mode,
         staleness=staleness,
+        backups=backups,
         placement=placement,
         optimizer=optimizer,
     )
@@ -167,6 +174,7 @@ def train_on_servers(
             times,
             total,
             staleness=staleness,
+            backups=backups,
             server_bytes=server.server_bytes,
             link=link,
         ):
@@ -179,7 +187,7 @@ def train_on_servers(
                 history.pushes.append(
                     Pushed(event.seconds, done.worker, loss, *done[1:])
                 )
-                if len(history.pushes) % workers == 0:
+                if len(history.pushes) % (workers - backups) == 0:
                     loss = _mean_loss(B, model, server.weights(), data, probe)
                     history.curve.append((event.seconds, loss))
 
@@ -189,15 +197,17 @@ def train_on_servers(
             logits = model.forward(B, params, B.array(X, server.devices[event.worker]))
             labels = B.array(y, server.devices[event.worker])
             loss = losses_of(B, logits, labels).sum()
-            # What one update stands for: the whole batch, or this part of it.
-            share = loss / (whole if mode == "sync" else len(X))
+            # What one update stands for: the whole batch, as many parts of it as are
+            # collected, or this part.
+            collected = len(X) * (workers - backups) if backups else whole
+            share = loss / (collected if mode == "sync" else len(X))
         B.backward([share])
         losses[event.worker] = float(B.numpy(loss)) / len(X)
         return [B.grad(p) for p in params]
 
     history.curve.append((0.0, _mean_loss(B, model, server.weights(), data, probe)))
     run_events(server, events(), gradient)
-    history.params = server.weights()
+    history.params, history.dropped = server.weights(), server.dropped
     return history
 
 

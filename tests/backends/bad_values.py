@@ -69,6 +69,7 @@ PARAMETERS: dict[str, str] = {
     # numbers
     "accumulate": "count",
     "at": "list",
+    "backups": "count from 0",
     "batch_size": "count",
     "batches": "count",
     "beta1": "below 1",

@@ -162,6 +162,57 @@ def test_push_and_pull_by_hand(B: Backend) -> None:
     assert B.numpy(server.pull(0)[0]).tolist() == [-1.0, -2.0]
 
 
+def test_backup_workers_by_hand(B: Backend) -> None:
+    """Of three gradients the first two make the update; the third is dropped."""
+    server = ParameterServer([B.array(np.ones(2))], ["cpu"] * 3, 0.5, backups=1)
+    for worker in range(3):
+        server.pull(worker)
+    server.push(2, [B.array(np.array([1.0, 2.0]))])
+    assert server.version == 0
+    server.push(0, [B.array(np.array([3.0, 4.0]))])
+    assert server.version == 1
+    assert B.numpy(server.weights()[0]).tolist() == [-1.0, -2.0]
+    server.push(1, [B.array(np.array([9.0, 9.0]))])
+    assert B.numpy(server.weights()[0]).tolist() == [-1.0, -2.0]
+    assert server.dropped == 1 and server.version == 1
+    assert [a.worker for a in server.applied] == [0, 2]
+    server.pull(1)  # it does not wait: it has no gradient in the next update
+    server.push(1, [B.array(np.ones(2))])
+    with pytest.raises(InvalidInput, match="worker 1 has to wait"):
+        server.pull(1)
+
+
+def test_a_backup_worker_replaces_the_straggler(B: Backend, data: Dataset) -> None:
+    """The weights are those of two workers that compute the straggler's absence."""
+    times = worker_seconds(3, 99, stragglers={2: 99.0})
+    history = run(B, data, backups=1, seconds=times, momentum=0.9)
+    model, mini, params = SMALL, [], SMALL.initial(np.random.default_rng(0))
+    for epoch in range(2):
+        for X, y in batches(data.train_X, data.train_y, 29, 0, epoch):
+            mini += zip(np.array_split(X, 3), np.array_split(y, 3), strict=True)
+    del mini[2]  # the straggler has it
+    velocity = [np.zeros_like(p) for p in params]
+    for step in range(5):  # 11 mini-batches: the last one finds no second
+        pair = mini[2 * step : 2 * step + 2]
+        both = [B.array(p) for p in params]
+        for p in both:
+            B.attach_grad(p)
+        for X, y in pair:
+            with B.record():
+                logits = model.forward(B, both, B.array(X))
+                loss = B.cross_entropy(logits, B.array(y)).sum() / (2 * len(y))
+            B.backward([loss])
+        for p, v, tensor in zip(params, velocity, both, strict=True):
+            v *= 0.9
+            v += B.numpy(B.grad(tensor))
+            p -= 0.1 * v
+    for got, want in zip(weights(B, history), params, strict=True):
+        assert np.abs(got - want).max() <= 1e-12 * np.abs(want).max()
+    assert history.dropped == 1 and {p.worker for p in history.pushes} == {0, 1}
+    assert len(history.pushes) == 10 and set(history.staleness) == {0}
+    assert len(history.curve) == 6
+
+
 def test_who_must_wait_is_told(B: Backend) -> None:
     start = [B.array(np.ones(2))]
     grads = [B.array(np.ones(2))]
@@ -197,6 +248,8 @@ def test_what_is_refused(B: Backend, data: Dataset) -> None:
         ({"mode": "bounded", "staleness": -1}, "as staleness, got -1"),
         ({"mode": "async", "staleness": 2}, "no staleness in mode 'async'"),
         ({"placement": "best"}, "as placement, got 'best'"),
+        ({"backups": 1}, "as backups, got 1"),
+        ({"mode": "async", "backups": 1, "devices": ["cpu"] * 2}, "no backups in mode"),
     ]
     for change, words in cases:
         settings = {"devices": ["cpu"], "lr": 0.1} | change

@@ -43,11 +43,14 @@ def test_a_bar_for_every_gradient(history: ServerHistory) -> None:
     plt.close(figure)
 
 
-def test_a_point_for_every_staleness(history: ServerHistory) -> None:
-    figure = plot_servers.staleness({"free": history})
-    (ax,) = figure.axes
-    points = np.concatenate([c.get_offsets() for c in ax.collections])
-    assert sorted(points[:, 1]) == sorted(history.staleness)
+def test_a_line_for_every_run(history: ServerHistory) -> None:
+    runs = {"free": [history.curve, history.curve[:2]]}
+    figure = plot_servers.loss_over_time({"one": runs, "two": runs}, 9, 0.7)
+    for ax in figure.axes:
+        *lines, goal = ax.lines
+        assert [[*map(tuple, line.get_xydata())] for line in lines] == runs["free"]
+        assert {*goal.get_ydata()} == {0.7}
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["free"]
     plt.close(figure)
 
 

@@ -68,6 +68,25 @@ def test_sync_pulls_only_when_all_have_pushed(case: tuple[int, int, int]) -> Non
             assert event.batch == done[0] * workers + event.worker
 
 
+@given(CASES, st.integers(0, 6))
+def test_an_update_takes_the_first_gradients(
+    case: tuple[int, int, int], backups: int
+) -> None:
+    """A worker pulls each version once; with backups nobody waits for the last."""
+    workers, rounds, seed = case
+    backups = min(backups, workers - 1)
+    version, fresh, pulled = 0, 0, [-1] * workers
+    for event in run("sync", workers, rounds, seed=seed, backups=backups):
+        if event.kind == "pull":
+            assert pulled[event.worker] < version
+            pulled[event.worker] = version
+        elif pulled[event.worker] == version:
+            fresh += 1
+            if fresh == workers - backups:
+                version, fresh = version + 1, 0
+    assert version >= rounds - (backups > 0)
+
+
 def test_a_bound_that_nobody_reaches_is_no_bound() -> None:
     assert run("bounded", 4, 5, staleness=20) == run("async", 4, 5)
 

@@ -3,6 +3,7 @@
 Every computation takes one slot, a way back that is not in halves two.
 """
 
+import itertools
 from fractions import Fraction
 
 import pytest
@@ -98,10 +99,7 @@ def test_from_2p_minus_1_micro_batches_on_there_is_no_bubble(p):
     for m in range(1, 20):
         two, v = (Slots(SCHEDULES[name](p, m), True) for name in ("zb_h2", "zb_v"))
         assert two.peak == [min(m, 2 * p - 1)] * p
-        there = [min(m, 2 * p - d - 1) for d in range(p)]
-        back = [min(m, d + 1) for d in range(p)]
-        assert v.peak == [a + b for a, b in zip(there, back, strict=True)]
-        assert max(v.peak) <= 2 * p  # of stages half as long as the others'
+        assert max(v.peak) == 2 * min(m, p)  # of stages half as long as the others'
         if m >= 2 * p - 1:
             assert two.spans == [3 * m] * p and two.end == 3 * m + p - 1
             assert v.spans == [6 * m] * p and v.end == 6 * m + p - 1
@@ -109,6 +107,24 @@ def test_from_2p_minus_1_micro_batches_on_there_is_no_bubble(p):
         elif p > 1:
             one = Slots(SCHEDULES["zero_bubble"](p, m), True)
             assert max(two.spans) <= max(one.spans) and max(v.spans) > 6 * m
+
+
+@pytest.mark.parametrize("p", range(1, 9))
+def test_no_zero_bubble_schedule_is_longer_than_a_simpler_one(p):
+    """Every device works 3m slots; the first waits 2p-1, the last p-1 for its work."""
+    for m in range(1, 17):
+        flushed, one, two, v = (
+            Slots(SCHEDULES[name](p, m), True)
+            for name in ("1f1b", "zero_bubble", "zb_h2", "zb_v")
+        )
+        assert two.end == one.end == max(3 * m + p - 1, 2 * m + 2 * p - 1)
+        assert one.end <= flushed.end
+        assert max(two.spans) == max(3 * m, 2 * m + 2 * p - 1)
+        if m <= p:
+            assert max(two.peak) == max(one.peak)
+        least = max(6 * m + p - 1, 2 * m + 4 * p - 1)  # ZB-V's slots are half as long
+        assert least <= v.end <= min(2 * one.end, least + 4)
+        assert v.end == least or m < p
 
 
 @pytest.mark.parametrize(("p", "one", "two", "v"), [(4, 51, 48, 96), (8, 55, 48, 96)])
@@ -130,6 +146,18 @@ def test_the_formula_of_interleaved_stages_is_for_full_groups(m, formula, least)
     """(p-1)/(vm+p-1), that is 3vm+3(p-1) slots, needs a p that divides m."""
     assert 3 * 2 * m + 3 * (4 - 1) == formula
     assert Slots(SCHEDULES["interleaved"](4, m, 2), messages=False).end == least
+
+
+def test_what_sends_that_wait_cost_interleaved_stages_in_groups_that_are_not_full():
+    """Nothing if p divides m; else up to 9 slots, and 80 for 78 with p=3, m=7, v=3."""
+    lost = {}
+    for p, m, v in itertools.product(range(1, 9), range(1, 17), range(1, 5)):
+        lists = SCHEDULES["interleaved"](p, m, v)
+        ends = [Slots(lists, messages).end for messages in (True, False)]
+        lost[p, m, v] = ends[0] - ends[1]
+    assert not any(slots for (p, m, _), slots in lost.items() if m % p == 0)
+    assert sum(slots > 0 for slots in lost.values()) == 150
+    assert max(lost.values()) == 9 and lost[3, 7, 3] == 2
 
 
 def test_the_order_of_messages_knows_the_durations():

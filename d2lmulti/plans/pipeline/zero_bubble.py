@@ -8,10 +8,11 @@ Chapter: *model_parallel*.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 
 from .instructions import BackwardInput, BackwardWeight, Forward, Instruction
+from .messages import Name, made, needs
 
 Order = list[list[Instruction]]
 Work = tuple[type[Instruction], int]  # a kind of work and a stage
@@ -30,9 +31,14 @@ def zb_h2(p: int, m: int) -> Order:
     """Zero-bubble with about twice the memory (ZB-H2): no bubble if m >= 2p - 1.
 
     Device d begins d slots after device 0, and from then on is never idle; so it ends
-    d slots later too. Every device holds at most min(m, 2p - 1) activations.
+    d slots later too. Every device holds at most min(m, 2p - 1) activations. With fewer
+    micro-batches device d runs fewer forwards ahead, down to ZB-H1's order if m <= p:
+    a longer warm-up would not shorten the longest device, only delay the last ones.
     """
-    return [_put_off(d, m, 2 * (p - d) - 1, 2 * d) for d in range(p)]
+    more = max(0, m - p)  # forwards ahead, compared with ZB-H1
+    return [
+        _put_off(d, m, p - d + min(more, p - d - 1), d + min(more, d)) for d in range(p)
+    ]
 
 
 def _put_off(d: int, m: int, ahead: int, behind: int) -> list[Instruction]:
@@ -70,7 +76,37 @@ def zb_v(p: int, m: int) -> Order:
             *[W1] * d,
         ]
         lists.append([i for i in _numbered(order) if i.micro < m])
-    return lists
+    return lists if m == full else _weights_in_gaps(lists, [*range(p), *range(p)[::-1]])
+
+
+def _weights_in_gaps(lists: Order, ranks: Sequence[int]) -> Order:
+    """Move each weights' gradient to where its device would wait for an input.
+
+    Play the lists slot by slot. A device computes a weights' gradient if the input of
+    its next computation is missing, or if another forward would exceed 2p activations.
+    """
+    p = len(lists)
+    left = [deque(i for i in each if type(i) is not BackwardWeight) for each in lists]
+    weights: list[deque[Instruction]] = [deque() for _ in lists]
+    order: Order = [[] for _ in lists]
+    held = [0] * p
+    done: set[Name] = set()
+    while any(left) or any(weights):
+        found = []
+        for d in range(p):
+            i = left[d][0] if left[d] else None
+            full = type(i) is Forward and held[d] == 2 * p
+            if i and not full and needs(i, ranks) <= done:
+                found.append((d, left[d].popleft()))
+            elif weights[d]:
+                found.append((d, weights[d].popleft()))
+        for d, i in found:  # all devices compute in the same slot
+            order[d].append(i)
+            done.add(made(i))
+            held[d] += {Forward: 1, BackwardWeight: -1}.get(type(i), 0)
+            if type(i) is BackwardInput:
+                weights[d].append(BackwardWeight(i.stage, i.micro))
+    return order
 
 
 def _numbered(order: Iterable[Work]) -> list[Instruction]:
