@@ -31,6 +31,7 @@ def pure_calls(w: World) -> Calls:
     rate = at("d2lmulti.training.rate")
     settings = {"model": "mlp", "dataset": "digits", "dtype": "float64"}
     settings |= {"batch_size": 8, "seed": 0, "optimizer": "sgd"}
+    settings |= {"data": "digits (0)", "rates": "", "logits": "1.5"}
     saved = checkpoint.Checkpoint(settings, params=[np.ones(2)])
     timeline = d2lmulti.Timeline()
     rounds = list(ring(2, 8))
@@ -243,6 +244,10 @@ def machine_calls() -> Calls:
         "cost.formula_seconds": (
             "formula_seconds",
             {"algorithm": "ring", "n": 8, "nbytes": 8, "cluster": dgx},
+        ),
+        "nccl.nccl_seconds": (
+            "nccl_seconds",
+            {"collective": "allreduce", "nbytes": 8.0, "n": 8, "cluster": dgx},
         ),
         "hardware.Link": ("Link", {"latency": 1e-6, "bandwidth": 1e9}),
         "hardware.uniform": ("uniform", {"latency": 1e-6, "bandwidth": 1e9}),

@@ -95,7 +95,7 @@ def test_the_history_names_the_schedule(reference, digits):
     told = train(1, 64, SCHEDULE, **some).as_json()
     assert json.loads(json.dumps(told))["lr"] == (
         "GradualWarmup(start=0.01, steps=3, "
-        "then=StepDecay(lr=0.05, at=(4, 5), factor=0.5))"
+        "then=StepDecay(lr=0.05, at=[4, 5], factor=0.5))"
     )
     told = train(1, 64, 0.05, warmup=5, **some).as_json()
     assert told["lr"] == "GradualWarmup(start=0.01, steps=5, then=0.05)"
