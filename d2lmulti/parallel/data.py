@@ -73,7 +73,8 @@ def train_batch(
     each device's summed loss, not yet waited for. Raises `InvalidInput` for lists of
     different lengths and what `split_batch` refuses.
     """
-    B, model = check_batch(X, y), get_model(model)
+    model = get_model(model)
+    B = check_batch(X, y, model.vocabulary)
     check_list("devices", devices, "devices", cure="use devices(1)")
     cure = "use [get_params(params, d) for d in devices]"
     check_lists("device_params", device_params, len(devices), cure=cure)
@@ -109,7 +110,7 @@ def train_batch(
             )
         with explained(model.name, X):
             losses = [
-                losses_of(B, out, y_shard).sum()
+                losses_of(B, out, y_shard, y).sum()
                 for out, y_shard in zip(logits, y_shards, strict=True)
             ]
     if reducer is None:
