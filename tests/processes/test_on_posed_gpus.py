@@ -55,9 +55,10 @@ def ranks(program: str, gpus: int, env: list[dict[str, str]]) -> list[Any]:
 
 COUNT = """
 import json, torch, d2lmulti
-from d2lmulti.cli import main
+from d2lmulti.cli.doctor import trials
 {before}
-main(["doctor"])
+B = d2lmulti.get_backend("torch")
+print(*B.describe_gpus(), *trials(B), sep="\\n")
 print(json.dumps([str(d) for d in d2lmulti.devices(2, "torch")]))
 """
 KINDS = "torch.cuda.get_arch_list = lambda: {}"
@@ -80,7 +81,7 @@ def test_only_gpus_that_can_compute_are_counted(
     out, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert json.loads(out.splitlines()[-1]) == [f"{kind}:{i}" for i in (0, 1)]
-    computes = [line.strip() for line in out.splitlines() if "computes" in line]
+    computes = [line for line in out.splitlines() if "computes" in line]
     assert computes == [f"gpu:{i} computes" for i in (0, 1) if kind == "gpu"]
     if kind == "sim":
         reason = "driver on your system is too old" if driver else "capability 9.0"
@@ -92,7 +93,9 @@ import json, d2lmulti
 from d2lmulti.launch import launch
 
 def work():
+    import torch
     from posed_torch import Machine
+
     some = d2lmulti.load("digits").first(64)
     run = d2lmulti.train(2, 32, epochs=1, model="mlp", dataset=some, backend="torch")
     return run.devices, sorted(Machine.touched)
@@ -130,6 +133,7 @@ print(json.dumps([str(device), nccl]))
 LAUNCHER = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}  # one of two on a machine
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     ("gpus", "env", "expected"),
     [
@@ -180,6 +184,7 @@ print(json.dumps([words, str(device), torch.cuda.current_device()]))
 """
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("backend", ["nccl", "cpu:gloo,cuda:nccl"])
 def test_an_adopted_group_works_on_the_gpu_that_it_is_bound_to(backend: str) -> None:
     env = [{"LOCAL_RANK": str(i), "LOCAL_WORLD_SIZE": "2"} for i in (0, 1)]
@@ -208,6 +213,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     ("gpu", "place", "batch", "words"),
     [
@@ -245,7 +251,7 @@ print(json.dumps([said, alive, with_place("sim:3", "torch")]))
 
 def test_a_wrong_label_is_refused_before_it_ends_all_cuda_work() -> None:
     said, alive, place = result(begin(LABELS, 2))
-    assert "ids from 0 to 9, got 3 to 10" in said
+    assert "ids from 0 to 9, got" in said
     assert alive == [2.0]
     assert place == "sim:3 (gpu:1)"
 
