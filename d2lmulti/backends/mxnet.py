@@ -49,10 +49,6 @@ def _gpus() -> tuple[int, str]:
         return 0, str(error).strip().splitlines()[-1]
 
 
-def own_gpu(local_rank: int, local_size: int) -> int | None:
-    return local_rank if gpu_count() >= local_size else None
-
-
 def describe_gpus() -> list[str]:
     count, trouble = _gpus()
     built = mx.runtime.Features().is_enabled("CUDA")

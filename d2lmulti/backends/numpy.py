@@ -31,14 +31,6 @@ def gpu_count() -> int:
     return 0
 
 
-def own_gpu(local_rank: int, local_size: int) -> int | None:
-    return None
-
-
-def describe_gpus() -> list[str]:
-    return []
-
-
 def native(device: AnyDevice) -> str:
     # NumPy knows one place only, and simulated devices share it.
     return checks.resolve_device(device, gpu_count(), name)[0]

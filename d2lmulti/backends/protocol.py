@@ -39,12 +39,6 @@ class Backend(Protocol):
     def gpu_count(self) -> int:
         """Count the GPUs that one process can use; of Paddle's, that is one."""
 
-    def own_gpu(self, local_rank: int, local_size: int) -> int | None:
-        """Number the GPU of one of `local_size` processes here; None if they share."""
-
-    def describe_gpus(self) -> list[str]:
-        """Say line by line what GPUs and NCCL it finds, and which GPU it cannot use."""
-
     def native(self, device: AnyDevice) -> Any:
         """Turn a device or its name into the framework's own device object.
 

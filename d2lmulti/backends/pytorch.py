@@ -55,10 +55,6 @@ def _trouble(i: int) -> str:
     return f"no kernels for capability {have[0]}.{have[1]}, only for {' '.join(names)}"
 
 
-def own_gpu(local_rank: int, local_size: int) -> int | None:
-    return local_rank if gpu_count() >= local_size else None
-
-
 def describe_gpus() -> list[str]:
     nccl = ""
     if torch.distributed.is_available() and torch.distributed.is_nccl_available():

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 import numpy as np
 
 from ..backends import backend_name, backend_names, get_backend
+from ..backends.gpus import describe_gpus
 from ..backends.protocol import Backend
 from ..comm.devices import devices, with_place
 from ..errors import BackendNotInstalled
@@ -40,7 +41,7 @@ def doctor(_: argparse.Namespace) -> int:
             f"{name:7} {version:11} GPUs: {count}; devices(2) gives "
             f"{', '.join(places)}{simulated}"
         )
-        for line in [*B.describe_gpus(), *trials(B)]:
+        for line in [*describe_gpus(B), *trials(B)]:
             say(f"        {line}")
     if line := horovod_line():
         say(line)

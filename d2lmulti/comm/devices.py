@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..backends import get_backend
 from ..backends.checks import resolve_device
+from ..backends.gpus import own_gpu
 from ..backends.protocol import AnyDevice, Backend
 from ..checks import MOST_RANKS, check_count, check_flag
 from ..errors import InvalidInput
@@ -79,7 +80,7 @@ def _own_gpu(B: Backend, group: Group) -> int | None:
     if group.engine.name == B.name:
         return group.engine.gpu  # type: ignore[attr-defined]
     info = group.info or process_info()
-    return B.own_gpu(info.local_rank, info.local_size)
+    return own_gpu(B, info.local_rank, info.local_size)
 
 
 def with_place(device: str, backend: str | None = None) -> str:

@@ -286,7 +286,8 @@ def _gpu_of_its_own(info: ProcessInfo, store: dist.Store) -> int | None:
 def _gpu_of_users_group(info: ProcessInfo) -> int | None:
     """Number the GPU on which the user's process group works; None without NCCL."""
     if "nccl" not in dist.get_backend_config() or not B.gpu_count():
-        return B.own_gpu(info.local_rank, info.local_size)
+        count = B.gpu_count()
+        return info.local_rank if count >= info.local_size else None
     bound = dist.group.WORLD.bound_device_id
     return bound.index if bound else info.local_rank % B.gpu_count()
 
