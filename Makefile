@@ -79,8 +79,8 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup horovod if-horovod book serve lab test check test-units \
-  test-notebooks test-cluster test-posed test-fast coverage test-torch run-all check-pages execute \
-  evidence release-check lock bench clean
+  test-notebooks test-cluster test-posed test-posed-units test-fast coverage test-torch \
+  run-all check-pages execute evidence release-check lock bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -152,7 +152,15 @@ test-cluster: if-horovod ## what happens on clusters: two machines, deaths, stra
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
 	  $(RUN) -m pytest -q -n logical --maxprocesses 8 -m cluster tests/processes
 
-test-posed: setup ## the notebooks under PyTorch, the CPU posing as 1, 2 and 8 GPUs
+test-posed-units: setup ## tests of the backend torch, the CPU posing as 1 and 2 GPUs
+	@for gpus in 1 2; do \
+	  echo "== unit tests on $$gpus posed GPUs"; \
+	  OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_POSED=$$gpus \
+	    PYTHONPATH=tests/posed:. $(RUN) -m pytest -q -n auto --maxprocesses 8 \
+	    --dist loadgroup -m torch tests/backends || exit 1; \
+	done
+
+test-posed: test-posed-units ## these, and the notebooks on 1, 2 and 8 posed GPUs
 	@for gpus in 1 2 8; do \
 	  OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(RUN) tools/run_notebooks.py torch \
 	    --posed $$gpus --pytest="$(TWO_AT_ONCE)" || exit 1; \

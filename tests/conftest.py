@@ -21,12 +21,9 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cache
 
-# Before a framework is imported: one thread each, because the tensors are tiny, and
-# on GPUs the full precision of float32, which the comparisons with NumPy need.
+# Before a framework is imported: one thread each, because the tensors are tiny.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
-os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
-os.environ.setdefault("MXNET_CUDNN_AUTOTUNE_DEFAULT", "0")
 
 import numpy as np
 import pytest
@@ -35,7 +32,9 @@ from hypothesis import HealthCheck, settings
 from d2lmulti.backends import backend_names, framework_names, get_backend
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.errors import BackendNotInstalled
-from d2lmulti.notebook import BESIDE, is_installed
+from d2lmulti.notebook import BESIDE, ON_GPUS, is_installed
+
+os.environ.update(ON_GPUS)  # also before; comparisons with NumPy need its precision
 
 settings.register_profile(
     "default",

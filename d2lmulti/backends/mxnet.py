@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 
 import numpy as np
 
@@ -36,7 +37,28 @@ logging.disable(_level)
 
 
 def gpu_count() -> int:
-    return mx.context.num_gpus()
+    return _gpus()[0]
+
+
+@cache
+def _gpus() -> tuple[int, str]:
+    """Count the GPUs; say what hinders where MXNet cannot even do that."""
+    try:
+        return mx.context.num_gpus(), ""
+    except mx.MXNetError as error:  # the driver is too old, say
+        return 0, str(error).strip().splitlines()[-1]
+
+
+def describe_gpus() -> list[str]:
+    count, trouble = _gpus()
+    built = mx.runtime.Features().is_enabled("CUDA")
+    lines = ["CUDA in this build" if built else "CUDA not in this build"]
+    if trouble:
+        lines += [f"could not count GPUs: {trouble}"]
+    for i in range(count):
+        _, total = mx.context.gpu_memory_info(i)
+        lines += [f"gpu:{i} {total / 2**30:.0f} GiB"]
+    return lines
 
 
 def native(device: AnyDevice) -> mx.Context:

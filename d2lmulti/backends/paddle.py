@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,6 +18,7 @@ with warnings.catch_warnings():  # a missing ccache is no news for a reader
 import paddle.nn.functional as F
 from paddle import Tensor
 
+from ..errors import DeviceUnavailable
 from . import checks
 from .dtypes import DTYPES, dtype_name
 from .memory import view_at
@@ -34,14 +36,55 @@ _WIDER |= dict.fromkeys(("uint8", "int8", "int16", "bool"), "int32")
 
 
 def gpu_count() -> int:
-    return paddle.device.cuda.device_count()
+    # Paddle computes on its current GPU, wherever the tensors lie. With tensors on two
+    # GPUs a process would read memory that is not there, so each process has one.
+    return min(1, paddle.device.cuda.device_count())
+
+
+def own_gpu(local_rank: int, local_size: int) -> int | None:
+    if paddle.device.cuda.device_count() < local_size:
+        return None
+    chosen = os.environ.get("FLAGS_selected_gpus")  # by Paddle's own launcher
+    return int(chosen.partition(",")[0]) if chosen else local_rank
+
+
+_used: list[int] = []  # the number of this process's GPU, once there is one
+
+
+def _use(index: int) -> paddle.CUDAPlace:
+    """Make this the current GPU; refuse a second one."""
+    if not _used:
+        paddle.set_device(f"gpu:{index}")
+        _used.append(index)
+    if _used != [index]:
+        raise DeviceUnavailable(
+            f"expected gpu:{_used[0]}, the one GPU of this process, got gpu:{index}; "
+            "Paddle computes on one GPU per process: launch a process for each"
+        )
+    return paddle.CUDAPlace(index)
+
+
+def describe_gpus() -> list[str]:
+    cuda, nccl = paddle.version.cuda(), paddle.version.nccl()
+    lines = [f"CUDA {cuda}, NCCL {nccl}; one GPU per process" if cuda != "False"
+             else "CUDA not in this build"]  # fmt: skip
+    for i in range(paddle.device.cuda.device_count()):
+        p = paddle.device.cuda.get_device_properties(i)
+        memory = f"{p.total_memory / 2**30:.0f} GiB"
+        lines += [f"gpu:{i} {p.name}, {memory}, capability {p.major}.{p.minor}"]
+    return lines
 
 
 def native(device: AnyDevice) -> paddle.base.core.Place:
     if isinstance(device, (paddle.CPUPlace, paddle.CUDAPlace, paddle.base.core.Place)):
         device = str(device).removeprefix("Place(").removesuffix(")")
-    kind, index = checks.resolve_device(device, gpu_count(), name)
-    return paddle.CUDAPlace(index) if kind == "gpu" else paddle.CPUPlace()
+    count = paddle.device.cuda.device_count()
+    kind, index = checks.resolve_device(device, count, name)
+    if kind == "cpu":
+        return paddle.CPUPlace()
+    if checks.parse_device(device)[0] == "sim":  # all lie on the process's one GPU
+        index = _used[0] if _used else own_gpu(0, 1) or 0
+    return _use(index)
 
 
 def device_of(x: Tensor) -> str:
@@ -49,7 +92,7 @@ def device_of(x: Tensor) -> str:
 
 
 def synchronize() -> None:
-    for i in range(gpu_count()):
+    for i in _used:
         paddle.device.synchronize(f"gpu:{i}")
 
 

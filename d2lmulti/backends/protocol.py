@@ -37,13 +37,14 @@ class Backend(Protocol):
     # -- devices ----------------------------------------------------------------
 
     def gpu_count(self) -> int:
-        """Count the GPUs that this framework can use now."""
+        """Count the GPUs that one process can use; of Paddle's, that is one."""
 
     def native(self, device: AnyDevice) -> Any:
         """Turn a device or its name into the framework's own device object.
 
         `sim:i` lives on GPU `i mod gpu_count()`, or on the CPU without GPUs. Raises
-        `DeviceUnavailable` for a GPU that is not there, `InvalidInput` for no device.
+        `DeviceUnavailable` for a GPU that is not there, or, with Paddle, for a second
+        one in a process; `InvalidInput` for no device.
         """
 
     def device_of(self, x: Tensor) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -20,12 +22,64 @@ from .reporting import Reporter
 name = "torch"
 Tensors = Sequence[Tensor]
 
+if os.environ.get("D2LMULTI_DETERMINISTIC"):  # PyTorch has no variable of its own
+    torch.backends.cudnn.deterministic = True
+
 
 # -- devices ---------------------------------------------------------------------
 
 
+@cache
 def gpu_count() -> int:
-    return torch.cuda.device_count()
+    if not torch.cuda.is_available():  # device_count() also counts for an old driver
+        return 0
+    found = range(torch.cuda.device_count())
+    return next((i for i in found if _trouble(i)), len(found))
+
+
+def _trouble(i: int) -> str:
+    """Say why PyTorch cannot compute on GPU i; an empty string if it can."""
+    try:
+        have = torch.cuda.get_device_capability(i)
+    except (AssertionError, RuntimeError) as error:  # a part of a GPU (MIG), say
+        return str(error).partition("\n")[0]
+    names = (
+        torch.cuda.get_arch_list()
+    )  # such as sm_80 (8.0 to 8.9), compute_120 (12.0+)
+    found = [re.match(r"(sm|compute)_(\d+)(\d)", name) for name in names]
+    built = [(m[1], (int(m[2]), int(m[3]))) for m in found if m]
+    if not built or any(
+        at <= have and (kind == "compute" or at[0] == have[0]) for kind, at in built
+    ):
+        return ""
+    return f"no kernels for capability {have[0]}.{have[1]}, only for {' '.join(names)}"
+
+
+def describe_gpus() -> list[str]:
+    nccl = ""
+    if torch.distributed.is_available() and torch.distributed.is_nccl_available():
+        nccl = f", NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}"
+    lines = [f"CUDA {torch.version.cuda or 'not in this build'}{nccl}"]
+    if not torch.cuda.is_available():
+        if count := torch.cuda.device_count():
+            lines += [f"the driver lists {count} GPUs, but {_why_no_cuda()}"]
+        return lines
+    for i in range(torch.cuda.device_count()):
+        if trouble := _trouble(i):
+            lines += [f"gpu:{i} is not used, nor are those after it: {trouble}"]
+            break
+        p = torch.cuda.get_device_properties(i)
+        memory = f"{p.total_memory / 2**30:.0f} GiB"
+        lines += [f"gpu:{i} {p.name}, {memory}, capability {p.major}.{p.minor}"]
+    return lines
+
+
+def _why_no_cuda() -> str:
+    try:
+        torch.zeros(1, device="cuda")
+    except (AssertionError, RuntimeError) as error:
+        return str(error).partition("\n")[0]
+    return "torch.cuda.is_available() is False"
 
 
 def native(device: AnyDevice) -> torch.device:
@@ -49,8 +103,11 @@ def device_of(x: Tensor) -> str:
 
 
 def synchronize() -> None:
-    for i in range(gpu_count()):  # torch.cuda.synchronize() alone waits for one GPU
-        torch.cuda.synchronize(i)
+    # On a GPU that this process does not use, there is nothing to wait for, and the
+    # call would allocate a CUDA context of some 400 MB there.
+    for i in range(gpu_count()):
+        if torch._C._cuda_hasPrimaryContext(i):
+            torch.cuda.synchronize(i)
 
 
 # -- storage ---------------------------------------------------------------------

@@ -49,9 +49,10 @@ Candidate = tuple[Callable[[], object], bool]  # what to run, and whether on ran
 def bench_engines(backend: str | None = None, repeats: int = 7) -> dict[str, Timing]:
     """Time training steps and all-reduces across two processes of this machine.
 
-    Ratios of training are to one worker on one core, and, where it says so, to the
-    framework's own (DDP); those of all-reduce to the first candidate of the same size.
-    Raises `BackendNotInstalled`, `ProcessFailed`.
+    All run on the CPU, also where there are GPUs. Ratios of training are to one worker
+    on one core, and, where it says so, to the framework's own (DDP); those of
+    all-reduce to the first candidate of the same size. Raises `BackendNotInstalled`,
+    `ProcessFailed`.
     """
     name = get_backend(backend).name
     engines = [e for e in ENGINES_OF[name] if e != "horovod" or find_spec("horovod")]
@@ -59,7 +60,7 @@ def bench_engines(backend: str | None = None, repeats: int = 7) -> dict[str, Tim
     with progress(len(engines), " engines", f"{name}, two workers") as bar:
         for engine in engines:
             run = launch(measure, WORKERS, repeats, engine=engine, backend=name,
-                         timeout=100 + 20 * repeats)  # fmt: skip
+                         timeout=100 + 20 * repeats, gpus=False)  # fmt: skip
             for candidate, timing in run.values[0].items():
                 found.setdefault(candidate, timing)
             bar.update(1)

@@ -33,15 +33,15 @@ _PEERS = "d2lmulti.comm.engines.pytorch_peers"
 def bench_sharded(backend: str | None = None, repeats: int = 7) -> dict[str, Timing]:
     """Time a step of ZeRO 1, 2 and 3 across two processes of this machine.
 
-    Ratios are to data parallelism, with its gradients in buckets; with PyTorch, second
-    rows give those to `fully_shard`, as it is and with activation checkpointing, which
-    computes what ours does: a layer's forward pass twice. Raises
-    `BackendNotInstalled`, `ProcessFailed`.
+    All run on the CPU, also where there are GPUs. Ratios are to data parallelism, with
+    its gradients in buckets; with PyTorch, second rows give those to `fully_shard`, as
+    it is and with activation checkpointing, which computes what ours does: a layer's
+    forward pass twice. Raises `BackendNotInstalled`, `ProcessFailed`.
     """
     name = get_backend(backend).name
     with progress(1, " runs", f"{name}, two workers") as bar:
         run = launch(measure, WORKERS, repeats, engine=ENGINES_OF[name][0],
-                     backend=name, timeout=300)  # fmt: skip
+                     backend=name, timeout=300, gpus=False)  # fmt: skip
         bar.update(1)
     return run.values[0]
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import platform
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
 from .. import interrupt
-from ..backends import backend_name, backend_names, framework_names, get_backend
+from ..backends import backend_name, framework_names
 from ..checks import MOST_RANKS, check_count, check_number, shown
 from ..cluster.timeline import Timeline, timeline
 from ..comm import process_group as engine
-from ..comm.devices import devices
+from ..comm.devices import with_place
 from ..comm.group import Group, local_group
 from ..comm.process_info import launched, process_info
 from ..errors import BackendNotInstalled, D2LMultiError, InvalidInput, WriteFailed
@@ -27,6 +25,7 @@ from ..training.metrics import leader_does
 from . import console
 from .console import say
 from .costs import COST_COMMANDS
+from .doctor import doctor
 from .options import BENCHMARKS, make_parser
 
 MOST_REPEATS = 10**6  # more is a slip of the finger
@@ -38,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Return 0 (good), 1 (a backend is missing), 2 (bad input), 130 (ended by Ctrl-C) or
     141 (nobody reads any more, as after `| head -1`).
     """
-    commands = {"doctor": _doctor, "train": _train, "bench": _bench, **COST_COMMANDS}
+    commands = {"doctor": doctor, "train": _train, "bench": _bench, **COST_COMMANDS}
     with interrupt.raised():
         try:
             with console.streams():
@@ -59,34 +58,6 @@ def _who() -> str:
         return f"rank {process_info().rank}: " if launched() else ""
     except InvalidInput:  # which is the error that is to be printed
         return ""
-
-
-def _doctor(_: argparse.Namespace) -> int:
-    say(f"Python {platform.python_version()} on {platform.platform(terse=True)}")
-    for name in backend_names():
-        try:
-            B = get_backend(name)
-        except BackendNotInstalled as error:
-            say(f"{name:7} missing  {error}")
-            continue
-        version = sys.modules[name].__version__
-        two = ", ".join(map(str, devices(2, name)))
-        say(
-            f"{name:7} {version:11} GPUs: {B.gpu_count()}; devices(2) gives {two}"
-            f"{' (simulated)' if B.gpu_count() < 2 else ''}"
-        )
-    asked = os.environ.get("D2LMULTI_BACKEND")
-    because = "from D2LMULTI_BACKEND" if asked else "D2LMULTI_BACKEND is not set"
-    say(f"default backend: {backend_name()} ({because})")
-    try:
-        get_backend()
-    except BackendNotInstalled:
-        say(
-            "It is missing: install it, or begin without a framework:\n"
-            "python -m d2lmulti train --backend numpy"
-        )
-        return 1
-    return 0
 
 
 def _train(arguments: argparse.Namespace) -> int:
@@ -115,10 +86,11 @@ def _train_in(group: Group | None, arguments: argparse.Namespace) -> int:
         return 0
     failed = _write_results(arguments, history, recorded)
     seconds = sum(epoch.seconds for epoch in history.epochs) / len(history.epochs)
+    name = history.settings["backend"]
     say(
         f"test accuracy {history.accuracies[-1]:.4f}, loss {history.losses[-1]:.4f}, "
         f"{seconds:.2f} s an epoch, {history.bytes_moved / 1e6:.1f} MB moved, "
-        f"{history.settings['backend']} on {', '.join(history.devices)}"
+        f"{name} on {', '.join(with_place(d, name) for d in history.devices)}"
     )
     if failed:
         raise WriteFailed("; ".join(map(str, failed)))

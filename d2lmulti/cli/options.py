@@ -30,8 +30,8 @@ T = TypeVar("T")
 BENCHMARKS = {
     "devices": "LeNet step, whole batch 256",
     "allreduce": "ring all-reduce of 16 MiB on 4 simulated devices",
-    "sharded": "ZeRO 1, 2, 3 on two processes beside data parallelism, and FSDP",
-    "engines": "one worker against two processes on two cores, ratios of times",
+    "sharded": "ZeRO 1, 2, 3 on two CPU processes beside data parallelism, and FSDP",
+    "engines": "one worker against two processes on two CPU cores, ratios of times",
 }
 
 

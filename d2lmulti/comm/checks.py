@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..backends.checks import ids as check_ids
 from ..backends.checks import one_backend
 from ..backends.dtypes import DTYPES
 from ..backends.protocol import Backend, Tensor, backend_of
@@ -63,9 +64,10 @@ def check_rows(data: Sequence[Any]) -> None:
     )
 
 
-def check_batch(X: Tensor, y: Tensor) -> Backend:
+def check_batch(X: Tensor, y: Tensor, vocabulary: int = 0) -> Backend:
     """Refuse all but examples and as many labels, whole numbers; return their backend.
 
+    With a vocabulary, X holds ids below it, which are checked if X lies on the CPU.
     That the labels are below the number of classes is seen beside the logits.
     """
     B = check_examples(X, y)
@@ -74,6 +76,8 @@ def check_batch(X: Tensor, y: Tensor) -> Backend:
             f"expected labels y that are whole numbers, got {B.dtype_of(y)}; convert "
             "them to int64"
         )
+    if vocabulary and B.device_of(X) == "cpu":
+        check_ids(B.numpy(X), vocabulary)
     return B
 
 

@@ -12,11 +12,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from ..backends import get_backend
-from ..backends.protocol import AnyDevice
+from ..backends.checks import resolve_device
+from ..backends.gpus import own_gpu
+from ..backends.protocol import AnyDevice, Backend
 from ..backends.tracking import track
 from ..checks import MOST_RANKS, check_count, check_flag
 from ..errors import InvalidInput
-from .group import current_group
+from .group import Group, current_group
 from .process_info import process_info
 
 
@@ -38,9 +40,10 @@ def devices(
 ) -> list[Device]:
     """Return the first n GPUs, or n simulated devices if there are fewer than n GPUs.
 
-    In a started group of n processes the list has one entry, this process's own: the
-    GPU of its number on this machine, or a simulated device if there are fewer GPUs
-    than processes here. `simulate=True` asks for simulated devices also where there
+    In a started group of n processes the list has one entry, this process's own: a GPU
+    that no other process uses, or a simulated device if there are fewer GPUs than
+    processes here. Paddle computes on one GPU per process: in one process, its devices
+    are simulated for n > 1. `simulate=True` asks for simulated devices also where there
     are GPUs, `simulate=False` refuses them. Raises `InvalidInput` for n < 1, for
     another n than the group's, and when `simulate=False` asks for more GPUs than there
     are.
@@ -49,21 +52,22 @@ def devices(
     if simulate is not None:
         check_flag("simulate", simulate)
     B = get_backend(backend)
-    group, needed, ranks, numbers = current_group.get(), n, [*range(n)], [*range(n)]
+    group, ranks, numbers = current_group.get(), [*range(n)], [*range(n)]
+    enough = B.gpu_count() >= n
     if group is not None and group.is_distributed:
         if n != group.size:
             raise InvalidInput(
                 f"expected as many devices as the {group.size} processes of the group, "
                 f"got {n}; each process has one device"
             )
-        info = group.info or process_info()
-        needed, ranks, numbers = info.local_size, [info.rank], [info.local_rank]
+        own = _own_gpu(B, group)
+        enough, ranks, numbers = own is not None, [*group.local_ranks], [own or 0]
     if simulate is None:
-        simulate = B.gpu_count() < needed
-    if not simulate and B.gpu_count() < needed:
+        simulate = not enough
+    if not simulate and not enough:
         raise InvalidInput(
-            f"expected at most the {B.gpu_count()} GPUs that {B.name} sees, got "
-            f"{needed}; allow simulated devices (simulate=None) or ask for fewer"
+            f"expected at most the {B.gpu_count()} GPUs that {B.name} can use, got "
+            f"{n} devices; allow simulated ones (simulate=None) or ask for fewer"
         )
     if simulate:
         return [Device("sim", i) for i in ranks]
@@ -84,6 +88,26 @@ def track_devices(backend: str | None = None) -> ExitStack:
     apart, and the ledger counts copies between them by `to`, `cpu`, `copy_`, `copyto`.
     """
     return track(get_backend(backend).name)
+
+
+def _own_gpu(B: Backend, group: Group) -> int | None:
+    """Number this process's GPU; None where processes of this machine have to share.
+
+    An engine that may use NCCL has compared the GPUs of all ranks. For other engines
+    the number of GPUs decides.
+    """
+    if group.engine.name == B.name:
+        return group.engine.gpu  # type: ignore[attr-defined]
+    info = group.info or process_info()
+    return own_gpu(B, info.local_rank, info.local_size)
+
+
+def with_place(device: str, backend: str | None = None) -> str:
+    """Name a device, and for a simulated one on a GPU also the GPU: `sim:3 (gpu:1)`."""
+    B = get_backend(backend)
+    kind, index = resolve_device(device, B.gpu_count(), B.name)
+    shown = device.startswith("sim") and kind == "gpu"
+    return f"{device} (gpu:{index})" if shown else device
 
 
 def try_gpu(i: int = 0, backend: str | None = None) -> AnyDevice:

@@ -2,7 +2,9 @@
 
 Inside an engine's own wait nobody can look at the status table. So each rank looks when
 it begins a call: of two ranks whose calls differ, the later one sees it. And when the
-engine fails or gives up, its error comes with what all ranks were doing.
+engine fails or gives up, its error comes with what all ranks were doing. Not so with
+NCCL: its wait only orders work on the GPU. A rank that is missing shows up when a
+result is read, or NCCL's own watchdog aborts the process after `D2LMULTI_TIMEOUT`.
 Chapter: *many_machines*.
 """
 

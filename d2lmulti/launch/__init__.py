@@ -23,7 +23,13 @@ from typing import Any
 import cloudpickle
 
 from ..backends import backend_name, get_backend
-from ..checks import MOST_RANKS, check_count, check_kind, check_positive
+from ..checks import (
+    MOST_RANKS,
+    check_count,
+    check_flag,
+    check_kind,
+    check_positive,
+)
 from ..comm import process_group as engines
 from ..comm.engines.shared_memory.backoff import PeerError
 from ..comm.private_folder import check_private
@@ -74,6 +80,7 @@ def launch(
     threads: int = 1,
     timeout: float = 300.0,
     restarts: int = 0,
+    gpus: bool = True,
     **kwargs: Any,
 ) -> Run:
     """Run `function(*args, **kwargs)` in n new processes, one rank each.
@@ -82,11 +89,14 @@ def launch(
     `engine.py`). `backend` becomes its default backend, `threads` the threads of its
     framework. When a process fails, the group is started again up to `restarts` times,
     and the function should go on from its checkpoint. The environment and the level of
-    the root logger are passed on. Raises `InvalidInput` for
-    arguments out of range, `ProcessFailed` with the traceback of the rank that failed
-    first, or, after `timeout` seconds, with who waits for whom.
+    the root logger are passed on. Between GPUs, the default engine `shared_memory`
+    copies every tensor through the CPU; `engine="torch"` or `"paddle"` uses NCCL if
+    each rank has a GPU of its own. With `gpus=False` the processes see no GPU. Raises
+    `InvalidInput` for arguments out of range, `ProcessFailed` with the traceback of the
+    rank that failed first, or, after `timeout` seconds, with who waits for whom.
     """
     how = _check_how(n, engine, backend, threads, timeout)
+    how["gpus"] = check_flag("gpus", gpus)
     check_count("restarts", restarts, least=0)
     job, attempt = _pickled(function, args, kwargs), 0
     while True:
@@ -146,7 +156,7 @@ def work() -> None:
 
 def _run_once(
     job: bytes, attempt: int, n: int, engine: str | None, backend: str | None,
-    threads: int, timeout: float,
+    threads: int, timeout: float, gpus: bool,
 ) -> Run:  # fmt: skip
     with new_processes() as group:
         folder = group.folder
@@ -163,6 +173,8 @@ def _run_once(
             "MASTER_PORT": str(free_port()),
             **dict.fromkeys(_INTERFACES, loopback()),
         }
+        if not gpus:
+            common["CUDA_VISIBLE_DEVICES"] = ""
         for library in ("OMP", "MKL", "OPENBLAS"):
             common[f"{library}_NUM_THREADS"] = str(threads)
         if engine is not None:

@@ -29,11 +29,15 @@ def explained(name: str, X: Tensor) -> Iterator[None]:
         ) from error
 
 
-def check_targets(B: Backend, logits: Tensor, y: Tensor) -> None:
+def check_targets(
+    B: Backend, logits: Tensor, y: Tensor, on_cpu: Tensor | None = None
+) -> None:
     """Refuse targets (n,) that are not one a row of logits, or no class.
 
-    What is no class is seen where y lies on the CPU: MXNet would take the nearest one,
-    Paddle count from the last. To look at a GPU's would mean to wait for it.
+    Reading y on a GPU would mean to wait for the GPU. Where y was copied there, the
+    targets `on_cpu` that it was copied from are checked instead. The check must come
+    before the loss: a wrong target ends all CUDA work of a PyTorch or Paddle process,
+    MXNet takes the nearest class, and Paddle on a CPU counts from the last.
     """
     rows, classes = (int(extent) for extent in logits.shape)
     if rows != len(y):
@@ -41,5 +45,7 @@ def check_targets(B: Backend, logits: Tensor, y: Tensor) -> None:
             f"expected a row of logits for each of {len(y)} targets, got {rows}; give "
             "the model the examples that it was made for"
         )
+    if on_cpu is not None and B.device_of(y) != "cpu":
+        y = on_cpu
     if B.device_of(y) == "cpu":
         checks.ids(B.numpy(y), classes)

@@ -61,13 +61,16 @@ def get_model(model: str | Model) -> Model:
     return MODELS[check_choice("model", model, MODELS, "or make a Model of your own")]
 
 
-def losses_of(B: Backend, logits: Tensor, y: Tensor) -> Tensor:
+def losses_of(
+    B: Backend, logits: Tensor, y: Tensor, on_cpu: Tensor | None = None
+) -> Tensor:
     """Compute the cross-entropy of every target in y (n, ...), one a row of logits.
 
     Raises `InvalidInput` for another number of rows, and for a target that is no class.
+    Where y lies on a GPU, pass the targets that it was copied from as `on_cpu`.
     """
     y = y.reshape((-1,))
-    check_targets(B, logits, y)
+    check_targets(B, logits, y, on_cpu)
     return B.cross_entropy(logits, y)
 
 

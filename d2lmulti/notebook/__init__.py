@@ -34,6 +34,25 @@ BESIDE = {
 WITHOUT = "without-framework"
 """The tag of a first code cell whose page asks for no framework, so it runs once."""
 
+ON_GPUS = {
+    # Multiply float32 numbers as such. TF32, a default on GPUs, rounds them to 10 bits.
+    "NVIDIA_TF32_OVERRIDE": "0",
+    # Take kernels that add in the same order in every run.
+    "D2LMULTI_DETERMINISTIC": "1",  # read by our PyTorch backend
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    "MXNET_ENFORCE_DETERMINISM": "1",
+    "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0",
+    "FLAGS_cudnn_deterministic": "1",
+    "FLAGS_embedding_deterministic": "1",
+    # Let TensorFlow allocate what it needs instead of nearly all memory of all GPUs.
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+}
+"""The environment in which chapters and tests run, set before a framework is imported.
+
+It changes nothing on a CPU. On a GPU, it asks for results that repeat bit for bit, and
+lets chapters that run at the same time share the memory.
+"""
+
 _STYLE = {
     "figure.figsize": (6.4, 3.6),
     "figure.facecolor": "white",
@@ -142,6 +161,7 @@ def kernel_environment(backend: str, repository: str) -> dict[str, str]:
     env = {k: v for k, v in os.environ.items() if k not in dropped}
     path = [repository, *filter(None, [env.get("PYTHONPATH")])]
     return env | {
+        **ON_GPUS,
         "D2LMULTI_BACKEND": backend,
         "D2LMULTI_QUIET": "1",  # no progress bars: they write to stderr
         "PYTHONPATH": os.pathsep.join(path),

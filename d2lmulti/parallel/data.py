@@ -75,7 +75,8 @@ def train_batch(
     each device's summed loss, not yet waited for. Raises `InvalidInput` for lists of
     different lengths and what `split_batch` refuses.
     """
-    B, model = check_batch(X, y), get_model(model)
+    model = get_model(model)
+    B = check_batch(X, y, model.vocabulary)
     check_list("devices", devices, "devices", cure="use devices(1)")
     cure = "use [get_params(params, d) for d in devices]"
     check_lists("device_params", device_params, len(devices), cure=cure)
@@ -107,7 +108,7 @@ def train_batch(
                 working([device], "forward", B.synchronize),
             ):
                 logits = model.forward(B, params, X_shard)
-                losses.append(losses_of(B, logits, y_shard).sum())
+                losses.append(losses_of(B, logits, y_shard, y).sum())
     else:  # the devices exchange messages in the forward pass
         with (
             B.record(),
@@ -118,7 +119,7 @@ def train_batch(
                 B, device_params, X_shards, group, algorithm
             )
             for logits, y_shard in zip(outs, y_shards, strict=True):
-                losses.append(losses_of(B, logits, y_shard).sum())
+                losses.append(losses_of(B, logits, y_shard, y).sum())
 
     if reducer is not None:
         with (

@@ -147,7 +147,8 @@ def train_clones(
     them. Raises `InvalidInput` for what `split_batch` refuses, for an unknown scale and
     for a model with statistics beside its weights.
     """
-    B, model = check_batch(X, y), get_model(model)
+    model = get_model(model)
+    B = check_batch(X, y, model.vocabulary)
     check_tensors("params", params, cure='use get_params(params, "cpu")')
     check_kind("config", config, DeploymentConfig, "a DeploymentConfig")
     check_positive("lr", lr, "try 0.05")
@@ -173,7 +174,7 @@ def train_clones(
             n = len(labels) * k if scale == "clones" else len(X)
             with explained(model.name, X):
                 logits = model.forward(B, clone, shard)
-                losses.append(losses_of(B, logits, labels).sum() / n)
+                losses.append(losses_of(B, logits, labels, y).sum() / n)
         if weight_decay:
             squares = [(p * p).sum() for p in clones[0]]
             losses[0] = losses[0] + sum(squares[1:], squares[0]) * (weight_decay / 2)

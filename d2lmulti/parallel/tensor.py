@@ -119,7 +119,10 @@ def train_layers(
     for shards in device_shards:
         for p in shards:
             B.clear_grad_(p)
-    parts = [RankInfo(rank, group.size, tuple(X.shape)) for rank in group.local_ranks]
+    parts = [
+        RankInfo(rank, group.size, tuple(X.shape), targets=y)
+        for rank in group.local_ranks
+    ]
     with B.record():
         forwards = [
             run_to_loss(B, model, *each)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..backends.protocol import AnyDevice, Tensor, backend_of, element_count
+from ..backends.protocol import AnyDevice, Tensor, element_count
 from ..comm.allreduce import start_allreduce
+from ..comm.checks import check_batch
 from ..comm.group import group_for, local_group
 from ..comm.parts import by_device, split_in_parts
 from ..errors import InvalidInput
@@ -53,7 +54,7 @@ def train_in_parts(
     those of every pass. Raises `InvalidInput` for a shard with fewer examples than
     parts, and for a model whose devices meet on the way.
     """
-    B = backend_of(X)
+    B = check_batch(X, y, model.vocabulary)
     check_accumulates(model, parts)
     group = group_for(len(devices))
     trained = [params[: len(params) - model.buffers] for params in device_params]
@@ -76,7 +77,7 @@ def train_in_parts(
                 working([device], "forward", B.synchronize),
             ):
                 logits = model.forward(B, params, X_part)
-                losses.append(losses_of(B, logits, y_part).sum())
+                losses.append(losses_of(B, logits, y_part, y).sum())
         found += [B.detach(loss) for loss in losses]
         if reducer is not None and part == parts:
             with (

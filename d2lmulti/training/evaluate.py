@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..backends import backend_of
+from ..backends import backend_of, checks
 from ..backends.checks import check_lists
 from ..backends.protocol import AnyDevice, Tensor
 from ..checks import check_array, check_count, check_list
@@ -44,6 +44,8 @@ def evaluate(
     check_array("y", y, "iu", "whole numbers")
     batch_size = check_count("batch_size", batch_size)
     model, group = get_model(model), group_for(len(devices), group)
+    if model.vocabulary:
+        checks.ids(X, model.vocabulary)
     if not 0 < len(X) == len(y):
         raise InvalidInput(
             "expected at least 1 example and as many labels as examples, got "

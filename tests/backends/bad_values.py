@@ -204,6 +204,7 @@ PARAMETERS: dict[str, str] = {
     "kind": "name",
     "clone_on_cpu": "flag",
     "find_unused": "flag",
+    "launch.gpus": "flag",
     "prefetch": "flag",
     "recompute": "flag",
     "resume": "flag",

@@ -11,8 +11,9 @@ import sys
 
 import pytest
 
-from d2lmulti import cli
+from d2lmulti import cli, devices
 from d2lmulti.backends import framework_names
+from d2lmulti.comm.devices import with_place
 
 QUICK = ["train", "--model", "mlp", "--epochs", "2", "--batch-size", "512"]
 
@@ -97,10 +98,11 @@ def test_train_writes_the_history_and_the_curve(framework, tmp_path, capsys):
     assert width > height > 300
 
     seconds = sum(epoch["seconds"] for epoch in told["epochs"]) / 2
+    places = [with_place(device, framework.name) for device in told["devices"]]
     assert capsys.readouterr().out.splitlines()[-1] == (
         f"test accuracy {last['accuracy']:.4f}, loss {last['loss']:.4f}, "
         f"{seconds:.2f} s an epoch, {6 * step / 1e6:.1f} MB moved, "
-        f"{framework.name} on {', '.join(told['devices'])}"
+        f"{framework.name} on {', '.join(places)}"
     )
 
 
@@ -239,7 +241,9 @@ def test_a_timeline_names_what_each_device_did(load, tmp_path):
         if event["ph"] == "X":
             did.setdefault(tracks[event["tid"]], []).append(event["name"])
     step = ["load", "forward", "backward", "all-reduce", "update"]
-    assert [tracks[tid] for tid in sorted(tracks)] == ["sim:0", "sim:1"]
+    assert [tracks[tid] for tid in sorted(tracks)] == [
+        str(device) for device in devices(2, "torch")
+    ]
     assert all(names == 3 * step for names in did.values())
 
 

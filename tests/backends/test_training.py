@@ -220,7 +220,7 @@ def test_a_replica_that_went_astray_lowers_the_accuracy(
 ) -> None:
     model, X = get_model("mlp"), digits.test_X
     device_params = replicas(B, [0, 0, 0])
-    whole = model.predict(B, device_params[0], B.array(X))
+    whole = model.predict(B, device_params[0], B.array(X, "sim:0"))
     y = B.numpy(B.argmax(whole))  # what all three replicas say now
     places = ["sim:0", "sim:1", "sim:2"]
     assert evaluate(device_params, X, y, places, model=model) == 1

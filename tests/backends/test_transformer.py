@@ -48,9 +48,10 @@ def test_gradients_equal_the_reference(framework: Backend, reference: Backend) -
     ids = np.random.default_rng(0).integers(0, 7, (3, 7))
     found = []
     for B in (framework, reference):
-        params = [get_params(start(B), "cpu")]
+        places = devices(1, B.name)
+        params = [get_params(start(B), place) for place in places]
         X, y = B.array(ids[:, :-1]), B.array(ids[:, 1:])
-        train_batch(X, y, params, devices(1, B.name), 1e-30, model=SMALL)
+        train_batch(X, y, params, places, 1e-30, model=SMALL)
         found.append([B.numpy(B.grad(p)) for p in params[0]])
     for got, want in zip(*found, strict=True):
         assert_close(got, want)

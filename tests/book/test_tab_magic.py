@@ -1,5 +1,6 @@
 """A `%%tab` cell is an ordinary cell under its backend, and nothing under others."""
 
+import os
 import sys
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from d2lmulti.backends import framework_names
 from d2lmulti.errors import InvalidInput
 from d2lmulti.notebook import (
     BESIDE,
+    ON_GPUS,
     TABS,
     Asked,
     current_tab,
@@ -207,3 +209,8 @@ def test_the_kernel_gets_the_checkout_the_backend_and_no_progress_bars(monkeypat
     assert env["PYTHONPATH"].endswith("elsewhere")
     assert (env["D2LMULTI_BACKEND"], env["D2LMULTI_QUIET"]) == ("paddle", "1")
     assert not {"MPLBACKEND", "PYTEST_CURRENT_TEST"} & set(env)
+    assert ON_GPUS.items() <= env.items()
+
+
+def test_the_tests_run_with_the_settings_of_the_chapters_on_gpus():
+    assert ON_GPUS.items() <= os.environ.items()

@@ -4,16 +4,20 @@ A posed tensor holds a tensor of the CPU and says that it lies on `cuda:1`. An o
 is carried out on what its arguments hold, and its result lies where they lie; two
 places in one operation are refused, as on GPUs. For PyTorch's own core all of them lie
 on the kind of device that it keeps for others (`PrivateUse1`): so gradients come on a
-thread of their own, as a GPU's do. Speed, streams, NCCL and late errors are not posed.
+thread of their own, as a GPU's do. `posed_nccl` poses as NCCL. Speed and streams are
+not posed.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import posed_nccl
 import torch
 from torch.utils.backend_registration import (
     _DummyDeviceGuard,
@@ -29,11 +33,20 @@ FROM_ANYWHERE = (  # a copy, and an index, which may lie on the CPU
 LIBRARY = torch.library.Library("aten", "IMPL")  # lives as long as this module
 
 
+# A wrong index into these ends all CUDA work of a process.
+LOOKUPS = (aten.embedding, aten.nll_loss_forward, aten.gather, aten.index)
+OLD_DRIVER = "The NVIDIA driver on your system is too old (found version 11040)."
+
+
 class Machine:
     """What `torch.cuda` knows and remembers."""
 
     count = 0
     current = 0
+    ids: list[str] = []  # of the GPUs that CUDA_VISIBLE_DEVICES names
+    touched: set[int] = set()  # GPUs on which this process has a context
+    old_driver = False  # NVML counts the GPUs, but CUDA does not start
+    dead = False  # after a wrong index
     share: dict[int, float] = {}  # of a GPU's memory, for this process
 
 
@@ -60,6 +73,12 @@ class PosedTensor(torch.Tensor):
     is_cuda = property(lambda x: True)
     get_device = property(lambda x: lambda: x.gpu)
     data_ptr = property(lambda x: x.held.data_ptr)
+
+    def __matmul__(self, y: torch.Tensor) -> torch.Tensor:
+        if self.dim() == 1 and y.dim() == 2:  # PyTorch would squeeze in place, unseen
+            return (self.unsqueeze(0) @ y).squeeze(0)
+        return super().__matmul__(y)
+
     tolist = property(lambda x: x.held.tolist)
 
     def numpy(self, *, force: bool = False) -> Any:
@@ -99,9 +118,20 @@ def place(device: Any) -> torch.device:
     if device.type != "cuda":
         return device
     gpu = Machine.current if device.index is None else device.index
+    if Machine.old_driver:
+        raise RuntimeError(OLD_DRIVER)
+    if Machine.dead:
+        raise torch.AcceleratorError("CUDA error: device-side assert triggered")
     if gpu >= Machine.count:
         raise torch.AcceleratorError("CUDA error: invalid device ordinal")
     return torch.device("cuda", gpu)
+
+
+def touch(device: Any = None) -> int:
+    """Make a context on a GPU, as most calls do, and give its number."""
+    gpu = place(device).index
+    Machine.touched.add(gpu)
+    return gpu
 
 
 def every(function: Callable[[Any], Any], value: Any) -> Any:
@@ -146,7 +176,20 @@ def carry_out(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             return posed[id(y)]
         return PosedTensor(y, there.index) if there.type == "cuda" else y
 
-    return every(pose, operation(*inner[0], **inner[1]))
+    if there.type == "cuda":
+        touch(there)
+        posed_nccl.check(operation, there.index)
+        if operation.overloadpacket is aten.sqrt:  # MKL's is one bit off, a GPU's not
+            return pose(torch.from_numpy(np.asarray(np.sqrt(inner[0][0].numpy()))))
+    try:
+        return every(pose, operation(*inner[0], **inner[1]))
+    except (IndexError, RuntimeError) as error:
+        if there.type == "cpu" or operation.overloadpacket not in LOOKUPS:
+            raise
+        Machine.dead = True
+        raise torch.AcceleratorError(
+            "CUDA error: device-side assert triggered"
+        ) from error
 
 
 def allocate(
@@ -159,7 +202,7 @@ def allocate(
     **_: Any,
 ) -> PosedTensor:
     """Make a posed tensor, if it fits into the share of memory."""
-    gpu = place(device).index
+    gpu = touch(device)
     dtype = dtype or torch.get_default_dtype()
     wanted = torch.Size(size).numel() * dtype.itemsize
     most = MEMORY * Machine.share.get(gpu, 1.0)
@@ -204,15 +247,23 @@ def create(
 
 
 def properties(device: Any = None) -> SimpleNamespace:
-    place(device)
+    gpu = place(device).index
     return SimpleNamespace(
-        name=NAME, total_memory=MEMORY, major=9, minor=0, multi_processor_count=132
-    )
+        name=NAME, total_memory=MEMORY, major=9, minor=0, multi_processor_count=132,
+        uuid=f"posed-{Machine.ids[gpu]}",
+    )  # fmt: skip
 
 
 def put_on(count: int) -> None:
-    """Let PyTorch find `count` GPUs."""
-    Machine.count = count
+    """Let PyTorch find `count` GPUs, or those of them that are visible.
+
+    D2LMULTI_POSED_DRIVER=old: of a driver that is too old for PyTorch's CUDA.
+    """
+    Machine.ids = [*map(str, range(count))]
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        Machine.ids = [i for i in visible.split(",") if i in Machine.ids]
+    Machine.count = count = len(Machine.ids)
+    Machine.old_driver = os.environ.get("D2LMULTI_POSED_DRIVER") == "old"
     _setup_privateuseone_for_python_backend("posed", device_guard=_DummyDeviceGuard())
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor copies to its device last
     for key in ("CUDA", "PrivateUse1"):
@@ -229,17 +280,25 @@ def put_on(count: int) -> None:
     torch.Tensor.pin_memory = lambda x, device=None: x.clone()
     cuda = torch.cuda
     cuda._lazy_init = lambda: None
-    cuda.is_available = lambda: count > 0
+    cuda.is_available = lambda: count > 0 and not Machine.old_driver
     cuda.device_count = lambda: count
     cuda.current_device = lambda: Machine.current
-    cuda.set_device = lambda device: setattr(Machine, "current", place(device).index)
+    cuda.set_device = lambda device: setattr(Machine, "current", touch(device))
     cuda.get_device_properties = properties
     cuda.get_device_name = lambda device=None: properties(device).name
     cuda.mem_get_info = lambda device=None: (MEMORY - 2**30, MEMORY)
     cuda.set_per_process_memory_fraction = lambda share, device=None: (
         Machine.share.update({place(device).index: share})
     )
-    cuda.synchronize = lambda device=None: place(device) and None
+    cuda.synchronize = lambda device=None: touch(device) and None
+    cuda.get_device_capability = lambda device=None: (
+        properties(device).major,
+        properties(device).minor,
+    )
+    cuda.get_arch_list = lambda: ["sm_80", "sm_90"]
+    cuda.nccl.version = lambda: (2, 28, 3)
+    torch._C._cuda_hasPrimaryContext = lambda gpu: gpu in Machine.touched
+    posed_nccl.put_on(Machine)
     # torch.compile saves them and puts them back; posed GPUs draw none of their own.
     cuda.get_rng_state = lambda device="cuda": torch.empty(0, dtype=torch.uint8)
     cuda.set_rng_state = lambda state, device="cuda": None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import socket
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import combinations
 from typing import Any
@@ -46,7 +47,7 @@ def joined() -> tuple[int, int] | None:
 
 
 class PaddleDistributed(MonitoredEngine):
-    """The engine of one rank; nccl is used where every local rank has a GPU."""
+    """The engine of one rank; nccl is used where every rank has a GPU of its own."""
 
     name = "paddle"
     native = frozenset({"allreduce", "allgather", "broadcast", "reduce_scatter"})
@@ -56,15 +57,17 @@ class PaddleDistributed(MonitoredEngine):
         super().__init__(info)
         self._server: StoreServer | None = None
         self._adopted = dist.is_initialized()  # then it is the user's, who ends it
-        enough = B.gpu_count() >= info.local_size
+        self.gpu: int | None = None  # that no other rank uses
         if self._adopted:
-            enough = dist.get_backend().lower() != "gloo"
-        self._device = f"gpu:{info.local_rank}" if enough else "cpu"
-        if not self._adopted:
+            if dist.get_backend().lower() != "gloo":
+                self.gpu = dist.ParallelEnv().device_id
+        else:
             if not {"PADDLE_MASTER", "PADDLE_TRAINER_ENDPOINTS"} & {*os.environ}:
                 rendezvous_address()  # what is missing is named before anybody waits
             with self._monitor.waiting():
                 self._join(info)
+        self._device = "cpu" if self.gpu is None else f"gpu:{self.gpu}"
+        B.native(self._device)  # makes it the current GPU, on which Paddle computes
         if self._device != "cpu":
             self.reducible = (*_SUMMED, "float16")  # nccl's sums are right
         self.point_to_point = self._device != "cpu" or info.size <= MOST
@@ -140,7 +143,7 @@ class PaddleDistributed(MonitoredEngine):
             self._server.close()
 
     def _join(self, info: ProcessInfo) -> None:
-        complete_environment(info, gloo=self._device == "cpu")
+        complete_environment(info)
         usual = core.create_or_get_global_tcp_store
         if file := rendezvous_file():
             seconds = max(1, int(self._monitor.timeout))
@@ -150,6 +153,11 @@ class PaddleDistributed(MonitoredEngine):
         elif info.rank and os.environ.get("PADDLE_MASTER", "").startswith(_LOOPBACK):
             wait_for_listener(int(os.environ["PADDLE_MASTER"].rpartition(":")[2]))
         try:
+            self.gpu = _gpu_of_its_own(info)
+            if self.gpu is None:
+                os.environ["PADDLE_DISTRI_BACKEND"] = "gloo"
+            else:
+                os.environ["FLAGS_selected_gpus"] = str(self.gpu)
             with contextlib.redirect_stderr(io.StringIO()):
                 dist.init_parallel_env()  # writes which flags differ from defaults
         finally:
@@ -227,6 +235,25 @@ class PaddleDistributed(MonitoredEngine):
                 B.maximum_(x, m.first, m.last, part)
             else:
                 B.write_(x, m.first, m.last, part, add=m.add)
+
+
+def _gpu_of_its_own(info: ProcessInfo) -> int | None:
+    """Number the GPU that this rank alone uses; None if not every rank has such a one.
+
+    NCCL refuses two ranks on one GPU. They would have one where two launchers on one
+    machine choose the same, so all ranks compare machine and GPU.
+    """
+    gpu = B.own_gpu(info.local_rank, info.local_size)
+    if not paddle.device.cuda.device_count():
+        return None
+    own = "none"
+    if gpu is not None:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        own = f"{socket.gethostname()} {visible.split(',')[gpu] if visible else gpu}"
+    store = core.create_or_get_global_tcp_store()
+    store.set(f"gpu of rank {info.rank}", own)
+    names = {bytes(store.get(f"gpu of rank {rank}")) for rank in range(info.size)}
+    return gpu if len(names - {b"none"}) == info.size else None
 
 
 connect = PaddleDistributed

@@ -183,7 +183,7 @@ def wait_for_listener(port: int, seconds: float = 20.0) -> None:
         time.sleep(0.02)
 
 
-def complete_environment(info: ProcessInfo, gloo: bool) -> None:
+def complete_environment(info: ProcessInfo) -> None:
     """Say in Paddle's words what another launcher said in its own."""
     words = {
         "PADDLE_TRAINER_ID": str(info.rank),
@@ -193,9 +193,5 @@ def complete_environment(info: ProcessInfo, gloo: bool) -> None:
     if "MASTER_ADDR" in os.environ:
         address = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
         words["PADDLE_MASTER"] = ":".join(address)
-    if gloo:
-        words["PADDLE_DISTRI_BACKEND"] = "gloo"
-    else:
-        words["FLAGS_selected_gpus"] = str(info.local_rank)
     for name, value in words.items():
         os.environ.setdefault(name, value)

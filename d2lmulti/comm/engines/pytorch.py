@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from ...backends import checks
+from ...backends import pytorch as B
 from ...backends.dtypes import DTYPES
 from ...backends.protocol import Tensor
 from ...plans.ordering import Message, RankMessages, messages_of
@@ -46,7 +47,7 @@ def joined() -> tuple[int, int] | None:
 
 
 class TorchDistributed(MonitoredEngine):
-    """The engine of one rank; nccl is used where every local rank has a GPU."""
+    """The engine of one rank; nccl is used where every rank has a GPU of its own."""
 
     name = "torch"
     point_to_point = True
@@ -60,22 +61,22 @@ class TorchDistributed(MonitoredEngine):
     def __init__(self, info: ProcessInfo) -> None:
         super().__init__(info)
         self._adopted = dist.is_initialized()  # then it is the user's, who ends it
-        self.nccl = (
-            dist.is_nccl_available() and torch.cuda.device_count() >= info.local_size
-        )
-        if not self._adopted:
+        self.gpu: int | None = None  # that no other rank uses
+        if self._adopted:
+            self.gpu = _gpu_of_users_group(info)
+        else:
             if not launched_here():
                 rendezvous_address()  # what is missing is named before anybody waits
             with self._monitor.waiting():
                 self._join(info)
         engines = dist.get_backend_config()  # such as cpu:gloo,cuda:nccl
         self.nccl = "nccl" in engines
-        self._device = "cpu" if "cpu:" in engines else "cuda"
+        self._device = "cpu" if "cpu:" in engines else f"cuda:{self.gpu}"
+        if self.gpu is not None:
+            torch.cuda.set_device(self.gpu)
         self._scratch: dict[tuple[torch.dtype, int], list[Tensor]] = {}
 
     def _join(self, info: ProcessInfo) -> None:
-        if self.nccl:
-            torch.cuda.set_device(info.local_rank)
         timeout = timedelta(seconds=self._monitor.timeout)
         if file := rendezvous_file():  # one machine: no port, where strangers connect
             store = dist.FileStore(str(file), info.size)
@@ -86,12 +87,17 @@ class TorchDistributed(MonitoredEngine):
             # addresses of the group that died.
             attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
             store = dist.PrefixStore(f"attempt {attempt}", store)
+        self.gpu = _gpu_of_its_own(info, store)
+        nccl = self.gpu is not None and dist.is_nccl_available()
         dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if self.nccl else "gloo",
+            "cpu:gloo,cuda:nccl" if nccl else "gloo",
             rank=info.rank,
             world_size=info.size,
             timeout=timeout,
             store=store,
+            # NCCL then connects all ranks now. Otherwise it would in the first call,
+            # which fails or hangs if that is a message between some ranks only.
+            device_id=torch.device("cuda", self.gpu) if nccl else None,
         )
         if file:
             self._greet(file)
@@ -257,6 +263,33 @@ class TorchDistributed(MonitoredEngine):
                 _combine_(x[m.first : m.last], part, combine)
             else:
                 x[m.first : m.last].copy_(part)
+
+
+def _gpu_of_its_own(info: ProcessInfo, store: dist.Store) -> int | None:
+    """Number the GPU that this rank alone uses; None if not every rank has such a one.
+
+    NCCL refuses two ranks on one GPU, so all ranks compare the GPUs' unique ids. The
+    number of GPUs does not tell: a scheduler may show each rank one GPU of its own, and
+    two launchers on one machine may choose the same.
+    """
+    count, gpu, own = B.gpu_count(), None, ""
+    if count:
+        gpu = info.local_rank % count
+        own = str(torch.cuda.get_device_properties(gpu).uuid)
+    store.set(f"gpu of rank {info.rank}", own)
+    if not own:
+        return None
+    ids = {store.get(f"gpu of rank {rank}") for rank in range(info.size)}
+    return gpu if len(ids - {b""}) == info.size else None
+
+
+def _gpu_of_users_group(info: ProcessInfo) -> int | None:
+    """Number the GPU on which the user's process group works; None without NCCL."""
+    if "nccl" not in dist.get_backend_config() or not B.gpu_count():
+        count = B.gpu_count()
+        return info.local_rank if count >= info.local_size else None
+    bound = dist.group.WORLD.bound_device_id
+    return bound.index if bound else info.local_rank % B.gpu_count()
 
 
 connect = TorchDistributed

@@ -57,6 +57,7 @@ class RankInfo(NamedTuple):
 
     On a mesh these are the rank's own X, and its place along `tensor`; there are
     `expert` ranks along that axis. `tokens` is None where it has all of a sequence.
+    `targets` are the whole batch's, from before they were copied to the device.
     """
 
     rank: int
@@ -64,6 +65,7 @@ class RankInfo(NamedTuple):
     shape: tuple[int, ...]
     expert: int = 1
     tokens: SequencePart | None = None
+    targets: Tensor | None = None
 
 
 class SplitLayer(NamedTuple):
@@ -79,7 +81,7 @@ class SplitLayer(NamedTuple):
 
 def whole_loss(B: Backend, logits: Tensor, y: Tensor, part: RankInfo) -> Tensor:
     """Compute the losses of all targets on every device, from whole logits."""
-    return losses_of(B, logits, y)
+    return losses_of(B, logits, y, part.targets)
 
 
 class SplitModel(NamedTuple):

@@ -24,6 +24,7 @@ class Stage(NamedTuple):
     layers: tuple[Layer, ...]
     first: int  # its parameters are params[first:last]
     last: int
+    vocabulary: int = 0  # the model's: if not 0, its examples are ids below it
 
 
 def cut_stages(
@@ -61,7 +62,10 @@ def cut_stages(
     else:
         bounds = _balanced(_check_costs(costs, count), stages)
     edges = [0, *accumulate(layer.params for layer in model.layers)]
-    cut = [Stage(model.layers[a:b], edges[a], edges[b]) for a, b in bounds]
+    cut = [
+        Stage(model.layers[a:b], edges[a], edges[b], model.vocabulary)
+        for a, b in bounds
+    ]
     for number, stage in enumerate(cut):
         if stage.first == stage.last:
             raise InvalidInput(

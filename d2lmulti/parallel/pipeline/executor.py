@@ -206,7 +206,7 @@ class Executor:
                 kept.outputs.append(H)
                 first += layer.params
             if kept.target is not None:
-                kept.loss = losses_of(B, H, kept.target).sum()
+                kept.loss = losses_of(B, H, kept.target, self.batch.y).sum()
 
     def _backward(self, i: Instruction, dy: Tensor | None, slot: Slot) -> Tensor | None:
         """Backward and BackwardInput: what comes from behind goes on to the front."""

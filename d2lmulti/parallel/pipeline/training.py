@@ -65,11 +65,11 @@ def train_stages(
     an unknown schedule and parameters that lie elsewhere, and `PlanError`, which names
     device and instruction, for lists that are no right schedule.
     """
-    check_batch(X, y)
     check_list("devices", devices, "devices", cure="use devices(1)")
     check_positive("lr", lr, "try 0.05")
     check_flag("recompute", recompute)
     check_stages(stages)
+    check_batch(X, y, stages[0].vocabulary)
     cure = "make them with place_params(params, stages, devices)"
     check_list("stage_params", stage_params, "lists of tensors, one a stage", cure=cure)
     check_lists("stage_params", stage_params, len(stage_params), "stage", cure=cure)

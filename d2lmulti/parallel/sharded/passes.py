@@ -42,9 +42,13 @@ class Pass:
         self.coming: Work | None = None  # those of the next use
         self.leaving: dict[int, Work] = {}  # gradients of layers, on their way
 
-    def run(self, Xs: list[Tensor], ys: list[Tensor]) -> list[Tensor]:
-        """Leave the gradients where the stage keeps them; return the losses."""
+    def run(self, Xs: list[Tensor], ys: list[Tensor], y: Tensor) -> list[Tensor]:
+        """Leave the gradients where the stage keeps them; return the losses.
+
+        y: the targets that ys were copied from.
+        """
         B, last = self.B, len(self.sharded.units) - 1
+        self.y = y
         kept, Hs = [], Xs  # of each layer its inputs or, with ZeRO 1, its graph
         for l in range(last):
             mine, Hs = self.go_forward(l, Hs)
@@ -74,7 +78,9 @@ class Pass:
         heads = [B.cast(out, "float32") for out in outs]
         attach_grads([heads])
         with B.record():
-            losses = [losses_of(B, x, y).sum() for x, y in zip(heads, ys, strict=True)]
+            losses = [
+                losses_of(B, x, y, self.y).sum() for x, y in zip(heads, ys, strict=True)
+            ]
         B.backward(losses)
         dys = [B.cast(B.grad(x) * self.loss_scale, low) for x in heads]
         return [B.detach(loss) for loss in losses], dys
@@ -124,7 +130,7 @@ class Pass:
             outs = self.forward(l, leaves, ins)
             if ys is not None:
                 pairs = zip(outs, ys, strict=True)
-                outs = [losses_of(B, out, y).sum() for out, y in pairs]
+                outs = [losses_of(B, out, y, self.y).sum() for out, y in pairs]
         return _Graph(leaves, ins, outs)
 
     def weights(self, l: int) -> list[Tensor]:

@@ -65,9 +65,9 @@ def train_shards(
     `InvalidInput` for what `shard_params` has not made, for lists of different lengths,
     for fewer examples a device than parts, and what `split_batch` refuses.
     """
-    B = check_batch(X, y)
     check_list("devices", devices, "devices", cure="use devices(1)")
     check_sharded(sharded, len(devices))
+    B = check_batch(X, y, sharded.model.vocabulary)
     states = check_states(states, len(devices))
     optimizer = check_optimizer(optimizer)
     check_positive("lr", lr, "try 0.05")
@@ -84,7 +84,7 @@ def train_shards(
             Xs = [B.cast(X_part, sharded.low) for X_part in Xs]
         ends = part == 1, part == accumulate
         walk = Pass(B, sharded, devices, group, prefetch, loss_scale, *ends)
-        losses += walk.run(Xs, ys)
+        losses += walk.run(Xs, ys, y)
 
     parts = sharded.to_update()
     if sharded.zero < 3 or sharded.low:

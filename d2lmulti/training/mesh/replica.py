@@ -201,4 +201,5 @@ class Replica:
             own = self.tokens[self._place(rank, "sequence")]
             shape = last - first, len(own.positions)
         tensor, expert = axes.get("tensor", 1), axes.get("expert", 1)
-        return RankInfo(self._place(rank, "tensor"), tensor, shape, expert, own)
+        place, (_, y) = self._place(rank, "tensor"), self.batch
+        return RankInfo(place, tensor, shape, expert, own, y)
