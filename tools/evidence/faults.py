@@ -31,7 +31,7 @@ SOURCES = (
     "tests/processes/test_faults.py",
     "tools/evidence/faults.py",
 )
-TIMES, KILLS = 4, {"shared_memory": 10, "torch": 4, "paddle": 4}
+TIMES, KILLS = 3, {"shared_memory": 5, "torch": 3, "paddle": 3}
 Row = dict[str, Any]
 
 
