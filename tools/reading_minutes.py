@@ -1,6 +1,6 @@
 """Say on the landing page how many minutes each chapter takes to study.
 
-    python tools/reading_minutes.py   # rewrite the column and total in chapters/index.md
+    python tools/reading_minutes.py  # rewrite the column and the total in index.md
 
 The rule: 100 words of text per minute and two minutes for every code cell that one
 reader sees (a set of tabs counts once), rounded to ten minutes; the total is rounded to
