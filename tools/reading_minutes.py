@@ -1,16 +1,17 @@
-"""Say on the landing page how many minutes each chapter takes to read.
+"""Say on the landing page how many minutes each chapter takes to study.
 
-    python tools/reading_minutes.py            # rewrite the column in chapters/index.md
+    python tools/reading_minutes.py  # rewrite the column and the total in index.md
 
-The rule: 200 words of text a minute, and half a minute for every code cell that one
-reader sees (a set of tabs counts once), the sum rounded to five minutes. Exercises are
-read; doing them, and what code prints, is not counted.
+The rule: 100 words of text per minute and two minutes for every code cell that one
+reader sees (a set of tabs counts once), rounded to ten minutes; the total is rounded to
+hours. Exercises are read, but not solved, and running the code is not counted.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import nbformat
@@ -21,9 +22,10 @@ from d2lmulti.notebook import TABS
 
 ROOT = Path(__file__).resolve().parent.parent
 INDEX = ROOT / "chapters" / "index.md"
-WORDS_A_MINUTE, MINUTES_A_CELL, ROUNDED_TO = 200, 0.5, 5
-WITHIN_MINUTES, WITHIN_SHARE = 5, 0.25  # an edit of a page need not touch the column
+WORDS_A_MINUTE, MINUTES_A_CELL, ROUNDED_TO = 100, 2, 10
+WITHIN_MINUTES, WITHIN_SHARE = 10, 0.25  # an edit of a page need not touch the column
 _ROW = re.compile(r"^\| \{doc\}`(\w+)` \|.*\| *(\d+) *\|$", re.MULTILINE)
+_TOTAL = re.compile(r"(?<=about )\d+(?=\s+hours\s+in\s+total)")
 # What nobody reads as words: options of a directive, addresses, formulas set apart.
 _NO_WORDS = re.compile(r"^:[\w-]+:.*$|\]\([^)]*\)|<[^>]*>|^\$\$.*?^\$\$", re.M | re.S)
 
@@ -68,15 +70,27 @@ def rewritten(index: str) -> str:
         head = match[0][: match.start(2) - match.start()]
         return f"{head}{rounded(of_chapter(match[1]))} |"
 
-    return _ROW.sub(row, index)
+    index = _ROW.sub(row, index)
+    return _TOTAL.sub(str(hours(said(index).values())), index)
+
+
+def hours(shown: Iterable[int]) -> int:
+    """Return the whole hours that the minutes of all chapters add up to."""
+    return round(sum(shown) / 60)
+
+
+def said_in_total(index: str) -> int:
+    """Return the hours that the landing page says for all chapters."""
+    return int(_TOTAL.findall(index)[0])
 
 
 def main() -> int:
-    """Rewrite the column."""
+    """Rewrite the column and the total."""
     index = INDEX.read_text(encoding="utf-8")
     write_atomically(INDEX, rewritten(index).encode())
     for name, shown in said(rewritten(index)).items():
         print(f"{name:20} {of_chapter(name):6.1f} minutes, said as {shown}")
+    print(f"in total {said_in_total(rewritten(index))} hours")
     return 0
 
 

@@ -66,6 +66,52 @@ def three_ways(
     return figure
 
 
+@styled
+def overview() -> Figure:
+    """Draw four layers on two devices: split by data, within layers and into stages.
+
+    The picture of the landing page and the README, which is written by
+    `python -c "from d2lmulti.plot.splitting import overview as o;
+    o().savefig('_static/three-ways.png', dpi=160)"`.
+    """
+    figure, axes = subplots(1, 3, 7.6, 4.3)
+    titles = (
+        ("Split the data\n(data parallelism)", "gradients,\nonce per step"),
+        (
+            "Split every layer\n(tensor parallelism)",
+            "activations and their gradients,\nat every second layer",
+        ),
+        (
+            "Split the network\n(pipeline parallelism)",
+            "activations and their gradients,\nat the boundary",
+        ),
+    )
+    layers = [f"layer {i}" for i in (1, 2, 3, 4)]
+    halves = [f"½ {name}" for name in layers]
+    data, tensor, pipeline = axes
+    for device in (0, 1):
+        left = 1.35 * device
+        _tower(data, left, layers, [device] * 4, "½ batch")
+        _tower(tensor, left, halves, [device] * 4, "batch")
+    _tower(pipeline, 0.675, layers, [0, 0, 1, 1], "batch")
+    _meet(data, 4.8, "both")
+    for below in (2, 4):  # the layers are split in pairs
+        _meet(tensor, below + 0.65, "both")
+    crossing = FancyArrowPatch(
+        (1.175, 2.4), (1.175, 2.9), arrowstyle="<|-|>", mutation_scale=8, color=INK,
+        lw=1.2, shrinkA=0, shrinkB=0, zorder=3,
+    )  # fmt: skip
+    pipeline.add_patch(crossing)
+    for ax, (title, sent) in zip(axes, titles, strict=True):
+        ax.set(xlim=(-0.25, 2.6), ylim=(-1.0, 5.1))
+        ax.set_title(title)
+        ax.text(1.175, -0.15, sent, ha="center", va="top", size=9, color=INK)
+        ax.axis("off")
+    handles = [Patch(color=device_colour(d), label=f"device {d}") for d in (0, 1)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2)
+    return figure
+
+
 def _tower(
     ax: Axes, left: float, names: Sequence[str], devices: Sequence[int], batch: str
 ) -> None:

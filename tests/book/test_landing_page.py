@@ -57,20 +57,29 @@ def test_minutes_of_words_and_of_the_cells_that_one_reader_sees():
     tabs = [code(f"%%tab {key}\nx = 1") for key in ("torch", "mxnet", "paddle")]
     cells = [text("word " * 400), code("x = 1"), *tabs, code("%%tab torch\nx = 2")]
     page = nbformat.v4.new_notebook(cells=cells)
-    assert reading_minutes.minutes(page) == 2 + 0.5 * (1 + 2)
-    assert [reading_minutes.rounded(x) for x in (1, 12.4, 12.6, 22)] == [5, 10, 15, 20]
+    assert reading_minutes.minutes(page) == 4 + 2 * (1 + 2)
+    assert [reading_minutes.rounded(x) for x in (1, 14, 16, 62)] == [10, 10, 20, 60]
 
 
 def test_a_page_that_has_grown_is_stale_and_a_small_edit_is_not():
-    assert not reading_minutes.is_stale(20, exact=24.9)
-    assert reading_minutes.is_stale(20, exact=27)
-    assert reading_minutes.is_stale(40, exact=60)
+    assert not reading_minutes.is_stale(20, exact=29)
+    assert reading_minutes.is_stale(20, exact=31)
+    assert not reading_minutes.is_stale(60, exact=79)
+    assert reading_minutes.is_stale(60, exact=81)
 
 
-def test_the_column_is_written_again_and_nothing_else():
-    wrong = re.sub(r"\| \d+ \|$", "| 90 |", INDEX, flags=re.MULTILINE)
+def test_the_total_is_the_sum_of_the_column():
+    shown = reading_minutes.said(INDEX).values()
+    assert abs(reading_minutes.said_in_total(INDEX) - sum(shown) / 60) <= 1
+    assert reading_minutes.hours([50, 60, 70]) == 3
+
+
+def test_the_column_and_the_total_are_written_again_and_nothing_else():
+    wrong = re.sub(r"\| \d+ \|$", "| 900 |", INDEX, flags=re.MULTILINE)
     assert wrong != INDEX
     again = reading_minutes.rewritten(wrong)
-    minutes = re.compile(r"\d+ \|$", re.MULTILINE)
-    assert minutes.sub("", again) == minutes.sub("", INDEX)
-    assert 90 not in reading_minutes.said(again).values()
+    numbers = re.compile(r"\d+ \|$|\d+ hours", re.MULTILINE)
+    assert numbers.sub("", again) == numbers.sub("", INDEX)
+    assert 900 not in reading_minutes.said(again).values()
+    said = reading_minutes.said(again).values()
+    assert reading_minutes.said_in_total(again) == reading_minutes.hours(said)

@@ -70,3 +70,16 @@ def test_the_three_ways_show_whose_each_layer_is_and_every_meeting():
     assert words.count("½ dense 3") == words.count("64 images") == 2
     assert [text.get_text() for text in data.texts].count("32 images") == 2
     assert len(stages.patches) == 8
+
+
+def test_the_overview_shows_where_each_way_of_splitting_communicates():
+    data, tensor, pipeline = plot_splitting.overview().axes
+
+    def parts(ax, kind):
+        return [p for p in ax.patches if type(p).__name__ == kind]
+
+    boxes = [len(parts(ax, "Rectangle")) for ax in (data, tensor, pipeline)]
+    arrows = [len(parts(ax, "FancyArrowPatch")) for ax in (data, tensor, pipeline)]
+    assert (boxes, arrows) == ([8, 8, 4], [1, 2, 1])
+    colours = [box.get_facecolor() for box in parts(pipeline, "Rectangle")]
+    assert colours[0] == colours[1] != colours[2] == colours[3]
