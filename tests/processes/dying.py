@@ -21,7 +21,7 @@ from d2lmulti.models.mlp import make_mlp
 
 SETTINGS: dict[str, Any] = {
     "batch_size": 16,
-    "epochs": 10,
+    "epochs": 30,  # more than all the attempts get done before they are killed
     "model": make_mlp("small", (784, 16, 10)),
     "dtype": "float32",  # the same bits, not only the same numbers
     "lr": 0.05,
@@ -32,7 +32,6 @@ def dying_run(data: Any, path: str, kills: int) -> list[str]:
     """Train on two ranks; in each of the first attempts one of them is killed."""
     words = ("D2LMULTI_RESTART", "TORCHELASTIC_RESTART_COUNT")
     attempt = int(next(os.environ[word] for word in words if word in os.environ))
-    rank = started().local_ranks[0]
     rng = np.random.default_rng(attempt)
     victim, step, delay = rng.integers(2), rng.integers(1, 9), rng.uniform(0, 0.02)
     model, calls = SETTINGS["model"], 0
@@ -40,6 +39,7 @@ def dying_run(data: Any, path: str, kills: int) -> list[str]:
     def forward(*args: Any) -> Any:
         nonlocal calls
         calls += 1
+        rank = started().local_ranks[0]  # held outside, the models would differ
         if calls == step and rank == victim and attempt < kills:
             kill = (os.getpid(), signal.SIGKILL)
             threading.Timer(delay, os.kill, kill).start()
