@@ -27,7 +27,7 @@ One command wrote this page from runs of the programs, and no number was typed b
 A wrong result stops the command, is shown here, and is a failing test:
 
 ```bash
-make evidence               # all tables, 40 minutes
+make evidence               # all tables, half an hour
 make evidence ONLY=ratios   # one table
 make release-check          # may this page be published?
 ```
