@@ -194,7 +194,7 @@ check-pages: book ## visit every page with Chromium, after the tests of who visi
 execute: if-horovod ## run the notebooks on every backend and store what they print
 	$(RUN) tools/execute.py $(NOTEBOOKS)
 
-# Real runs of everything, 40 minutes: give it a machine that does nothing else.
+# Real runs of everything, half an hour: give it a machine that does nothing else.
 evidence: if-horovod ## write the evidence page; ONLY="ratios faults" makes these again
 	@$(RUN) -m tools.evidence $(if $(ONLY),--only $(ONLY))
 
