@@ -17,7 +17,7 @@ from sphinx.transforms import SphinxTransform
 from sphinx.util import logging
 from sphinx_design.shared import create_component
 
-from d2lmulti.notebook import TABS, split_cell
+from d2lmulti_book.notebook import TABS, split_cell
 
 LOGGER = logging.getLogger(__name__)
 

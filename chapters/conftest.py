@@ -19,7 +19,7 @@ import nbval.kernel
 import nbval.plugin
 import pytest
 
-from d2lmulti.notebook import (
+from d2lmulti_book.notebook import (
     TABS,
     WITHOUT,
     current_tab,

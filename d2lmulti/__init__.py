@@ -1,79 +1,69 @@
 """Multi-GPU training from scratch: the library that the book's chapters build.
 
-The names below stand in the order in which the book meets them. Importing this package
-imports no framework.
+`import d2lmulti` imports no framework, and each name below only when it is used.
 """
 
-from . import interrupt
+from importlib import import_module
+from typing import Any
 
-interrupt.end_at_once()  # now, because the imports below take a while
-
-from .backends import backend_of, get_backend
-from .cluster.hardware import Link
-from .cluster.ledger import Ledger, ledger
-from .cluster.push_pull import worker_seconds
-from .cluster.timeline import Timeline, timeline
-from .comm.allreduce import allreduce
-from .comm.collectives import allgather, alltoall, broadcast, reduce, reduce_scatter
-from .comm.devices import Device, devices, track_devices, try_all_gpus, try_gpu
-from .comm.split import split_batch
-from .data.datasets import Dataset, load
-from .models import get_model
-from .models.tensor_parallel.table import get_split
-from .optimizers import SGD, Adam, AdamW
-from .parallel.data import get_params, train_batch
-from .parallel.deployment import DeploymentConfig, train_clones
-from .parallel.parameter_server import ParameterServer
-from .parallel.sharded import gather_shards, shard_params, train_shards
-from .parallel.tensor import gather_params, split_params, train_layers
-from .training.evaluate import evaluate
-from .training.history import History
-from .training.loop import train
-from .training.on_servers import ServerHistory, train_on_servers
-
-__all__ = [
-    "get_backend",
-    "backend_of",
-    "Device",
-    "devices",
-    "try_gpu",
-    "try_all_gpus",
-    "track_devices",
-    "timeline",
-    "Timeline",
-    "get_model",
-    "get_params",
-    "allreduce",
-    "split_batch",
-    "SGD",
-    "Adam",
-    "AdamW",
-    "train_batch",
-    "load",
-    "Dataset",
-    "train",
-    "evaluate",
-    "History",
-    "ledger",
-    "Ledger",
-    "get_split",
-    "split_params",
-    "train_layers",
-    "gather_params",
-    "shard_params",
-    "train_shards",
-    "gather_shards",
-    "reduce",
-    "broadcast",
-    "reduce_scatter",
-    "allgather",
-    "alltoall",
-    "ParameterServer",
-    "Link",
-    "worker_seconds",
-    "train_on_servers",
-    "ServerHistory",
-    "DeploymentConfig",
-    "train_clones",
-]
 __version__ = "0.2.0"
+
+# Name -> the module that defines it, in the order in which the book introduces them.
+_HOME = {
+    "get_backend": "backends",
+    "backend_of": "backends",
+    "Device": "comm.devices",
+    "devices": "comm.devices",
+    "try_gpu": "comm.devices",
+    "try_all_gpus": "comm.devices",
+    "track_devices": "comm.devices",
+    "timeline": "observe.timeline",
+    "Timeline": "observe.timeline",
+    "get_model": "models",
+    "get_params": "parallel.data",
+    "allreduce": "comm.allreduce",
+    "split_batch": "comm.split",
+    "SGD": "optimizers",
+    "Adam": "optimizers",
+    "AdamW": "optimizers",
+    "train_batch": "parallel.data",
+    "load": "data.datasets",
+    "Dataset": "data.datasets",
+    "train": "training.loop",
+    "evaluate": "training.evaluate",
+    "History": "training.history",
+    "ledger": "observe.ledger",
+    "Ledger": "observe.ledger",
+    "get_split": "models.tensor_parallel.table",
+    "split_params": "parallel.tensor",
+    "train_layers": "parallel.tensor",
+    "gather_params": "parallel.tensor",
+    "shard_params": "parallel.sharded",
+    "train_shards": "parallel.sharded",
+    "gather_shards": "parallel.sharded",
+    "reduce": "comm.collectives",
+    "broadcast": "comm.collectives",
+    "reduce_scatter": "comm.collectives",
+    "allgather": "comm.collectives",
+    "alltoall": "comm.collectives",
+    "ParameterServer": "parallel.parameter_server",
+    "Link": "observe.link",
+    "worker_seconds": "observe.push_pull",
+    "train_on_servers": "training.on_servers",
+    "ServerHistory": "training.on_servers",
+    "DeploymentConfig": "parallel.deployment",
+    "train_clones": "parallel.deployment",
+}
+__all__ = list(_HOME)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

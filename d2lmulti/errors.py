@@ -44,3 +44,7 @@ class DataCorrupt(D2LMultiError, ValueError):
 
 class WriteFailed(D2LMultiError, OSError):
     """A file cannot be written: no room, no permission; the old one is as it was."""
+
+
+class PeerError(D2LMultiError, RuntimeError):
+    """This rank waits in vain: another has ended, or makes another call."""

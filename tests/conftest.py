@@ -32,7 +32,7 @@ from hypothesis import HealthCheck, settings
 from d2lmulti.backends import backend_names, framework_names, get_backend
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.errors import BackendNotInstalled
-from d2lmulti.notebook import BESIDE, ON_GPUS, is_installed
+from d2lmulti_book.notebook import BESIDE, ON_GPUS, is_installed
 
 os.environ.update(ON_GPUS)  # also before; comparisons with NumPy need its precision
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from d2lmulti.cluster import kernels, nccl, software
-from d2lmulti.cluster.layout import RECOMPUTE, ImpossibleLayout, Layout
-from d2lmulti.cluster.networks import TRANSFORMERS
-from d2lmulti.cluster.presets import CLUSTERS
-from d2lmulti.cluster.step_time import step_time
+from d2lmulti_cluster import kernels, nccl, software
+from d2lmulti_cluster.layout import RECOMPUTE, ImpossibleLayout, Layout
+from d2lmulti_cluster.networks import TRANSFORMERS
+from d2lmulti_cluster.presets import CLUSTERS
+from d2lmulti_cluster.step_time import step_time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = ROOT / "_extra" / "calculator" / "data.json"

@@ -38,7 +38,7 @@ from notebook_rules import (
     tags_of,
 )
 
-from d2lmulti.notebook import TABS, is_installed, kernel_environment
+from d2lmulti_book.notebook import TABS, is_installed, kernel_environment
 
 ROOT = Path(__file__).resolve().parent.parent
 SLOW = 15.0  # seconds a chapter may take under one backend

@@ -18,15 +18,16 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from d2lmulti.cluster.hardware import Cluster, Link
-from d2lmulti.cluster.layout import Layout
-from d2lmulti.cluster.networks import TRANSFORMERS, Transformer
-from d2lmulti.cluster.presets import get_cluster
-from d2lmulti.cluster.software import NANOTRON, Software
-from d2lmulti.cluster.step_time import step_time
-from d2lmulti.cluster.validation.score import rank_correlation
-from d2lmulti.cluster.validation.table import read_table
-from d2lmulti.cluster.validation.ultrascale import CLUSTER, has_run, layout_of
+from d2lmulti.observe.link import Link
+from d2lmulti_cluster.hardware import Cluster
+from d2lmulti_cluster.layout import Layout
+from d2lmulti_cluster.networks import TRANSFORMERS, Transformer
+from d2lmulti_cluster.presets import get_cluster
+from d2lmulti_cluster.software import NANOTRON, Software
+from d2lmulti_cluster.step_time import step_time
+from d2lmulti_cluster.validation.score import rank_correlation
+from d2lmulti_cluster.validation.table import read_table
+from d2lmulti_cluster.validation.ultrascale import CLUSTER, has_run, layout_of
 
 FILE = pathlib.Path(__file__).resolve().parent.parent / "chapters/measured/layouts.json"
 Seconds = Callable[[Transformer, Layout], float]

@@ -18,7 +18,17 @@ from core import core_lines, core_listing, core_rules
 from notebook_rules import output_rules, source_rules
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FOLDERS = ("d2lmulti", "tests", "tools", "chapters", "_ext", "examples")
+FOLDERS = (
+    "d2lmulti",
+    "d2lmulti_cluster",
+    "d2lmulti_book",
+    "benchmarks",
+    "tests",
+    "tools",
+    "chapters",
+    "_ext",
+    "examples",
+)
 HIDDEN = {".ipynb_checkpoints", "__pycache__"}
 MODULE_LINES = 450
 DOCSTRING_LINES = 8

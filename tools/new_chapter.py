@@ -58,7 +58,7 @@ SOLUTION_END = """\
 NEXT = "## Where next\n\nTHE CHAPTER THAT BUILDS ON THIS ONE."
 
 FIRST_CELL = """\
-%load_ext d2lmulti.notebook
+%load_ext d2lmulti_book.notebook
 import d2lmulti as d
 
 B = d.get_backend()  # chosen by D2LMULTI_BACKEND

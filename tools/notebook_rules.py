@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from nbformat import NotebookNode
 
-from d2lmulti.notebook import WITHOUT, Asked, split_cell
+from d2lmulti_book.notebook import WITHOUT, Asked, split_cell
 
 MOST_CELLS, MOST_LINES, MOST_COLUMNS = 25, 25, 79
 
@@ -70,10 +70,10 @@ def _form(nb: NotebookNode) -> Iterator[str]:
     first = code_cells(nb)[0].source if code_cells(nb) else ""
     if keys and asks_for_no_framework(nb):
         yield f"a notebook tagged {WITHOUT} has cells of {', '.join(map(str, keys))}"
-    if keys and "%load_ext d2lmulti.notebook" not in first:
+    if keys and "%load_ext d2lmulti_book.notebook" not in first:
         yield (
             "a notebook with tabs must begin its first code cell with "
-            "%load_ext d2lmulti.notebook"
+            "%load_ext d2lmulti_book.notebook"
         )
 
 

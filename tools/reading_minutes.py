@@ -18,7 +18,7 @@ import nbformat
 from notebook_rules import asked_by, code_cells
 
 from d2lmulti.files.atomic import write_atomically
-from d2lmulti.notebook import TABS
+from d2lmulti_book.notebook import TABS
 
 ROOT = Path(__file__).resolve().parent.parent
 INDEX = ROOT / "chapters" / "index.md"

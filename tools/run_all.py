@@ -20,7 +20,7 @@ from pathlib import Path
 import nbformat
 from execute import ROOT, run_cells
 
-from d2lmulti.notebook import TABS
+from d2lmulti_book.notebook import TABS
 
 
 def run(path: Path, backend: str) -> str:

@@ -15,7 +15,7 @@ import pathlib
 from collections import Counter
 from itertools import pairwise
 
-from d2lmulti.cluster.pipeline_record import PipelineRecord
+from d2lmulti.observe.pipeline_record import PipelineRecord
 from d2lmulti.plans.pipeline.durations import Durations
 from d2lmulti.plans.pipeline.instructions import (
     Backward,

@@ -1,5 +1,5 @@
 // How long one GPU's kernels and NCCL's collectives take: kernels.py and nccl.py of the
-// library (d2lmulti/cluster), line by line. All constants come in K, which
+// library (d2lmulti_cluster), line by line. All constants come in K, which
 // tools/calculator_data.py writes from the library's own; a test holds both against
 // each other.
 globalThis.clusterKernels = (K) => {

@@ -1,5 +1,5 @@
 // How long one layer of a transformer takes, forward and backward, split over GPUs:
-// networks.py and layer_time.py of the library (d2lmulti/cluster), line by line.
+// networks.py and layer_time.py of the library (d2lmulti_cluster), line by line.
 globalThis.transformerLayers = (kernels) => {
   const { memorySeconds, matmulSeconds, flashSeconds, ncclSeconds, beside } = kernels;
 

@@ -1,5 +1,5 @@
 // One training step of a transformer, in time and memory: layout.py, footprint.py and
-// step_time.py of the library (d2lmulti/cluster), line by line.
+// step_time.py of the library (d2lmulti_cluster), line by line.
 globalThis.stepModel = (K) => {
   const kernels = globalThis.clusterKernels(K);
   const { memorySeconds, nicPerDevice } = kernels;

@@ -7,24 +7,24 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 
 from .. import interrupt
 from ..backends import backend_name, framework_names
 from ..checks import MOST_RANKS, check_count, check_number, shown
-from ..cluster.timeline import Timeline, timeline
-from ..comm import process_group as engine
 from ..comm.devices import with_place
 from ..comm.group import Group, local_group
-from ..comm.process_info import launched, process_info
 from ..errors import BackendNotInstalled, D2LMultiError, InvalidInput, WriteFailed
 from ..files.atomic import check_outputs, write_json
+from ..observe.timeline import Timeline, timeline
+from ..processes import process_group as engine
+from ..processes.process_info import launched, process_info
 from ..training.history import History
 from ..training.loop import train
 from ..training.metrics import leader_does
 from . import console
 from .console import say
-from .costs import COST_COMMANDS
 from .doctor import doctor
 from .options import BENCHMARKS, make_parser
 
@@ -37,12 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     Return 0 (good), 1 (a backend is missing), 2 (bad input), 130 (ended by Ctrl-C) or
     141 (nobody reads any more, as after `| head -1`).
     """
-    commands = {"doctor": doctor, "train": _train, "bench": _bench, **COST_COMMANDS}
+    commands = {"doctor": doctor, "train": _train, "bench": _bench}
     with interrupt.raised():
         try:
             with console.streams():
                 arguments = make_parser().parse_args(argv)
-                return commands[arguments.command](arguments)
+                command = commands.get(arguments.command) or _of_cluster(arguments)
+                return command(arguments)
         except D2LMultiError as error:
             console.complain(f"{_who()}error: {error}")
             return 2
@@ -51,6 +52,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             console.complain(f"{_who()}interrupted")
             return 130
+
+
+def _of_cluster(arguments: argparse.Namespace) -> Callable[..., int]:
+    if find_spec("d2lmulti_cluster") is None:
+        raise BackendNotInstalled(
+            f"expected the package d2lmulti_cluster for {arguments.command}, which is "
+            "not installed; install the whole project: pip install d2lmulti"
+        )
+    from d2lmulti_cluster.commands import COST_COMMANDS
+
+    return COST_COMMANDS[arguments.command]
 
 
 def _who() -> str:
@@ -114,7 +126,7 @@ def _write_results(
 
     def draw(path: Path) -> None:
         # Here, because matplotlib is only sometimes needed.
-        from ..plot.style import learning_curve, save
+        from d2lmulti_book.figures.style import learning_curve, save
 
         save(learning_curve({arguments.backend: history}), path)
 
@@ -152,7 +164,12 @@ def _bench(arguments: argparse.Namespace) -> int:
     names = framework_names() if asked is None else [backend_name(asked)]
     # Frameworks read this when they are imported, so it stands before the import.
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
-    from ..bench import allreduce, engines, sharded, timing
+    if find_spec("benchmarks") is None:
+        raise BackendNotInstalled(
+            "expected the folder benchmarks of the project's source, which is not "
+            "here; clone the project and run this in it"
+        )
+    from benchmarks import allreduce, engines, sharded, timing
 
     runs: dict[str, Callable[..., dict[str, timing.Timing]]] = {
         "devices": timing.bench_devices,

@@ -7,21 +7,19 @@ import os
 import sys
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ..backends import framework_names
 from ..checks import shown
-from ..cluster.networks import network_names
-from ..cluster.presets import cluster_names
-from ..cluster.simulate import PLANS
-from ..comm.process_info import launched, process_info
 from ..data.datasets import DATASETS
 from ..models import MODELS
 from ..optimizers import OPTIMIZERS
 from ..parallel.sharded.precision import PRECISIONS
 from ..plans.allreduce import ALLREDUCE
 from ..plans.pipeline.schedules import SCHEDULES
+from ..processes.process_info import launched, process_info
 from ..training.arguments import DTYPES
 from ..training.strategies import STRATEGIES
 from .console import complain, say
@@ -65,7 +63,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="train, the work split over devices",
         formatter_class=_WithDefaults,
     )
-    option, count = run.add_argument, partial(run.add_argument, type=_whole)
+    option, count = run.add_argument, partial(run.add_argument, type=whole)
     backend = os.environ.get("D2LMULTI_BACKEND") or _usual_backend()
     option("--backend", default=backend, help="torch, mxnet, paddle, numpy")
     count("--devices", help="how many to use (default: 2; in a launch, one a process)")
@@ -160,44 +158,19 @@ def make_parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="time ours beside the peer or the limit")
     bench.add_argument("what", choices=BENCHMARKS)
     bench.add_argument("--backend", help="only this one (default: all frameworks)")
-    bench.add_argument("--repeats", type=_whole, default=15)
-    bench.add_argument("--threads", type=_whole, default=1, help="of each framework")
-    _add_cost_commands(commands)
+    bench.add_argument("--repeats", type=whole, default=15)
+    bench.add_argument("--threads", type=whole, default=1, help="of each framework")
+    parts = {"d2lmulti_cluster": ("simulate", "plan", "validate")}
+    if find_spec("d2lmulti_cluster"):
+        from d2lmulti_cluster.commands import add_commands
+
+        add_commands(commands, _WithDefaults, whole)
+    else:
+        for package, names in parts.items():
+            for name in names:
+                missing = commands.add_parser(name, help=f"needs the package {package}")
+                missing.add_argument("rest", nargs=argparse.REMAINDER)
     return parser
-
-
-def _add_cost_commands(commands: Any) -> None:
-    """What a run would cost on a machine that is not there."""
-    play = commands.add_parser(
-        "simulate",
-        help="play a collective on a modelled cluster",
-        formatter_class=_WithDefaults,
-    )
-    play.add_argument("--collective", default="allreduce", choices=PLANS)
-    play.add_argument(
-        "--algorithm", choices=ALLREDUCE, help="of the all-reduce (default: ring)"
-    )
-    play.add_argument("--ranks", type=_whole, default=8, help="how many GPUs")
-    play.add_argument(
-        "--bytes", default="100MB", help="of the vector, as in 4096, 64KiB, 100MB"
-    )
-    play.add_argument("--cluster", default="dgx-h100", choices=cluster_names())
-    play.add_argument("--json", type=Path, metavar="FILE", help="write the numbers")
-
-    plan = commands.add_parser(
-        "plan", help="rank the layouts of a model on a cluster, by predicted speed"
-    )
-    plan.add_argument("--model", required=True, choices=network_names())
-    plan.add_argument("--cluster", required=True, choices=cluster_names())
-    plan.add_argument("--gpus", type=_whole, required=True, help="how many")
-    plan.add_argument("--batch", type=_whole, help="sequences, or images, of a step")
-    plan.add_argument("--json", type=Path, metavar="FILE", help="write all layouts")
-
-    check = commands.add_parser(
-        "validate", help="set predictions beside a table of measurements"
-    )
-    check.add_argument("table", type=Path, metavar="FILE.csv")
-    check.add_argument("--json", type=Path, metavar="FILE", help="write the numbers")
 
 
 def _usual_backend() -> str:
@@ -218,7 +191,7 @@ def _reader(kind: Callable[[str], T], what: str) -> Callable[[str], T]:
     return read
 
 
-_whole, _number = _reader(int, "a whole number"), _reader(float, "a number")
+whole, _number = _reader(int, "a whole number"), _reader(float, "a number")
 
 
 def _sizes(text: str) -> dict[str, int]:

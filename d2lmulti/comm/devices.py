@@ -19,7 +19,6 @@ from ..backends.tracking import track
 from ..checks import MOST_RANKS, check_count, check_flag
 from ..errors import InvalidInput
 from .group import Group, current_group
-from .process_info import process_info
 
 
 @dataclass(frozen=True)
@@ -98,8 +97,9 @@ def _own_gpu(B: Backend, group: Group) -> int | None:
     """
     if group.engine.name == B.name:
         return group.engine.gpu  # type: ignore[attr-defined]
-    info = group.info or process_info()
-    return own_gpu(B, info.local_rank, info.local_size)
+    if group.info is None:
+        return None
+    return own_gpu(B, group.info.local_rank, group.info.local_size)
 
 
 def with_place(device: str, backend: str | None = None) -> str:

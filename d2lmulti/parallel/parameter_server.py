@@ -14,10 +14,10 @@ from ..backends import backend_of
 from ..backends.checks import check_tensors
 from ..backends.protocol import AnyDevice, Tensor, element_count, itemsize
 from ..checks import check_count, check_list, check_positive
-from ..cluster.push_pull import Event, check_backups, check_mode, check_workers
 from ..comm.split import load
 from ..errors import InvalidInput
 from ..events import moved, observers
+from ..observe.push_pull import Event, check_backups, check_mode, check_workers
 from ..optimizers import Optimizer, check_optimizer
 from ..plans.rounds import make_round
 from ..plans.servers import server_sizes, shard_to_servers

@@ -17,7 +17,6 @@ import numpy as np
 from ..backends import backend_of, get_backend
 from ..backends.protocol import AnyDevice
 from ..checks import check_choice
-from ..cluster.ledger import ledger
 from ..comm.devices import devices as first_devices
 from ..comm.group import group_for
 from ..data.batches import batch_count, batches
@@ -25,6 +24,7 @@ from ..data.datasets import Dataset, load
 from ..events import unwatched
 from ..models import get_model
 from ..models.model import Model
+from ..observe.ledger import ledger
 from ..optimizers import Optimizer, make_optimizer
 from ..progress import progress
 from .arguments import (

@@ -16,10 +16,9 @@ import numpy as np
 
 from ..backends import backend_of
 from ..backends.protocol import Tensor
-from ..cluster.ledger import Ledger
-from ..comm.engines.shared_memory.backoff import PeerError
 from ..comm.group import Group
-from ..errors import Diverged
+from ..errors import Diverged, PeerError
+from ..observe.ledger import Ledger
 
 
 def allgather_values(group: Group, value: Any) -> list[Any]:

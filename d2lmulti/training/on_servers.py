@@ -16,8 +16,14 @@ import numpy as np
 from ..backends import get_backend
 from ..backends.protocol import AnyDevice, Backend, Tensor
 from ..checks import check_choice, check_count, check_number, check_positive
-from ..cluster.hardware import Link
-from ..cluster.push_pull import (
+from ..comm.devices import devices as first_devices
+from ..data.batches import batch_count, batches
+from ..data.datasets import Dataset, load
+from ..errors import InvalidInput, several
+from ..models import get_model
+from ..models.model import Model, losses_of
+from ..observe.link import Link
+from ..observe.push_pull import (
     Event,
     check_backups,
     check_mode,
@@ -26,12 +32,6 @@ from ..cluster.push_pull import (
     push_pull_events,
     worker_seconds,
 )
-from ..comm.devices import devices as first_devices
-from ..data.batches import batch_count, batches
-from ..data.datasets import Dataset, load
-from ..errors import InvalidInput, several
-from ..models import get_model
-from ..models.model import Model, losses_of
 from ..optimizers import SGD
 from ..parallel.parameter_server import ParameterServer, run_events
 from ..plans.rounds import even_bounds

@@ -14,9 +14,9 @@ LEFT_OUT: dict[str, str] = {
     "d2lmulti.backends.protocol.Backend": "a description",
     "d2lmulti.errors.D2LMultiError": "an error",
     "d2lmulti.cli.main": "see bad_options.py",
-    "d2lmulti.launch.processes.state_of": "asks the system about any number",
-    "d2lmulti.cluster.pipeline_record.PipelineRecord": "filled by train_stages",
-    "d2lmulti.cluster.pipeline_record.Durations": "checked by add_transfers",
+    "d2lmulti.processes.spawn.state_of": "asks the system about any number",
+    "d2lmulti.observe.pipeline_record.PipelineRecord": "filled by train_stages",
+    "d2lmulti.observe.pipeline_record.Durations": "checked by add_transfers",
     "d2lmulti.models.mlp.mlp": "a model's forward pass: its errors are explained",
     "d2lmulti.models.model.run_layers": "inside a model",
     "d2lmulti.models.tensor_parallel.split.RankInfo": "inside a model",
@@ -29,7 +29,7 @@ LEFT_OUT: dict[str, str] = {
     "d2lmulti.plans.rounds.make_round": "arrays inside a plan: see verify",
     "d2lmulti.plans.hierarchical.together": "plans inside a plan: see verify",
 }
-FOR_PICTURES = ("d2lmulti.plot", "d2lmulti.notebook")
+FOR_PICTURES = ("d2lmulti_book.figures", "d2lmulti_book.notebook")
 A_CALL_OR_INSTRUCTION = (
     "d2lmulti.plans.requests",
     "d2lmulti.plans.pipeline.instructions",

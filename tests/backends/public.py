@@ -30,7 +30,8 @@ def find_public() -> dict[str, Any]:
         if isinstance(thing, dict):  # of schedules, placements, ...
             found |= {f"{last}[{key}]": value for key, value in thing.items()}
         elif callable(thing):
-            found[last if module == "d2lmulti" else name.split("d2lmulti.")[1]] = thing
+            short = name.removeprefix("d2lmulti.").removeprefix("d2lmulti_")
+            found[last if module == "d2lmulti" else short] = thing
     found = _once(found)
     for name, thing in list(found.items()):
         if inspect.isclass(thing):
@@ -72,6 +73,6 @@ def _imported() -> set[str]:
             lines = [s for s in cell["source"] if not s.lstrip().startswith(("%", "!"))]
             for node in ast.walk(ast.parse("".join(lines))):
                 if isinstance(node, ast.ImportFrom) and node.module:
-                    if node.module.split(".")[0] == "d2lmulti":
+                    if node.module.startswith("d2lmulti"):
                         names |= {f"{node.module}.{a.name}" for a in node.names}
     return names

@@ -36,8 +36,8 @@ def pure_calls(w: World) -> Calls:
     timeline = d2lmulti.Timeline()
     rounds = list(ring(2, 8))
     history = d2lmulti.ServerHistory("sync", 1)
-    launch = at("d2lmulti.launch").launch
-    launch_kvstore = at("d2lmulti.launch.mxnet_servers").launch_kvstore
+    launch = at("d2lmulti.processes.launcher").launch
+    launch_kvstore = at("d2lmulti.processes.mxnet_servers").launch_kvstore
     X, y = w.data.train_X, w.data.train_y
     found: Calls = {
         "Adam": lambda: (Adam, {}),
@@ -75,23 +75,23 @@ def pure_calls(w: World) -> Calls:
         "get_split": lambda: (d2lmulti.get_split, {"model": "mlp"}),
         "load": lambda: (d2lmulti.load, {"name": "digits"}),
         "worker_seconds": lambda: (d2lmulti.worker_seconds, {"workers": 2, "steps": 3}),
-        "cluster.push_pull.push_pull_events": lambda: (
-            at("d2lmulti.cluster.push_pull").push_pull_events,
+        "observe.push_pull.push_pull_events": lambda: (
+            at("d2lmulti.observe.push_pull").push_pull_events,
             {"mode": "sync", "seconds": np.ones((2, 4)), "batches": 4},
         ),
         "cluster.overlap.plan_seconds": lambda: (
-            at("d2lmulti.cluster.overlap").plan_seconds,
+            at("d2lmulti_cluster.overlap").plan_seconds,
             {
                 "rounds": rounds, "itemsize": 4, "start_up": 1e-6,
                 "bytes_per_second": 1e9,
             },
         ),
         "cluster.overlap.spans": lambda: (
-            at("d2lmulti.cluster.overlap").spans, {"ready": [1.0], "costs": [1.0]},
+            at("d2lmulti_cluster.overlap").spans, {"ready": [1.0], "costs": [1.0]},
         ),
         "comm.group.local_group": lambda: (local_group, {"size": 2}),
-        "launch.launch": lambda: (launch, {"function": print, "n": 1}),
-        "launch.mxnet_servers.launch_kvstore": lambda: (
+        "processes.launch": lambda: (launch, {"function": print, "n": 1}),
+        "processes.mxnet_servers.launch_kvstore": lambda: (
             launch_kvstore, {"program": "1"},
         ),
         "models.mlp.make_mlp": lambda: (make_mlp, {"name": "a", "widths": (4, 3, 2)}),
@@ -167,21 +167,21 @@ def pure_calls(w: World) -> Calls:
             checkpoint.save_checkpoint,
             {"path": w.folder / "there.npz", "checkpoint": saved},
         ),
-        "data.docstrings.docstrings": lambda: (
-            at("d2lmulti.data.docstrings").docstrings, {},
+        "book.docstrings.docstrings": lambda: (
+            at("d2lmulti_book.docstrings").docstrings, {},
         ),
         "files.atomic.write_json": lambda: (
             at("d2lmulti.files.atomic").write_json,
             {"path": w.folder / "file.json", "value": [1]},
         ),
-        "data.slow_data.SlowData": lambda: (
-            at("d2lmulti.data.slow_data").SlowData, {"examples": 2},
+        "book.slow_data.SlowData": lambda: (
+            at("d2lmulti_book.slow_data").SlowData, {"examples": 2},
         ),
-        "data.slow_data.Stamps": lambda: (
-            at("d2lmulti.data.slow_data").Stamps, {"timeline": timeline},
+        "book.slow_data.Stamps": lambda: (
+            at("d2lmulti_book.slow_data").Stamps, {"timeline": timeline},
         ),
-        "data.slow_data.Stamps.enter": lambda: (
-            at("d2lmulti.data.slow_data").Stamps(timeline).enter,
+        "book.slow_data.Stamps.enter": lambda: (
+            at("d2lmulti_book.slow_data").Stamps(timeline).enter,
             {"stamps": np.array([[1, timeline.start, timeline.start + 1]])},
         ),
         "data.text.cut_pieces": lambda: (
@@ -192,10 +192,12 @@ def pure_calls(w: World) -> Calls:
             at("d2lmulti.backends").register_backend,
             {"name": "numpy", "module": at("d2lmulti.backends.numpy")},
         ),
-        "launch.by_value.ByValue": lambda: (
-            at("d2lmulti.launch.by_value").ByValue, {"function": print},
+        "book.by_value.ByValue": lambda: (
+            at("d2lmulti_book.by_value").ByValue, {"function": print},
         ),
-        "launch.ranks.Ranks": lambda: (at("d2lmulti.launch.ranks").Ranks, {"n": 1}),
+        "processes.ranks.Ranks": lambda: (
+            at("d2lmulti.processes.ranks").Ranks, {"n": 1},
+        ),
     }  # fmt: skip
     found |= machine_calls()
     tables: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -217,10 +219,10 @@ def _given(
 def machine_calls() -> Calls:
     """The same for machines that are not there."""
     at = importlib.import_module
-    hardware = at("d2lmulti.cluster.hardware")
-    networks = at("d2lmulti.cluster.networks")
-    layout = at("d2lmulti.cluster.layout").Layout
-    dgx = at("d2lmulti.cluster.presets").get_cluster("dgx-h100")
+    hardware = at("d2lmulti_cluster.hardware")
+    networks = at("d2lmulti_cluster.networks")
+    layout = at("d2lmulti_cluster.layout").Layout
+    dgx = at("d2lmulti_cluster.presets").get_cluster("dgx-h100")
     model = networks.get_network("1B")
     rounds = list(ring(2, 8))
     shape = {
@@ -265,7 +267,7 @@ def machine_calls() -> Calls:
     }  # fmt: skip
     found = {
         f"cluster.{name}": _given(
-            getattr(at(f"d2lmulti.cluster.{name.rpartition('.')[0]}"), function), given
+            getattr(at(f"d2lmulti_cluster.{name.rpartition('.')[0]}"), function), given
         )
         for name, (function, given) in calls.items()
     }

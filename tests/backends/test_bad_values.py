@@ -38,7 +38,7 @@ from d2lmulti.cli.options import make_parser
 from d2lmulti.errors import D2LMultiError
 
 PUBLIC = find_public()
-NEED_PROCESSES = ("launch.launch", "launch.mxnet_servers.launch_kvstore")
+NEED_PROCESSES = ("processes.launch", "processes.mxnet_servers.launch_kvstore")
 
 
 def kind_of(name: str, parameter: str) -> str | None:

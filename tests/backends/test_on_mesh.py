@@ -17,8 +17,8 @@ from d2lmulti.errors import InvalidInput
 from d2lmulti.models.mlp import make_mlp
 from d2lmulti.models.tensor_parallel.table import get_split
 from d2lmulti.models.transformer import make_transformer
-from d2lmulti.notebook import is_installed
 from d2lmulti.training.mesh import gather_from_mesh, place_on_mesh, train_on_mesh
+from d2lmulti_book.notebook import is_installed
 
 # Twelve heads, 48 hidden units and 24 characters: 1, 2, 3, 4, 6 and 12 divide them.
 TOKENS = 5

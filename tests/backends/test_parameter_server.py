@@ -8,13 +8,13 @@ from backends.compare import assert_same_bits
 
 from d2lmulti import devices, get_model, get_params, ledger, train_batch
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.cluster.hardware import Link
-from d2lmulti.cluster.push_pull import worker_seconds
 from d2lmulti.data.batches import batches
 from d2lmulti.data.datasets import Dataset
 from d2lmulti.errors import InvalidInput
 from d2lmulti.models.mlp import initial_mlp, mlp
 from d2lmulti.models.model import Model
+from d2lmulti.observe.link import Link
+from d2lmulti.observe.push_pull import worker_seconds
 from d2lmulti.optimizers import SGD
 from d2lmulti.parallel.parameter_server import ParameterServer
 from d2lmulti.training.on_servers import ServerHistory, train_on_servers

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from d2lmulti import devices, get_model
-from d2lmulti.cluster.pipeline_record import PipelineRecord
 from d2lmulti.models.model import Layer, Model
+from d2lmulti.observe.pipeline_record import PipelineRecord
 from d2lmulti.parallel.pipeline import cut_stages, place_params, train_stages
 
 MLP = get_model("deep_mlp")

@@ -7,7 +7,7 @@ import pytest
 
 from d2lmulti import devices, get_model
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.cluster.pipeline_record import Durations, PipelineRecord
+from d2lmulti.observe.pipeline_record import Durations, PipelineRecord
 from d2lmulti.parallel.pipeline import cut_stages, place_params, train_stages
 from d2lmulti.plans.pipeline import schedules as plans
 from d2lmulti.plans.pipeline.instructions import SendActivation

@@ -13,7 +13,7 @@ from backends.test_checkpoint import run as run_saved
 
 from d2lmulti import get_model, load, train
 from d2lmulti.errors import InvalidInput
-from d2lmulti.launch import launch
+from d2lmulti.processes.launcher import launch
 from d2lmulti.training.rate import (
     ConstantWarmup,
     GradualWarmup,
@@ -143,8 +143,8 @@ def test_another_number_as_the_rate_is_a_choice(reference, digits, tmp_path):
 
 def in_a_process(rates, digits):
     from d2lmulti import train
-    from d2lmulti.comm.process_info import process_info
     from d2lmulti.errors import InvalidInput
+    from d2lmulti.processes.process_info import process_info
 
     lr = rates[process_info().rank]
     try:

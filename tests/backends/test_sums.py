@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from d2lmulti import get_backend, load, train
-from d2lmulti.cluster.ledger import Ledger
+from d2lmulti.observe.ledger import Ledger
 from d2lmulti.training.metrics import Tally
 
 SUM = builtins.sum

@@ -30,7 +30,7 @@ ONE = [
         "|" + "---|" * 9 + "\n"
         "| " + " | ".join(f"`value_{i}`" for i in range(9)) + " |\n"
     ),
-    code("%load_ext d2lmulti.notebook"),
+    code("%load_ext d2lmulti_book.notebook"),
     # Not in the order of the page, and two cells of one framework.
     code("%%tab mxnet\nimport mxnet", printed("printed by mxnet\n")),
     code("%%tab torch\nimport torch", printed("printed by torch\n")),
@@ -57,7 +57,7 @@ TWO = [
     text("# Moving gradients\n\nAfter {numref}`fig-bytes`."),
     text("```{schedule-slider}\n:name: a-slider\n\nChoose a schedule.\n```"),
     text("```{step-calculator}\n:name: a-calculator\n\nChoose a layout.\n```"),
-    code("%load_ext d2lmulti.notebook"),
+    code("%load_ext d2lmulti_book.notebook"),
     *(code(f"%%tab {k}\nx = 1", printed(f"{k} again\n")) for k in TABS),
 ]
 

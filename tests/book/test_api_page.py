@@ -18,7 +18,7 @@ import d2lmulti
 from d2lmulti.backends.protocol import Backend
 
 # Sphinx cannot import these where a framework is missing.
-NEEDS_A_FRAMEWORK = ("d2lmulti.comm.engines.mxnet_kvstore",)
+NEEDS_A_FRAMEWORK = ("d2lmulti.processes.mxnet_kvstore",)
 CONFIG = """
 import sys
 for framework in ("torch", "mxnet", "paddle"):

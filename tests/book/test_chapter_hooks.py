@@ -13,7 +13,7 @@ from book.conftest import once, with_checkout
 from book.notebooks import ROOT, code, picture, printed, save
 from nbformat.v4 import new_output
 
-LOAD = code("%load_ext d2lmulti.notebook")
+LOAD = code("%load_ext d2lmulti_book.notebook")
 
 
 def value(text, n=1):
@@ -88,7 +88,7 @@ DIES = {
 
 TAGGED = ("without-framework",)
 FORGETS = {
-    "first": code("%load_ext d2lmulti.notebook", tags=TAGGED),
+    "first": code("%load_ext d2lmulti_book.notebook", tags=TAGGED),
     "plain": code("print(6 * 7)", printed("42\n")),
     "asks": code("import d2lmulti\nd2lmulti.get_backend();"),
     "a child asks": code(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from book import cheat_processes
 
-from d2lmulti.launch import launch
+from d2lmulti.processes.launcher import launch
 
 SHEET = Path(__file__).resolve().parents[2] / "chapters" / "cheatsheet.md"
 SHELL = ("torchrun ", "python ", "horovodrun ")

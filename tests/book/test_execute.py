@@ -16,7 +16,7 @@ from nbformat.v4 import new_notebook
 
 BACKENDS = ("torch", "mxnet", "paddle")
 TITLE = text("# Title")
-LOAD = code("%load_ext d2lmulti.notebook\nimport os", count=None)
+LOAD = code("%load_ext d2lmulti_book.notebook\nimport os", count=None)
 NAME = "os.environ['D2LMULTI_BACKEND']"
 
 needs_all = pytest.mark.skipif(

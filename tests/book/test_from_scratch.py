@@ -18,7 +18,7 @@ import pytest
 from book.notebooks import ROOT
 
 from d2lmulti.backends import framework_names
-from d2lmulti.notebook import split_cell
+from d2lmulti_book.notebook import split_cell
 
 TAG = "from-scratch"
 
@@ -166,7 +166,7 @@ def built_on_the_page(chapter: str, tab: str) -> list[str]:
     tagged = [c for c in nb.cells if TAG in c.metadata.get("tags", [])]
     split = [split_cell(c.source) for c in tagged]
     sources = [body for asked, body in split if asked.tab in (None, tab)]
-    return [s.replace("%load_ext d2lmulti.notebook", "") for s in sources]
+    return [s.replace("%load_ext d2lmulti_book.notebook", "") for s in sources]
 
 
 @pytest.fixture(

@@ -8,7 +8,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_output
 
 TITLE = text("# Title")
-LOAD = code("%load_ext d2lmulti.notebook")
+LOAD = code("%load_ext d2lmulti_book.notebook")
 CAPTION = {"name": "fig-one", "caption": "One."}
 ERROR = new_output("error", ename="E", evalue="v")
 WIDGET = "application/vnd.jupyter.widget-view+json"

@@ -6,7 +6,7 @@ import sys
 from book.conftest import with_checkout
 from book.notebooks import ROOT, code, save
 
-LOAD = code("%load_ext d2lmulti.notebook")
+LOAD = code("%load_ext d2lmulti_book.notebook")
 
 
 def run_all(*chapters, **environment):

@@ -16,10 +16,10 @@ from book.notebooks import ROOT
 from book.test_schedule_slider import boxes
 from check_pages import FLAGS, chromium
 
-from d2lmulti.cluster.layout import Layout
-from d2lmulti.cluster.networks import get_network
-from d2lmulti.cluster.presets import get_cluster
-from d2lmulti.cluster.step_time import step_time
+from d2lmulti_cluster.layout import Layout
+from d2lmulti_cluster.networks import get_network
+from d2lmulti_cluster.presets import get_cluster
+from d2lmulti_cluster.step_time import step_time
 
 FOLDER = ROOT / "_extra" / "calculator"
 NAMES = ("kernels", "layers", "replicas", "step_time", "pipeline")

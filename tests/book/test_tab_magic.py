@@ -10,10 +10,10 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
-from d2lmulti import notebook
 from d2lmulti.backends import framework_names
 from d2lmulti.errors import InvalidInput
-from d2lmulti.notebook import (
+from d2lmulti_book import notebook
+from d2lmulti_book.notebook import (
     BESIDE,
     ON_GPUS,
     TABS,
@@ -32,9 +32,9 @@ def shell(monkeypatch):
     monkeypatch.setenv("D2LMULTI_BACKEND", "mxnet")
     quiet = Config({"HistoryManager": {"enabled": False}})
     shell = InteractiveShell(config=quiet, colors="nocolor")
-    shell.extension_manager.load_extension("d2lmulti.notebook")
+    shell.extension_manager.load_extension("d2lmulti_book.notebook")
     yield shell
-    shell.extension_manager.unload_extension("d2lmulti.notebook")
+    shell.extension_manager.unload_extension("d2lmulti_book.notebook")
 
 
 def run(shell, cell):
@@ -138,7 +138,7 @@ def test_the_choice_may_change_between_two_cells(shell, monkeypatch):
 
 
 def test_loading_twice_runs_a_cell_once(shell):
-    shell.extension_manager.reload_extension("d2lmulti.notebook")
+    shell.extension_manager.reload_extension("d2lmulti_book.notebook")
     _, shown = run(shell, "%%tab mxnet\nprint('once')")
     assert shown == "once\n"
 

@@ -273,14 +273,14 @@ BUGS = [
     ),
     Bug(
         "a part is sent after others have been added to it",
-        "comm/engines/shared_memory/__init__.py",
+        "processes/shared_memory/__init__.py",
         "part = part.copy()",
         "part = part",
         ROUND,
     ),
     Bug(
         "the last rank's slot is not added",
-        "comm/engines/shared_memory/staging.py",
+        "processes/shared_memory/staging.py",
         "for slot in slots[2:]:",
         "for slot in slots[2:-1]:",
         SHARED_MEMORY,

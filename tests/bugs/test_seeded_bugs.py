@@ -30,7 +30,7 @@ if importlib.util.find_spec("torch") is None:
 def copy(tmp_path: Path) -> Path:
     """The library and its tests, compiled files too, without the bugs and the book."""
     skip = shutil.ignore_patterns("bugs", "book", "peers")
-    for name in ("d2lmulti", "tests"):
+    for name in ("d2lmulti", "d2lmulti_cluster", "d2lmulti_book", "tests"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=skip)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     for name in ("tools", "_ext"):  # on pytest's path

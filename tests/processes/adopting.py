@@ -10,8 +10,8 @@ from pathlib import Path
 
 import d2lmulti
 from d2lmulti.backends import get_backend
-from d2lmulti.comm.process_group import start, started, stop
 from d2lmulti.errors import InvalidInput
+from d2lmulti.processes.process_group import start, started, stop
 
 
 def join_torch(rank: int, size: int) -> None:

@@ -18,11 +18,11 @@ from d2lmulti.backends.dtypes import DTYPES, REAL
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.comm.group import Group, local_group
 from d2lmulti.comm.point_to_point import receive, send
-from d2lmulti.comm.process_group import started
 from d2lmulti.models.mlp import make_mlp
 from d2lmulti.models.transformer import make_transformer
 from d2lmulti.optimizers import Adam, AdamW
 from d2lmulti.plans.allreduce import ALLREDUCE
+from d2lmulti.processes.process_group import started
 
 UNEVEN = make_mlp("uneven", (784, 37, 2, 10))  # layers of 29,045, 76 and 30 numbers
 

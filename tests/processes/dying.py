@@ -16,8 +16,8 @@ import numpy as np
 from backends.compare import digest
 
 import d2lmulti
-from d2lmulti.comm.process_group import start, started, stop
 from d2lmulti.models.mlp import make_mlp
+from d2lmulti.processes.process_group import start, started, stop
 
 SETTINGS: dict[str, Any] = {
     "batch_size": 16,

@@ -21,10 +21,10 @@ from typing import NamedTuple
 import numpy as np
 
 import d2lmulti
-from d2lmulti.comm.process_group import started
-from d2lmulti.launch import launch
-from d2lmulti.launch.mxnet_servers import launch_kvstore
-from d2lmulti.launch.processes import ProcessFailed
+from d2lmulti.processes.launcher import launch
+from d2lmulti.processes.mxnet_servers import launch_kvstore
+from d2lmulti.processes.process_group import started
+from d2lmulti.processes.spawn import ProcessFailed
 from d2lmulti.training.checkpoint import load_checkpoint
 
 LIMIT = 15.0  # seconds from the fault until it is named and all have ended
@@ -100,7 +100,7 @@ KVSTORE = """
 import sys, time
 import numpy as np
 import d2lmulti
-from d2lmulti.comm.engines.mxnet_kvstore import KVStore
+from d2lmulti.processes.mxnet_kvstore import KVStore
 sys.path.insert(0, sys.argv[3])
 from failing import happen
 

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from d2lmulti.launch.processes import environment, free_port
+from d2lmulti.processes.spawn import environment, free_port
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 MOST = 400.0  # seconds to wait for anything

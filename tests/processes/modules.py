@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from d2lmulti.backends import get_backend
-from d2lmulti.comm.process_group import started
 from d2lmulti.errors import InvalidInput
 from d2lmulti.parallel.buckets import reduce_in_buckets
+from d2lmulti.processes.process_group import started
 
 NAMES = ("first", "frozen", "unused", "sometimes", "last")
 SIZES = {"first": (5, 7), "frozen": (7, 7), "last": (7, 3)}

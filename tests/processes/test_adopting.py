@@ -9,7 +9,7 @@ from processes.adopting import adopting
 
 import d2lmulti
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.launch import launch
+from d2lmulti.processes.launcher import launch
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ from processes.staying import Staying, started_once
 
 import d2lmulti
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.comm.process_group import started
 from d2lmulti.errors import InvalidInput
 from d2lmulti.models.mlp import make_mlp
 from d2lmulti.optimizers import SGD, Adam
 from d2lmulti.plans.pipeline.schedules import SCHEDULES
+from d2lmulti.processes.process_group import started
 from d2lmulti.training.settings import fingerprint, in_words
 
 SMALL = make_mlp("small", (784, 8, 10))

@@ -12,9 +12,9 @@ import pytest
 from d2lmulti import devices, get_params, train_batch
 from d2lmulti.backends import get_backend
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.comm.process_group import started
-from d2lmulti.launch import launch
 from d2lmulti.models.mlp import make_mlp
+from d2lmulti.processes.launcher import launch
+from d2lmulti.processes.process_group import started
 
 MODEL = make_mlp("small", (12, 7, 3))
 START = MODEL.initial(np.random.default_rng(0))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from d2lmulti.launch.processes import environment, free_port
+from d2lmulti.processes.spawn import environment, free_port
 
 pytestmark = pytest.mark.cluster
 

@@ -18,8 +18,8 @@ import d2lmulti
 from d2lmulti.backends import get_backend
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.comm.mesh import Mesh
-from d2lmulti.comm.process_group import started
-from d2lmulti.launch.processes import ProcessFailed
+from d2lmulti.processes.process_group import started
+from d2lmulti.processes.spawn import ProcessFailed
 
 # Engine, backend, ranks -> what they train.
 GROUPS = {

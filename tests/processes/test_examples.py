@@ -24,7 +24,7 @@ from processes.conftest import NO_GPU
 from processes.launchers import EXAMPLES, LAUNCHERS, MOST, Launchers
 from processes.reading import READ
 
-from d2lmulti.launch.processes import environment
+from d2lmulti.processes.spawn import environment
 
 pytestmark = pytest.mark.cluster
 

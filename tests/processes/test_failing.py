@@ -12,8 +12,8 @@ import pytest
 from processes.failing import ENGINES, FAULTS, alive, cases
 
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.comm.guard import Guard
-from d2lmulti.comm.private_folder import private_folder, remove_leftovers
+from d2lmulti.processes.guard import Guard
+from d2lmulti.processes.private_folder import private_folder, remove_leftovers
 
 pytestmark = [
     pytest.mark.cluster,

@@ -16,8 +16,8 @@ from processes.dying import SETTINGS, dying_run
 
 import d2lmulti
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.comm.process_group import started
-from d2lmulti.launch import ProcessFailed, launch
+from d2lmulti.processes.launcher import ProcessFailed, launch
+from d2lmulti.processes.process_group import started
 from d2lmulti.training.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.cluster

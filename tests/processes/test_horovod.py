@@ -13,15 +13,14 @@ import pytest
 
 import d2lmulti
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.comm.engines.shared_memory.backoff import PeerError
-from d2lmulti.comm.process_group import started
-from d2lmulti.errors import InvalidInput
-from d2lmulti.launch import launch
-from d2lmulti.launch.processes import environment
+from d2lmulti.errors import InvalidInput, PeerError
 from d2lmulti.models.mlp import make_mlp
 from d2lmulti.optimizers import SGD
 from d2lmulti.parallel.buckets import reduce_in_buckets
 from d2lmulti.plans.rounds import even_bounds
+from d2lmulti.processes.launcher import launch
+from d2lmulti.processes.process_group import started
+from d2lmulti.processes.spawn import environment
 from d2lmulti.training.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures("horovod")

@@ -16,12 +16,11 @@ import numpy as np
 import pytest
 
 import d2lmulti
-from d2lmulti.comm.engines.shared_memory.backoff import PeerError
-from d2lmulti.comm.process_group import start, started
-from d2lmulti.comm.status_table import RUNNING, STARTING, StatusTable
-from d2lmulti.errors import D2LMultiError, InvalidInput
-from d2lmulti.launch import launch
-from d2lmulti.launch.processes import ProcessFailed, free_port
+from d2lmulti.errors import D2LMultiError, InvalidInput, PeerError
+from d2lmulti.processes.launcher import launch
+from d2lmulti.processes.process_group import start, started
+from d2lmulti.processes.spawn import ProcessFailed, free_port
+from d2lmulti.processes.status_table import RUNNING, STARTING, StatusTable
 
 pytestmark = pytest.mark.numpy  # NumPy's processes start in half a second
 
@@ -156,8 +155,8 @@ def test_a_group_is_started_again(tmp_path: Path) -> None:
 LAUNCHER = """
 import os, subprocess, sys, time
 from pathlib import Path
-from d2lmulti.launch import launch
-from d2lmulti.comm.process_group import started
+from d2lmulti.processes.launcher import launch
+from d2lmulti.processes.process_group import started
 
 def work(folder):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])

@@ -12,10 +12,10 @@ import pytest
 from d2lmulti.backends import get_backend
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.errors import InvalidInput
-from d2lmulti.launch.mxnet_servers import launch_kvstore
-from d2lmulti.launch.processes import ProcessFailed
 from d2lmulti.optimizers import SGD
 from d2lmulti.parallel.parameter_server import ParameterServer
+from d2lmulti.processes.mxnet_servers import launch_kvstore
+from d2lmulti.processes.spawn import ProcessFailed
 
 pytestmark = [
     pytest.mark.mxnet,
@@ -44,7 +44,7 @@ WORKER = (
     COMMON
     + """
 import json, sys
-from d2lmulti.comm.engines.mxnet_kvstore import KVStore
+from d2lmulti.processes.mxnet_kvstore import KVStore
 
 kind, n = sys.argv[1], int(sys.argv[2])
 store = KVStore(start, lr=0.1, kind=kind, momentum=0.5)
@@ -134,7 +134,7 @@ def test_impossible_groups(options: dict, words: str) -> None:
 
 
 def test_a_worker_outside_a_launch_is_refused() -> None:
-    from d2lmulti.comm.engines.mxnet_kvstore import KVStore
+    from d2lmulti.processes.mxnet_kvstore import KVStore
 
     with pytest.raises(InvalidInput, match="a worker of a launched group"):
         KVStore([get_backend("mxnet").array([1.0])], 0.1)

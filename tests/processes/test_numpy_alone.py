@@ -76,7 +76,7 @@ IN_PROCESSES = """\
 import json
 import numpy as np
 import d2lmulti
-from d2lmulti.launch import launch
+from d2lmulti.processes.launcher import launch
 
 def work():
     B = d2lmulti.get_backend()

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from d2lmulti.launch.processes import free_port
+from d2lmulti.processes.spawn import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(
@@ -90,7 +90,7 @@ def test_only_gpus_that_can_compute_are_counted(
 
 TOUCH = """
 import json, d2lmulti
-from d2lmulti.launch import launch
+from d2lmulti.processes.launcher import launch
 
 def work():
     import torch
@@ -116,7 +116,7 @@ def test_a_rank_touches_its_own_gpu_alone() -> None:
 TALK = """
 import json, os, d2lmulti
 from d2lmulti.comm.point_to_point import receive, send
-from d2lmulti.comm.process_group import start, stop
+from d2lmulti.processes.process_group import start, stop
 
 B = d2lmulti.get_backend("torch")
 group = start("torch")
@@ -170,7 +170,7 @@ def test_nccl_is_taken_where_no_two_ranks_share_a_gpu(
 
 ADOPT = """
 import json, os, torch, torch.distributed as dist, d2lmulti
-from d2lmulti.comm.process_group import start, stop
+from d2lmulti.processes.process_group import start, stop
 
 rank = int(os.environ["RANK"])
 at = torch.device("cuda", rank)

@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 from d2lmulti.backends import get_backend
-from d2lmulti.cluster.pipeline_record import PipelineRecord
 from d2lmulti.comm.devices import devices
-from d2lmulti.comm.process_group import started
-from d2lmulti.launch import launch
 from d2lmulti.models.model import Layer, Model
+from d2lmulti.observe.pipeline_record import PipelineRecord
 from d2lmulti.parallel.pipeline import cut_stages, place_params, train_stages
 from d2lmulti.plans.pipeline.schedules import SCHEDULES
 from d2lmulti.plans.pipeline.stage_ranks import stage_ranks
+from d2lmulti.processes.launcher import launch
+from d2lmulti.processes.process_group import started
 
 SLOT = float(os.environ.get("D2LMULTI_SLOT", "0"))  # seconds
 RANKS, MICRO, STEPS = 4, 16, 5

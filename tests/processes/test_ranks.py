@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import d2lmulti
-from d2lmulti.comm.process_group import started
 from d2lmulti.errors import InvalidInput
-from d2lmulti.launch.processes import ProcessFailed, state_of
-from d2lmulti.launch.ranks import Ranks
+from d2lmulti.processes.process_group import started
+from d2lmulti.processes.ranks import Ranks
+from d2lmulti.processes.spawn import ProcessFailed, state_of
 
 
 class Unreadable:

@@ -20,7 +20,7 @@ from processes.launchers import EXAMPLES
 from processes.reading import READ
 from processes.test_elastic import writers
 
-from d2lmulti.launch.processes import environment, free_port
+from d2lmulti.processes.spawn import environment, free_port
 
 pytestmark = pytest.mark.cluster
 

@@ -15,18 +15,18 @@ from processes.staying import Staying, started_once
 
 import d2lmulti
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.comm.engines.shared_memory import SharedMemory, connect, on_host, view
-from d2lmulti.comm.engines.shared_memory.channel import CELL, CELLS, Receiving, Sending
-from d2lmulti.comm.engines.shared_memory.semaphore import Semaphore
-from d2lmulti.comm.engines.shared_memory.staging import BLOCK
 from d2lmulti.comm.group import local_group
-from d2lmulti.comm.private_folder import private_folder, semaphore_name
-from d2lmulti.comm.process_group import started
-from d2lmulti.comm.process_info import ProcessInfo
-from d2lmulti.comm.status_table import StatusTable
 from d2lmulti.errors import InvalidInput
 from d2lmulti.plans.allreduce import ALLREDUCE
 from d2lmulti.plans.rounds import make_round
+from d2lmulti.processes.private_folder import private_folder, semaphore_name
+from d2lmulti.processes.process_group import started
+from d2lmulti.processes.process_info import ProcessInfo
+from d2lmulti.processes.shared_memory import SharedMemory, connect, on_host, view
+from d2lmulti.processes.shared_memory.channel import CELL, CELLS, Receiving, Sending
+from d2lmulti.processes.shared_memory.semaphore import Semaphore
+from d2lmulti.processes.shared_memory.staging import BLOCK
+from d2lmulti.processes.status_table import StatusTable
 
 # Nothing, one element, a few, more than the channels and slots hold at once.
 CAPACITY = CELLS * CELL
@@ -157,7 +157,7 @@ def test_a_gpus_tensor_goes_by_way_of_the_host(reference, monkeypatch) -> None:
 
 
 def test_another_launcher_has_no_memory_to_share() -> None:
-    with pytest.raises(InvalidInput, match="processes that d2lmulti.launch has"):
+    with pytest.raises(InvalidInput, match="processes that d2lmulti.processes.launch "):
         connect(ProcessInfo(0, 2, 0, "shared_memory"))
 
 

@@ -21,7 +21,7 @@ import pytest
 from processes.conftest import NO_GPU, Machine
 from processes.launchers import write_ssh
 
-from d2lmulti.launch.processes import environment
+from d2lmulti.processes.spawn import environment
 
 pytestmark = pytest.mark.cluster
 

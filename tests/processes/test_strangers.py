@@ -19,12 +19,12 @@ from processes.sockets import Listener, listeners, outside
 import d2lmulti
 from d2lmulti.backends import get_backend
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.comm.private_folder import check_private
-from d2lmulti.comm.process_group import started
 from d2lmulti.errors import D2LMultiError
-from d2lmulti.launch import launch
-from d2lmulti.launch.mxnet_servers import launch_kvstore
-from d2lmulti.launch.processes import ProcessFailed
+from d2lmulti.processes.launcher import launch
+from d2lmulti.processes.mxnet_servers import launch_kvstore
+from d2lmulti.processes.private_folder import check_private
+from d2lmulti.processes.process_group import started
+from d2lmulti.processes.spawn import ProcessFailed
 
 pytestmark = [
     pytest.mark.cluster,
@@ -162,7 +162,7 @@ KVSTORE = """
 import os, sys, time
 import numpy as np
 import d2lmulti
-from d2lmulti.comm.engines.mxnet_kvstore import KVStore
+from d2lmulti.processes.mxnet_kvstore import KVStore
 
 B = d2lmulti.get_backend("mxnet")
 store = KVStore([B.array(np.zeros(2, "float32"))], 0.5)

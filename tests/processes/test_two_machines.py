@@ -15,7 +15,7 @@ import pytest
 
 import d2lmulti
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.launch.processes import environment, free_port
+from d2lmulti.processes.spawn import environment, free_port
 from d2lmulti.training.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.cluster

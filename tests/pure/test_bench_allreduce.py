@@ -5,19 +5,19 @@ import time
 import numpy as np
 import pytest
 
-from d2lmulti.backends import get_backend
-from d2lmulti.bench import allreduce as in_one_process
-from d2lmulti.bench import engines
-from d2lmulti.bench.allreduce import (
+from benchmarks import allreduce as in_one_process
+from benchmarks import engines
+from benchmarks.allreduce import (
     _numpy_parts,
     _same_work,
     bench_allreduce,
     ring_in_numpy,
 )
-from d2lmulti.bench.timing import beside, take_turns
-from d2lmulti.cluster.ledger import Ledger
+from benchmarks.timing import beside, take_turns
+from d2lmulti.backends import get_backend
 from d2lmulti.comm.group import local_group
 from d2lmulti.models.mlp import make_mlp
+from d2lmulti.observe.ledger import Ledger
 from d2lmulti.plans.allreduce import ALLREDUCE
 
 

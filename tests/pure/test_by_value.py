@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from d2lmulti.launch.by_value import ByValue
+from d2lmulti_book.by_value import ByValue
 
 
 def test_a_local_function_arrives_with_what_it_uses():

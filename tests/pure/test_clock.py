@@ -8,18 +8,19 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from d2lmulti.cluster.clock import play
-from d2lmulti.cluster.cost import FORMULAS, bubble_share, formula_seconds
-from d2lmulti.cluster.hardware import Link, uniform
-from d2lmulti.cluster.ledger import Ledger
-from d2lmulti.cluster.pipeline_record import play_schedule
-from d2lmulti.cluster.presets import CLUSTERS, get_cluster
-from d2lmulti.cluster.timeline import Timeline
+from d2lmulti.observe.ledger import Ledger
+from d2lmulti.observe.link import Link
+from d2lmulti.observe.pipeline_record import play_schedule
+from d2lmulti.observe.timeline import Timeline
 from d2lmulti.plans import collectives
 from d2lmulti.plans.allreduce import ALLREDUCE
 from d2lmulti.plans.alltoall import alltoall
 from d2lmulti.plans.pipeline.durations import Durations
 from d2lmulti.plans.pipeline.schedules import SCHEDULES
+from d2lmulti_cluster.clock import play
+from d2lmulti_cluster.cost import FORMULAS, bubble_share, formula_seconds
+from d2lmulti_cluster.hardware import uniform
+from d2lmulti_cluster.presets import CLUSTERS, get_cluster
 
 UNIFORM = uniform(5e-6, 13e9)
 PLANS = {

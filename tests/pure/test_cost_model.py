@@ -8,20 +8,20 @@ from itertools import pairwise
 import pytest
 
 from d2lmulti import cli
-from d2lmulti.cli import costs
-from d2lmulti.cluster.convolution import conv_step, pipeline_rate
-from d2lmulti.cluster.cost import bus_bandwidth
-from d2lmulti.cluster.hardware import Link
-from d2lmulti.cluster.kernels import matmul_seconds
-from d2lmulti.cluster.layout import ImpossibleLayout, Layout, buckets, cut_layers
-from d2lmulti.cluster.nccl import beside, nccl_seconds
-from d2lmulti.cluster.networks import CONVNETS, TRANSFORMERS, get_network
-from d2lmulti.cluster.planner import layouts, plan_data_parallel, plan_layouts
-from d2lmulti.cluster.presets import CLUSTERS, DEVICES, find_device, get_cluster
-from d2lmulti.cluster.simulate import count_messages, parse_bytes, simulate
-from d2lmulti.cluster.software import MEGATRON_2021, NANOTRON
-from d2lmulti.cluster.step_time import step_time
 from d2lmulti.errors import InvalidInput
+from d2lmulti.observe.link import Link
+from d2lmulti_cluster import commands as costs
+from d2lmulti_cluster.convolution import conv_step, pipeline_rate
+from d2lmulti_cluster.cost import bus_bandwidth
+from d2lmulti_cluster.kernels import matmul_seconds
+from d2lmulti_cluster.layout import ImpossibleLayout, Layout, buckets, cut_layers
+from d2lmulti_cluster.nccl import beside, nccl_seconds
+from d2lmulti_cluster.networks import CONVNETS, TRANSFORMERS, get_network
+from d2lmulti_cluster.planner import layouts, plan_data_parallel, plan_layouts
+from d2lmulti_cluster.presets import CLUSTERS, DEVICES, find_device, get_cluster
+from d2lmulti_cluster.simulate import count_messages, parse_bytes, simulate
+from d2lmulti_cluster.software import MEGATRON_2021, NANOTRON
+from d2lmulti_cluster.step_time import step_time
 
 H100 = get_cluster("dgx-h100")
 BASE = Layout(data=4, tensor=2, pipeline=2, micro_batch=2, micro_batches=8, zero=1)

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from d2lmulti.data.docstrings import MODULES, docstrings, read_docstrings
 from d2lmulti.errors import DataUnavailable, InvalidInput
+from d2lmulti_book.docstrings import MODULES, docstrings, read_docstrings
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from d2lmulti.cluster import links
-from d2lmulti.cluster.ledger import Ledger, ledger
 from d2lmulti.events import observers
+from d2lmulti.observe import links
+from d2lmulti.observe.ledger import Ledger, ledger
 from d2lmulti.plans.allreduce import (
     ALLREDUCE,
     halving_doubling,

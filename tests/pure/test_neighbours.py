@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from d2lmulti.cluster import neighbours
+from d2lmulti_book import neighbours
 
 
 class Machine:

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from d2lmulti.cluster.overlap import plan_seconds, spans
 from d2lmulti.errors import InvalidInput
 from d2lmulti.plans.allreduce import (
     halving_doubling,
@@ -13,6 +12,7 @@ from d2lmulti.plans.allreduce import (
     star,
     tree,
 )
+from d2lmulti_cluster.overlap import plan_seconds, spans
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 8, 16])

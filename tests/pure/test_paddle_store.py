@@ -6,7 +6,7 @@ import socket
 import struct
 from contextlib import closing
 
-from d2lmulti.comm.engines.paddle_store import StoreServer
+from d2lmulti.processes.paddle_store import StoreServer
 
 _GET, _SET, _WAIT = 1, 3, 4
 

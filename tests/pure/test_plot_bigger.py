@@ -13,10 +13,10 @@ from matplotlib.colors import to_hex
 
 from d2lmulti.comm.mesh import Mesh
 from d2lmulti.errors import InvalidInput
-from d2lmulti.plot.attention_blocks import needed_scores
-from d2lmulti.plot.experts import slots
-from d2lmulti.plot.meshes import moved_on_mesh
-from d2lmulti.plot.style import device_colour
+from d2lmulti_book.figures.attention_blocks import needed_scores
+from d2lmulti_book.figures.experts import slots
+from d2lmulti_book.figures.meshes import moved_on_mesh
+from d2lmulti_book.figures.style import device_colour
 
 
 def test_a_line_for_each_pair_as_thick_as_its_bytes() -> None:

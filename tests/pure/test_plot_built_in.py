@@ -8,7 +8,7 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 
-from d2lmulti.plot.built_in import losses_with_floor
+from d2lmulti_book.figures.built_in import losses_with_floor
 
 
 def test_curves_and_floor() -> None:

@@ -13,8 +13,8 @@ from matplotlib.colors import to_hex
 
 from d2lmulti import devices, get_backend, get_split, split_params
 from d2lmulti.models.transformer import make_transformer
-from d2lmulti.plot.layers import layer_bytes, who_holds
-from d2lmulti.plot.style import device_colour
+from d2lmulti_book.figures.layers import layer_bytes, who_holds
+from d2lmulti_book.figures.style import device_colour
 
 SPLIT = get_split(make_transformer("small", 12, 8, 24, heads=12, blocks=1))
 

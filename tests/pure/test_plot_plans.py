@@ -13,8 +13,14 @@ import matplotlib.pyplot as plt
 from d2lmulti.plans.allreduce import ALLREDUCE, halving_doubling, ring, star
 from d2lmulti.plans.collectives import allgather
 from d2lmulti.plans.symbolic import snapshots
-from d2lmulti.plot.plans import COMPLETE, dark, held_colour, held_text, plan_states
-from d2lmulti.plot.steps import plan_steps
+from d2lmulti_book.figures.plans import (
+    COMPLETE,
+    dark,
+    held_colour,
+    held_text,
+    plan_states,
+)
+from d2lmulti_book.figures.steps import plan_steps
 
 
 def texts(ax):

@@ -3,9 +3,9 @@
 import matplotlib.pyplot as plt
 import pytest
 
-from d2lmulti.cluster.pipeline_record import Durations, PipelineRecord
+from d2lmulti.observe.pipeline_record import Durations, PipelineRecord
 from d2lmulti.plans.pipeline.instructions import Backward, Forward
-from d2lmulti.plot.pipeline import gantt, live_activations
+from d2lmulti_book.figures.pipeline import gantt, live_activations
 
 
 @pytest.fixture

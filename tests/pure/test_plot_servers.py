@@ -10,12 +10,12 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 
-from d2lmulti.cluster.push_pull import worker_seconds
 from d2lmulti.data.datasets import Dataset
 from d2lmulti.models.mlp import initial_mlp, mlp
 from d2lmulti.models.model import Model
-from d2lmulti.plot import servers as plot_servers
+from d2lmulti.observe.push_pull import worker_seconds
 from d2lmulti.training.on_servers import ServerHistory, train_on_servers
+from d2lmulti_book.figures import servers as plot_servers
 
 
 @pytest.fixture(scope="module")

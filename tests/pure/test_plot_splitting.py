@@ -7,7 +7,7 @@ import pytest
 
 from d2lmulti import get_backend
 from d2lmulti.models import get_model
-from d2lmulti.plot import splitting as plot_splitting
+from d2lmulti_book.figures import splitting as plot_splitting
 
 
 @pytest.fixture

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from d2lmulti.comm.process_info import (
+from d2lmulti.errors import InvalidInput
+from d2lmulti.processes.process_info import (
     ProcessInfo,
     launched,
     process_info,
     rendezvous_address,
     time_limit,
 )
-from d2lmulti.errors import InvalidInput
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 PADDLE = {

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from d2lmulti.cluster.hardware import Link
-from d2lmulti.cluster.push_pull import Event, push_pull_events, worker_seconds
 from d2lmulti.errors import InvalidInput
+from d2lmulti.observe.link import Link
+from d2lmulti.observe.push_pull import Event, push_pull_events, worker_seconds
 
 
 def run(mode: str, workers: int, rounds: int, **more: object) -> list[Event]:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from d2lmulti.cluster.pipeline_record import PipelineRecord
 from d2lmulti.errors import InvalidInput
+from d2lmulti.observe.pipeline_record import PipelineRecord
 from d2lmulti.plans.pipeline.durations import Durations
 from d2lmulti.plans.pipeline.instructions import (
     Backward,

@@ -9,9 +9,9 @@ import time
 import numpy as np
 import pytest
 
-from d2lmulti.cluster.timeline import Timeline
-from d2lmulti.data.slow_data import SlowData, Stamps
 from d2lmulti.errors import InvalidInput
+from d2lmulti.observe.timeline import Timeline
+from d2lmulti_book.slow_data import SlowData, Stamps
 
 
 def test_an_example_depends_on_its_number_alone():

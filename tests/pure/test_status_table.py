@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from d2lmulti.comm import status_table as board
-from d2lmulti.comm.status_table import RUNNING, StatusTable
+from d2lmulti.processes import status_table as board
+from d2lmulti.processes.status_table import RUNNING, StatusTable
 
 
 def boards(path: Path) -> tuple[StatusTable, StatusTable]:

@@ -14,11 +14,11 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 
-from d2lmulti.cluster.timeline import Span, Timeline, timeline
 from d2lmulti.errors import InvalidInput
 from d2lmulti.events import working
 from d2lmulti.files.atomic import write_json
-from d2lmulti.plot import timelines as plot_timeline
+from d2lmulti.observe.timeline import Span, Timeline, timeline
+from d2lmulti_book.figures import timelines as plot_timeline
 
 
 def ticks():

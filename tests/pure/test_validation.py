@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from d2lmulti import cli
-from d2lmulti.cluster.validation.score import Compared, Report, rank_correlation
-from d2lmulti.cluster.validation.validate import KINDS, validate
 from d2lmulti.errors import InvalidInput
+from d2lmulti_cluster.validation.score import Compared, Report, rank_correlation
+from d2lmulti_cluster.validation.validate import KINDS, validate
 
 MEASURED = Path(__file__).parents[2] / "chapters" / "measured"
 # file -> median and largest error of the time, per cent; None: none is promised.

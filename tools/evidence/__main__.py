@@ -10,7 +10,7 @@ from pathlib import Path
 
 from d2lmulti.backends import framework_names, get_backend
 from d2lmulti.errors import BackendNotInstalled
-from d2lmulti.notebook import is_installed
+from d2lmulti_book.notebook import is_installed
 
 from . import ROOT, __doc__
 from .machine import about_machine, about_now, busy, load

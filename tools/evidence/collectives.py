@@ -17,10 +17,10 @@ from d2lmulti.backends import backend_names, get_backend
 from d2lmulti.backends.dtypes import DTYPES, REAL
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.comm.group import local_group
-from d2lmulti.comm.process_group import started
-from d2lmulti.launch import launch
 from d2lmulti.plans.allreduce import ALLREDUCE
 from d2lmulti.plans.rounds import even_bounds
+from d2lmulti.processes.launcher import launch
+from d2lmulti.processes.process_group import started
 
 from .strategies import ENGINES, KVSTORE, ONE
 

@@ -20,7 +20,7 @@ from processes.test_faults import undisturbed
 
 import d2lmulti
 from d2lmulti.backends import get_backend
-from d2lmulti.launch import launch
+from d2lmulti.processes.launcher import launch
 
 TITLE = "Failed ranks reported and cleaned up"
 SOURCES = (

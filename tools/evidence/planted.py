@@ -23,7 +23,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from d2lmulti.launch import launch
+from d2lmulti.processes.launcher import launch
 
 from . import ROOT, strategies
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from benchmarks import engines as bench
+from benchmarks.allreduce import bench_allreduce
+from benchmarks.timing import Timing
 from d2lmulti.backends import framework_names, get_backend
-from d2lmulti.bench import engines as bench
-from d2lmulti.bench.allreduce import bench_allreduce
-from d2lmulti.bench.timing import Timing
-from d2lmulti.comm.engines.shared_memory import connect
 from d2lmulti.comm.group import Group
-from d2lmulti.comm.process_group import started
-from d2lmulti.comm.process_info import process_info
-from d2lmulti.launch import launch
 from d2lmulti.models.lenet import LENET
+from d2lmulti.processes.launcher import launch
+from d2lmulti.processes.process_group import started
+from d2lmulti.processes.process_info import process_info
+from d2lmulti.processes.shared_memory import connect
 
 TITLE = "Speed compared with the frameworks"
 SOURCES = ("d2lmulti", "tools/evidence/ratios.py")

@@ -15,7 +15,7 @@ from .test_runs import run_tests
 TITLE = "Scripts killed and restarted"
 SOURCES = (
     "examples",
-    "d2lmulti/launch",
+    "d2lmulti/processes",
     "tests/processes/conftest.py",
     "tests/processes/launchers.py",
     "tests/processes/reading.py",

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.sharded import bench_sharded
 from d2lmulti.backends import framework_names
-from d2lmulti.bench.sharded import bench_sharded
 
 TITLE = "Speed of sharded training"
 SOURCES = ("d2lmulti", "tools/evidence/sharded.py")

@@ -19,13 +19,13 @@ import d2lmulti
 from d2lmulti.backends import backend_names, get_backend
 from d2lmulti.comm.collectives import usual_algorithm
 from d2lmulti.comm.group import local_group
-from d2lmulti.comm.process_group import started
 from d2lmulti.errors import InvalidInput
-from d2lmulti.launch import launch
-from d2lmulti.launch.mxnet_servers import launch_kvstore
 from d2lmulti.models import get_model
 from d2lmulti.plans.allreduce import ALLREDUCE
 from d2lmulti.plans.pipeline.schedules import SCHEDULES
+from d2lmulti.processes.launcher import launch
+from d2lmulti.processes.mxnet_servers import launch_kvstore
+from d2lmulti.processes.process_group import started
 from d2lmulti.training.strategies import STRATEGIES
 
 TITLE = "Parallelism strategies compared with one device"

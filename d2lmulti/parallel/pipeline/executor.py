@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 from ...backends import backend_of
 from ...backends.protocol import AnyDevice, Tensor, element_count, nbytes
-from ...cluster.pipeline_record import PipelineRecord, Slot
 from ...comm.group import Group
 from ...comm.point_to_point import copy_between, receive, send
 from ...comm.split import load
 from ...errors import PlanError
 from ...models.checks import explained
 from ...models.model import losses_of
+from ...observe.pipeline_record import PipelineRecord, Slot
 from ...plans.pipeline.instructions import (
     Backward,
     BackwardInput,

@@ -15,10 +15,10 @@ from ...checks import (
     check_list,
     check_positive,
 )
-from ...cluster.pipeline_record import PipelineRecord
 from ...comm.checks import check_batch
 from ...comm.group import Group, group_for
 from ...errors import InvalidInput, several
+from ...observe.pipeline_record import PipelineRecord
 from ...optimizers import Optimizer, check_optimizer, check_states
 from ...plans.pipeline.instructions import Lists
 from ...plans.pipeline.schedules import Schedule

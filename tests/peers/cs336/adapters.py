@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from d2lmulti import allgather, allreduce, broadcast, reduce_scatter
 from d2lmulti.comm.group import Group
-from d2lmulti.comm.process_group import start, started
 from d2lmulti.parallel.buckets import reduce_in_buckets
 from d2lmulti.plans.rounds import even_bounds
+from d2lmulti.processes.process_group import start, started
 
 
 def _group() -> Group:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from d2lmulti.launch import processes
+from d2lmulti.processes import spawn as processes
 
 from ..markdown import count, listed, table
 from ..strategies import ENGINES

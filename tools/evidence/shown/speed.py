@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from d2lmulti.bench.engines import KILOBYTES
+from benchmarks.engines import KILOBYTES
 
 from ..markdown import between, listed, table, together
 from ..ratios import ALONE, TWO

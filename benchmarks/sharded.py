@@ -1,0 +1,88 @@
+"""Sharding side by side: ZeRO beside data parallelism, and beside `fully_shard`.
+
+Two processes with a thread each, on a core of its own, train the same perceptron from
+the same weights; the candidates take turns in one run. Chapter: *sharding*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from itertools import product
+
+import numpy as np
+
+from d2lmulti.backends import get_backend
+from d2lmulti.comm.devices import Device
+from d2lmulti.models.mlp import make_mlp
+from d2lmulti.parallel.buckets import reduce_in_buckets
+from d2lmulti.parallel.data import get_params, train_batch
+from d2lmulti.parallel.sharded import shard_params, train_shards
+from d2lmulti.processes.launcher import launch
+from d2lmulti.processes.process_group import started
+from d2lmulti.progress import progress
+
+from .engines import ENGINES_OF, WORKERS, Candidate, pin, seconds_in_turn
+from .timing import Timing, beside
+
+BATCH, WIDTHS = 512, (1024, 1024, 1024, 1024, 10)  # 13 MB of float32
+_DEVICE = Device("cpu")
+_PEERS = "benchmarks.pytorch_peers"
+
+
+def bench_sharded(backend: str | None = None, repeats: int = 7) -> dict[str, Timing]:
+    """Time a step of ZeRO 1, 2 and 3 across two processes of this machine.
+
+    All run on the CPU, also where there are GPUs. Ratios are to data parallelism, with
+    its gradients in buckets; with PyTorch, second rows give those to `fully_shard`, as
+    it is and with activation checkpointing, which computes what ours does: a layer's
+    forward pass twice. Raises `BackendNotInstalled`, `ProcessFailed`.
+    """
+    name = get_backend(backend).name
+    with progress(1, " runs", f"{name}, two workers") as bar:
+        run = launch(measure, WORKERS, repeats, engine=ENGINES_OF[name][0],
+                     backend=name, timeout=300, gpus=False)  # fmt: skip
+        bar.update(1)
+    return run.values[0]
+
+
+def measure(repeats: int) -> dict[str, Timing]:
+    """Time all candidates; called in each process."""
+    group, B = started(), get_backend()
+    if group is None:
+        return {}
+    (rank,) = group.local_ranks
+    pin(rank)
+    model, rng = make_mlp("wide", WIDTHS), np.random.default_rng(0)
+    X = rng.normal(size=(BATCH, WIDTHS[0])).astype("float32")
+    y = rng.integers(0, WIDTHS[-1], BATCH)
+    mine = slice(rank, None, group.size)
+    part = B.array(X[mine]), B.array(y[mine])
+    start = [B.array(p.astype("float32")) for p in model.initial(rng)]
+    params = get_params(start, _DEVICE)
+    data_parallel = partial(
+        train_batch, *part, [params], [_DEVICE], 1e-4, model=model, group=group,
+        n=BATCH, algorithm="native", reducer=reduce_in_buckets,
+    )  # fmt: skip
+    steps: dict[str, Callable[[], object]] = {"data parallel": data_parallel}
+    for zero, prefetch in product((1, 2, 3), (False, True)):
+        sharded = shard_params(start, [_DEVICE], model, zero, group)
+        steps[f"ZeRO {zero}{', prefetch' if prefetch else ''}"] = partial(
+            train_shards, *part, sharded, [_DEVICE], 1e-4, group=group, n=BATCH,
+            prefetch=prefetch,
+        )  # fmt: skip
+    peers = []
+    if B.name == "torch":
+        theirs = import_module(_PEERS).sharded_step
+        for name, again in (("fully_shard", False), ("fully_shard, recomputes", True)):
+            steps[name] = theirs(start, *part, 1e-4, BATCH, again)
+            peers.append(name)
+    candidates: dict[str, Candidate] = {name: (s, False) for name, s in steps.items()}
+    seconds = seconds_in_turn(candidates, group, repeats)
+    base = seconds["data parallel"]
+    found = {name: beside(times, base) for name, times in seconds.items()}
+    for peer in peers:
+        for name in ("ZeRO 3", "ZeRO 3, prefetch"):
+            found[f"{name}, to {peer}"] = beside(seconds[name], seconds[peer])
+    return found

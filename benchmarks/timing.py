@@ -1,0 +1,94 @@
+"""Benchmarks: ours against the limit or the peer, side by side in one run, as ratios.
+
+The candidates take turns, so that a drift of the machine's speed affects all of them
+alike. A ratio is formed in each repetition; its median and its quartiles are reported.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from d2lmulti.backends import get_backend
+from d2lmulti.comm.devices import devices
+from d2lmulti.errors import several
+from d2lmulti.models.lenet import LENET
+from d2lmulti.parallel.data import get_params, train_batch
+
+
+class Timing(NamedTuple):
+    """Median seconds of one call, its ratio to the first candidate, and quartiles."""
+
+    seconds: float
+    ratio: float
+    seconds_quartiles: tuple[float, float]
+    ratio_quartiles: tuple[float, float]
+    repeats: int
+
+
+def take_turns(
+    candidates: Mapping[str, Callable[[], object]],
+    repeats: int,
+    warm_up: int = 1,
+    calls: int = 1,
+) -> dict[str, Timing]:
+    """Time the candidates in turn, `repeats` times each; ratios are to the first.
+
+    Each runs `warm_up` times untimed before it is timed: a candidate whose tensors are
+    in the cache because its neighbor uses them too would win for nothing. A short
+    candidate is called `calls` times between two readings of the clock; its seconds
+    are those of one call.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(repeats):
+        for name, run in candidates.items():
+            for _ in range(warm_up):
+                run()
+            began = time.perf_counter()
+            for _ in range(calls):
+                run()
+            seconds[name].append((time.perf_counter() - began) / calls)
+    base = next(iter(seconds.values()))
+    return {name: beside(times, base) for name, times in seconds.items()}
+
+
+def beside(times: Sequence[float], base: Sequence[float]) -> Timing:
+    """Return the median and quartiles of the times and of their paired ratios."""
+    low, middle, high = quartiles(times)
+    ratios = quartiles([a / b for a, b in zip(times, base, strict=True)])
+    return Timing(middle, ratios[1], (low, high), (ratios[0], ratios[2]), len(times))
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the first quartile, the median, and the third quartile."""
+    low, middle, high = np.quantile(values, (0.25, 0.5, 0.75)).tolist()
+    return low, middle, high
+
+
+def bench_devices(
+    backend: str | None = None, batch_size: int = 256, repeats: int = 15
+) -> dict[str, Timing]:
+    """Time a LeNet step on 1, 2 and 4 simulated devices with the same whole batch.
+
+    The work is the same, so a ratio of 1 means that simulating costs nothing.
+    """
+    B = get_backend(backend)
+    rng = np.random.default_rng(0)
+    X = B.array(rng.normal(size=(batch_size, 1, 28, 28)).astype("float32"))
+    y = B.array(rng.integers(0, 10, batch_size))
+    start = [B.array(p.astype("float32")) for p in LENET.initial(rng)]
+
+    def step_on(k: int) -> Callable[[], None]:
+        places = devices(k, backend, simulate=True)
+        device_params = [get_params(start, info) for info in places]
+
+        def step() -> None:
+            train_batch(X, y, device_params, places, lr=0.01)
+            B.synchronize()
+
+        return step
+
+    return take_turns({several(k, "device"): step_on(k) for k in (1, 2, 4)}, repeats)

@@ -1,1 +1,0 @@
-"""Engines between processes; their contract, and the local one, are in `group.py`."""

@@ -1,0 +1,1 @@
+"""Observers: they listen to what moves and computes; nothing else knows them."""

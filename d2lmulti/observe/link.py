@@ -1,0 +1,30 @@
+"""A modelled link between two devices: a latency and a bandwidth."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..checks import check_number, check_positive
+
+
+@dataclass(frozen=True)
+class Link:
+    """A way for one message: `latency` seconds, then its bytes over `bandwidth`."""
+
+    latency: float = 0.0  #: seconds a message
+    bandwidth: float = math.inf  #: bytes a second, in one direction
+
+    def __post_init__(self) -> None:
+        check_number("latency", self.latency, least=0, cure="give seconds")
+        if self.bandwidth is not math.inf:
+            check_positive("bandwidth", self.bandwidth, "give bytes a second")
+
+    def seconds(self, nbytes: float) -> float:
+        """Tell how long one message of so many bytes takes on its own.
+
+        >>> Link(latency=1e-6, bandwidth=1e9).seconds(1000)
+        2e-06
+        """
+        check_number("nbytes", nbytes, least=0)
+        return self.latency + nbytes / self.bandwidth

@@ -1,0 +1,11 @@
+"""Training in n processes: how they start, find each other and exchange bytes.
+
+`import d2lmulti` does not load this package. Chapter: *many_machines*.
+"""
+
+from ..errors import PeerError
+from .launcher import Run, launch
+from .process_group import start, started, stop
+from .spawn import ProcessFailed
+
+__all__ = ["PeerError", "ProcessFailed", "Run", "launch", "start", "started", "stop"]

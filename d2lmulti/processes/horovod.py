@@ -1,0 +1,235 @@
+"""Horovod under MXNet and PyTorch: collectives of its own, and no single messages.
+
+Under `horovodrun` the processes find each other as Horovod arranges it; under another
+launcher rank 0 serves the rendezvous on MASTER_PORT. All calls have one name, so
+ranks that differ in shape, dtype or operation get an error from Horovod, where with
+names of their own they would wait for ever.
+Chapter: *horovod*. Source: Sergeev and Del Balso, Horovod (2018).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from importlib import import_module
+from threading import Thread
+from typing import Any
+
+import numpy as np
+
+from ..backends import backend_of, checks, get_backend
+from ..backends.protocol import element_count
+from ..comm.checks import check_native
+from ..comm.group import Combine, Work
+from ..errors import InvalidInput, PeerError
+from ..plans.rounds import Round, even_bounds
+from .monitor import MonitoredEngine
+from .process_info import ProcessInfo, rendezvous_address, time_limit
+
+# Collective -> what each front end calls it; MXNet's own engine runs it later.
+_FUNCTIONS = {
+    "torch": {
+        "allreduce": "allreduce_async_",
+        "broadcast": "broadcast_async_",
+        "allgather": "allgather_async",
+        "reduce_scatter": "reducescatter_async",
+    },
+    "mxnet": {
+        "allreduce": "allreduce_",
+        "broadcast": "broadcast_",
+        "allgather": "allgather",
+        "reduce_scatter": "reducescatter",
+    },
+}
+
+
+def connect(info: ProcessInfo) -> Horovod:
+    """Tell Horovod its rank; it starts with the first call, or the reader's `init`."""
+    return Horovod(info, _prepare(info))
+
+
+class Horovod(MonitoredEngine):
+    """The engine of one rank.
+
+    One process can hold one front end of Horovod, so this waits for the first tensor.
+    """
+
+    name = "horovod"
+    point_to_point = False
+    native = frozenset(_FUNCTIONS["torch"])
+    reducible: Collection[str] | None = (
+        "float32",
+        "float64",
+        "float16",
+        "int64",
+        "int32",
+    )
+
+    def __init__(self, info: ProcessInfo, server: Any = None) -> None:
+        super().__init__(info)
+        self._server = server
+        self._front_end = ""
+        self._under_way = 0
+
+    def exchange(
+        self, data: Sequence[Any], rounds: Iterable[Round], combine: Combine = "sum"
+    ) -> None:
+        """Refuse: Horovod sends no message from one rank to another."""
+        raise InvalidInput(
+            "expected algorithm='native' on the engine horovod, got a plan of messages "
+            f"between two ranks; it has {', '.join(sorted(self.native))} of its own. "
+            "Plans, layer and model parallelism run on the engine shared_memory"
+        )
+
+    def start(
+        self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
+    ) -> Work:
+        """Begin one of the collectives named in `native` on this rank's tensor.
+
+        Raises `PeerError` in Horovod's own words.
+        """
+        check_native(self, what)
+        (x,) = data
+        B = backend_of(x)
+        hvd = self._start(B.name)
+        if B.name == "torch":
+            checks.contiguous(x.is_contiguous())
+        # Built without NCCL, Horovod takes what lies in the CPU's memory.
+        device, size = B.device_of(x), element_count(x)
+        via_cpu = device.startswith("gpu") and not hvd.nccl_built()
+        staged = B.copy_to(x, "cpu") if via_cpu else B.detach(x)
+        options: dict[str, Any] = {}
+        if what == "broadcast":
+            options["root_rank"] = root
+        elif what != "allgather":
+            options["op"] = hvd.Sum if op == "sum" else hvd.Max
+        by_hand = what == "reduce_scatter" and op != "sum"  # Horovod's own can only sum
+        if what != "allgather":
+            staged = B.read(staged, 0, size)  # a flat view
+        wait = self._call(hvd, "allreduce" if by_hand else what, staged, options)
+
+        def end() -> list[Any] | None:
+            result = wait()
+            if by_hand:
+                bounds = even_bounds(size, self.size)[self.rank]
+                return [B.copy_to(B.read(staged, *bounds), device)]
+            if what in ("allgather", "reduce_scatter"):
+                return [B.copy_to(result, device) if via_cpu else result]
+            if via_cpu:
+                B.write_(x, 0, size, staged)
+            return None
+
+        return Work(end)
+
+    def close(self) -> None:
+        """Leave the group."""
+        if self._front_end:
+            import_module(f"horovod.{self._front_end}").shutdown()
+        if self._server:
+            self._server.shutdown()
+            self._server.server_close()
+
+    def _gather(self, values: np.ndarray) -> list[np.ndarray]:
+        B = get_backend(self._front_end or _likely_front_end())
+        (rows,) = self.start("allgather", [B.array(values[None])]).wait()
+        return list(B.numpy(rows))
+
+    def _call(
+        self, hvd: Any, what: str, x: Any, options: dict[str, Any]
+    ) -> Callable[[], Any]:
+        """Call one of Horovod's functions; the returned one waits for the result."""
+        function = getattr(hvd, _FUNCTIONS[self._front_end][what])
+        # Of calls under way at once each needs its name; the ranks count alike.
+        name = f"d2lmulti.{self._under_way}"
+        self._under_way += 1
+        with self._monitor.waiting():
+            handle = function(x, name=name, **options)
+
+        def wait() -> Any:
+            with self._monitor.waiting():
+                self._under_way -= 1
+                if self._front_end == "torch":
+                    return hvd.synchronize(handle)
+                handle.wait_to_read()  # errors of MXNet's engine come only now
+                return handle.as_np_ndarray()
+
+        return wait
+
+    def _start(self, framework: str) -> Any:
+        """Return the front end for a framework, and start it with the first call."""
+        if framework not in _FUNCTIONS:
+            raise InvalidInput(
+                f"expected tensors of torch or mxnet, got {framework}; Horovod has no "
+                f"front end for it; use the engine {framework} or shared_memory"
+            )
+        if self._front_end and framework != self._front_end:
+            raise InvalidInput(
+                f"expected {self._front_end} tensors as in the first call, got "
+                f"{framework}; one process can hold one front end of Horovod only"
+            )
+        get_backend(framework)  # the framework itself must be there first
+        hvd = import_module(f"horovod.{framework}")
+        if not self._front_end:
+            with self._monitor.waiting():
+                hvd.init()
+            self._front_end = framework
+        return hvd
+
+
+def _likely_front_end() -> str:
+    """Choose where no tensor tells: by the environment, then by what is loaded."""
+    chosen = os.environ.get("D2LMULTI_BACKEND")
+    if chosen:
+        return get_backend(chosen).name
+    return next((name for name in _FUNCTIONS if name in sys.modules), "torch")
+
+
+def _prepare(info: ProcessInfo) -> Any:
+    """Tell Horovod its rank, unless `horovodrun` did; rank 0 serves the others."""
+    if "HOROVOD_GLOO_RENDEZVOUS_ADDR" in os.environ and "HOROVOD_RANK" in os.environ:
+        return None
+    address, port = rendezvous_address()
+    machine = info.rank // info.local_size
+    settings = {
+        "HOROVOD_RANK": info.rank,
+        "HOROVOD_SIZE": info.size,
+        "HOROVOD_LOCAL_RANK": info.local_rank,
+        "HOROVOD_LOCAL_SIZE": info.local_size,
+        "HOROVOD_CROSS_RANK": machine,
+        "HOROVOD_CROSS_SIZE": info.size // info.local_size,
+        "HOROVOD_HOSTNAME": f"machine-{machine}",
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
+    }
+    os.environ.update({name: str(value) for name, value in settings.items()})
+    if address in ("127.0.0.1", "localhost"):
+        os.environ.setdefault("HOROVOD_GLOO_IFACE", "lo")
+    if info.rank:
+        _wait_for_server(address, port)
+        return None
+    http = import_module("horovod.runner.http.http_server")
+    server = http.RendezvousHTTPServer((address, port), http.RendezvousHandler, 0)
+    Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def _wait_for_server(address: str, port: int) -> None:
+    """Wait until rank 0 listens: Horovod itself asks a few times and then aborts."""
+    end = time.monotonic() + time_limit()
+    while True:
+        try:
+            socket.create_connection((address, port), timeout=1).close()
+        except OSError as error:
+            if time.monotonic() > end:
+                raise PeerError(
+                    f"expected rank 0 to listen on {address}:{port}, got: {error}; "
+                    "look at its output, or at a firewall between the machines"
+                ) from error
+            time.sleep(0.02)
+        else:
+            return

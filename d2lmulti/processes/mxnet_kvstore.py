@@ -1,0 +1,145 @@
+"""MXNet's real parameter server (`dist_sync`, `dist_async`) behind push and pull.
+
+A `KVStore` lives in a worker process; scheduler and servers are processes of their own
+(see `comm.launch_kvstore`). It can push and pull and nothing else, so plans and
+collectives do not run on it. Chapter: *parameter_server*.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import traceback
+from collections.abc import Sequence
+
+from ..backends import mxnet as B
+from ..backends.protocol import Tensor
+from ..errors import InvalidInput
+from ..importing import quickly
+
+with quickly():
+    import mxnet as mx
+
+_OPTIMIZER = 0  # the number of MXNet's command
+KINDS = ("dist_sync", "dist_async")
+
+
+class ServerSGD(mx.optimizer.Optimizer):
+    """What the server does with a gradient: the separate steps of `optimizers.SGD`."""
+
+    def __init__(self, lr: float, momentum: float = 0.0) -> None:
+        super().__init__(learning_rate=lr)
+        self.step_size, self.momentum = lr, momentum
+
+    def create_state(self, index: object, weight: mx.nd.NDArray) -> mx.nd.NDArray:
+        """Make the velocity, zeros like the weight."""
+        return mx.nd.zeros(weight.shape, dtype=weight.dtype)
+
+    def update(
+        self,
+        index: object,
+        weight: mx.nd.NDArray,
+        grad: mx.nd.NDArray,
+        state: mx.nd.NDArray,
+    ) -> None:
+        """Update a weight in place; called in the server's process."""
+        try:
+            if self.momentum:
+                state[:] = state * self.momentum + grad
+                grad = state
+            weight[:] = weight - grad * self.step_size
+        except BaseException:
+            # MXNet would print it, leave the weight as it was and go on.
+            traceback.print_exc()
+            os._exit(1)
+
+
+class KVStore:
+    """This process's end of the parameter server: `PushPull` for one worker.
+
+    `dist_sync`: the server waits for all workers, updates once from the sum, and only
+    then answers a pull. `dist_async`: it updates at each push. Raises `InvalidInput`
+    for another kind, outside a launch and for weights that are not float32.
+    """
+
+    def __init__(
+        self,
+        params: Sequence[Tensor],
+        lr: float,
+        kind: str = "dist_sync",
+        momentum: float = 0.0,
+    ) -> None:
+        if kind not in KINDS:
+            raise InvalidInput(f"expected {' or '.join(KINDS)} as kind, got {kind!r}")
+        if os.environ.get("DMLC_ROLE") != "worker":
+            raise InvalidInput(
+                "expected to run as a worker of a launched group (DMLC_ROLE=worker), "
+                f"got {os.environ.get('DMLC_ROLE')!r}; start the program with "
+                "d2lmulti.processes.mxnet_servers.launch_kvstore"
+            )
+        if wrong := {B.dtype_of(p) for p in params} - {"float32"}:
+            # Measured with 1.9.1: the tensors stay float64, their values are rounded.
+            raise InvalidInput(
+                f"expected float32 weights, got {', '.join(sorted(wrong))}; MXNet's "
+                "distributed kvstore would round them to float32 without a word"
+            )
+        self._kv = mx.kv.create(kind)
+        self.worker, self.workers = int(self._kv.rank), int(self._kv.num_workers)
+        if path := os.environ.get("D2LMULTI_WORKER_FILE"):  # so that output is ordered
+            with open(f"{path}.rank", "w") as file:
+                file.write(str(self.worker))
+        self._replica = [B.copy_to(p, "cpu") for p in params]
+        for p in self._replica:
+            B.attach_grad(p)
+        self._keys = [str(i) for i in range(len(params))]
+        if self.worker == 0:
+            # As text: with `set_optimizer` a server would unpickle, and so run, what
+            # anybody sends to its port.
+            self._kv._send_command_to_servers(_OPTIMIZER, json.dumps([lr, momentum]))
+        # Ends with a barrier, so nobody pushes to a server without an optimizer.
+        self._kv.init(self._keys, [B.detach(p) for p in self._replica])
+
+    def push(self, worker: int, grads: Sequence[Tensor]) -> None:
+        """Send this worker's gradients to the servers; does not wait for the update."""
+        self._check(worker)
+        # Copies: the next pull uses the pushed tensor as its buffer and overwrites it.
+        copies = [B.copy_to(g, "cpu") for g in grads]
+        self._kv.push(self._keys, copies)
+
+    def pull(self, worker: int) -> list[Tensor]:
+        """Get the weights, in `dist_sync` those after everyone's last push."""
+        self._check(worker)
+        values = [B.zeros(p.shape, "float32") for p in self._replica]
+        self._kv.pull(self._keys, out=values)
+        for p, value in zip(self._replica, values, strict=True):
+            B.write_(p, 0, value.size, value)
+            B.clear_grad_(p)
+        return self._replica
+
+    def _check(self, worker: int) -> None:
+        if worker != self.worker:
+            raise InvalidInput(
+                f"expected this process's own worker number {self.worker}, got "
+                f"{worker!r}; each process pushes and pulls for itself: store.worker"
+            )
+
+
+def serve(role: str) -> None:
+    """Be a server, or the scheduler that introduces all, until the workers are done."""
+    # Given before `import mxnet`, the role would start the server inside the import.
+    os.environ["DMLC_ROLE"] = role
+    store = mx.kv.create("dist")
+
+    def command(number: int, body: bytes, _: object) -> None:
+        try:
+            if number == _OPTIMIZER:
+                lr, momentum = map(float, json.loads(body))
+                store.set_optimizer(ServerSGD(lr, momentum))
+        except BaseException:  # ctypes would print it and go on
+            traceback.print_exc()
+            os._exit(1)
+
+    kind = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+    call = kind(command)
+    mx.base.check_call(mx.base._LIB.MXKVStoreRunServer(store.handle, call, None))

@@ -1,0 +1,1 @@
+"""What the notebooks of the book use beside the library: magics, figures, data."""

@@ -1,0 +1,99 @@
+"""Real text with real labels that needs no network: Python's own documentation.
+
+Every piece is cut from a docstring of the standard library, and its label is the module
+that it stands in. The texts are read from the source files, which are not run. They
+differ a little from one release of Python to the next. Chapter: *tensorflow*.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sysconfig
+from collections import Counter, deque
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from d2lmulti.checks import check_count
+from d2lmulti.data.datasets import Dataset
+from d2lmulti.errors import DataUnavailable
+
+MODULES = (
+    "asyncio",
+    "difflib",
+    "email",
+    "http",
+    "inspect",
+    "ipaddress",
+    "logging",
+    "statistics",
+    "threading",
+    "typing",
+)
+SHORTEST = 8  # words; less says too little to tell where it is from
+
+
+def read_docstrings(length: int = 40) -> list[tuple[list[str], str]]:
+    """Return pieces of at least 8 and at most `length` words, each with its module.
+
+    Words are in small letters, without numbers and signs. Raises `InvalidInput` for a
+    length below 8 and `DataUnavailable` where Python came without its source files.
+    """
+    check_count("length", length, least=SHORTEST)
+    # A docstring that stands in several places counts once.
+    pieces: dict[tuple[str, ...], str] = {}
+    for module in MODULES:
+        for path in _source_files(module):
+            for text in _docstrings(path):
+                words = re.findall(r"[a-z]+", text.lower())
+                for i in range(0, len(words) - SHORTEST + 1, length):
+                    if len(piece := words[i : i + length]) >= SHORTEST:
+                        pieces.setdefault(tuple(piece), module)
+    return [(list(words), module) for words, module in pieces.items()]
+
+
+def docstrings(words: int = 2000, length: int = 40) -> Dataset:
+    """Load the pieces as ids (n, `length`) of int64, to tell from which module each is.
+
+    The `words` - 2 most frequent words of the training part have ids from 2, 1 is any
+    other word and 0 fills up. A fifth of the pieces is for testing, chosen with a fixed
+    seed. Raises `InvalidInput` for fewer than 3 words, and as `read_docstrings`.
+    """
+    check_count("words", words, least=3)
+    pieces = read_docstrings(length)
+    classes = tuple(sorted({module for _, module in pieces}))
+    order = np.random.default_rng(0).permutation(len(pieces))
+    train, test = np.split(order, [len(pieces) * 4 // 5])
+    counts = Counter(word for i in train for word in pieces[i][0])
+    ids = {word: i for i, (word, _) in enumerate(counts.most_common(words - 2), 2)}
+    X = np.zeros((len(pieces), length), np.int64)
+    for row, (piece, _) in zip(X, pieces, strict=True):
+        row[: len(piece)] = [ids.get(word, 1) for word in piece]
+    y = np.array([classes.index(module) for _, module in pieces])
+    return Dataset("docstrings", X[train], y[train], X[test], y[test], classes)
+
+
+def _source_files(module: str) -> list[Path]:
+    library = Path(sysconfig.get_paths()["stdlib"])
+    files = sorted((library / module).glob("**/*.py")) or [library / f"{module}.py"]
+    files = [path for path in files if "test" not in path.parts]
+    if not files[0].exists():
+        raise DataUnavailable(
+            f"expected the source of Python's module {module} in {library}, got none; "
+            "use a Python that brings the source of its standard library"
+        )
+    return files
+
+
+def _docstrings(path: Path) -> Iterator[str]:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    left: deque[ast.AST] = deque([ast.parse(path.read_bytes())])
+    while left:  # as ast.walk, but into statements only
+        node = left.popleft()
+        if isinstance(node, kinds) and (text := ast.get_docstring(node)):
+            yield text
+        for part in ("body", "handlers", "orelse", "finalbody"):
+            inside = getattr(node, part, None)
+            left.extend(inside if isinstance(inside, list) else ())

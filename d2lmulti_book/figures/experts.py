@@ -1,0 +1,82 @@
+"""Picture of experts with slots: which tokens find one, and which are dropped.
+
+Chapter: *experts*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from d2lmulti.parallel.experts import expert_capacity
+
+from .style import INK, device_colour, styled, without_frame
+
+_DROPPED = "#DDDDDD"
+
+
+@styled
+def slots(choice: Sequence[int], experts: int, parts: int, factor: float) -> Figure:
+    """Draw each token in a slot of the expert that it chose, or dropped beyond them.
+
+    `choice` gives the expert of every token. Above, the tokens are one batch; below,
+    the same tokens are cut into `parts`, each with slots of its own. A token has the
+    colour of its part in both. Raises what `expert_capacity` raises.
+    """
+    cut = np.array_split(np.asarray(choice), parts)
+    figure = plt.figure(figsize=(4.1, 4.2))
+    top, *below = figure.subplot_mosaic(
+        [["whole"] * parts, list(range(parts))]
+    ).values()
+    whole = [(part, expert) for part, tokens in enumerate(cut) for expert in tokens]
+    _draw(top, whole, experts, factor, f"one batch of {len(whole)}")
+    widest = max(np.bincount(tokens, minlength=experts).max() for tokens in cut)
+    for part, (ax, tokens) in enumerate(zip(below, cut, strict=True)):
+        mine = [(part, expert) for expert in tokens]
+        _draw(ax, mine, experts, factor, f"rank {part}")
+        ax.set_xlim(-0.3, max(widest, *ax.get_xlim()))
+        if part:
+            ax.set_yticks([])
+    for ax in (top, below[0]):
+        ax.set_ylabel("expert", size=9)
+    figure.legend(
+        handles=[
+            *(Patch(color=device_colour(i), label=f"rank {i}'s") for i in range(parts)),
+            Patch(fc="white", ec=INK, label="empty slot"),
+            Patch(fc=_DROPPED, label="dropped"),
+        ],
+        loc="outside lower center", ncols=3, fontsize=9,
+    )  # fmt: skip
+    return figure
+
+
+def _draw(
+    ax: Axes, tokens: Sequence[tuple[int, int]], experts: int, factor: float, title: str
+) -> None:
+    """Draw a row an expert: slots from the left, then whoever found none."""
+    capacity = expert_capacity(len(tokens), experts, factor)
+    used = [0] * experts
+    for part, expert in tokens:
+        place, colour = (used[expert], expert), device_colour(part)
+        used[expert] += 1
+        if used[expert] <= capacity:
+            ax.add_patch(Rectangle(place, 0.8, 0.8, fc=colour))
+        else:
+            ax.add_patch(Rectangle(place, 0.8, 0.8, fc=_DROPPED))
+            ax.plot(place[0] + 0.4, expert + 0.4, ".", ms=4, color=colour)
+    for expert, count in enumerate(used):
+        for slot in range(count, capacity):
+            ax.add_patch(
+                Rectangle((slot, expert), 0.8, 0.8, fc="white", ec=INK, lw=0.5)
+            )
+    ax.plot([capacity - 0.1] * 2, [-0.3, experts + 0.1], color=INK, lw=1)
+    ax.set(xlim=(-0.3, max(*used, capacity) + 0.1), ylim=(experts, -0.4))
+    ax.set_title(title, size=10)
+    ax.set_xticks([])
+    ax.set_yticks(np.arange(experts) + 0.4, range(experts), size=9)
+    without_frame(ax)

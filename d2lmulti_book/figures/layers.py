@@ -1,0 +1,99 @@
+"""Pictures of layer parallelism: who holds what, and which layer moves how much.
+
+Chapter: *layer_parallel*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from d2lmulti.backends.protocol import Tensor
+from d2lmulti.models.tensor_parallel.split import Cut, SplitModel
+
+from .style import INK, device_colour, styled, subplots
+
+_ALL = "#DDDDDD"  # what every device holds
+
+
+@styled
+def who_holds(model: SplitModel, device_shards: Sequence[Sequence[Tensor]]) -> Figure:
+    """Draw every weight of a split model, each part in the colour of its device.
+
+    Matrices have their inputs as rows; of a convolution the rows are the output
+    channels and the columns the input channels. Grey parts are on every device.
+    Vectors, which go with their matrix, are left out. Sides are drawn as square roots
+    of the sizes, so that 192 beside 36 stays readable.
+    """
+    ranks = len(device_shards)
+    drawn = [
+        (layer, cut, _whole(cut, shard.shape, ranks))
+        for (layer, cut), shard in zip(model.cuts, device_shards[0], strict=True)
+        if len(shard.shape) > 1
+    ]
+    sides = [(rows**0.5, columns**0.5) for _, _, (rows, columns, *_) in drawn]
+    tallest = max(height for height, _ in sides)
+    figure, (ax,) = subplots(1, 1, 8, 2.2)
+    x = 0.0
+    for (layer, cut, whole), (height, width) in zip(drawn, sides, strict=True):
+        y = (tallest - height) / 2
+        _weight(ax, cut, (x, y), (height, width), ranks)
+        middle = x + width / 2
+        ax.text(middle, y - 0.5, layer, ha="center", va="bottom", size=8, color=INK)
+        size = " x ".join(map(str, whole))
+        ax.text(middle, y + height + 0.5, size, ha="center", va="top", size=8)
+        x += max(width, 7) + 2  # room for the name
+    ax.set(xlim=(-1, x), ylim=(tallest + 2, -2), aspect="equal")  # row 0 on top
+    ax.axis("off")
+    handles = [Patch(color=device_colour(i), label=f"device {i}") for i in range(ranks)]
+    if any(cut.dim is None for _, cut, _ in drawn):
+        handles.append(Patch(color=_ALL, label="every device"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    return figure
+
+
+def _whole(cut: Cut, shard: Sequence[int], ranks: int) -> list[int]:
+    return [n * ranks if dim == cut.dim else n for dim, n in enumerate(shard)]
+
+
+def _weight(
+    ax: Axes,
+    cut: Cut,
+    corner: tuple[float, float],
+    sides: tuple[float, float],
+    ranks: int,
+) -> None:
+    (x, y), (height, width) = corner, sides
+    stripes = cut.blocks * ranks if cut.dim is not None else 1
+    for i in range(stripes):
+        colour = _ALL if cut.dim is None else device_colour(i % ranks)
+        w, h = (width / stripes, height) if cut.dim == 1 else (width, height / stripes)
+        place = (x + i * w, y) if cut.dim == 1 else (x, y + i * h)
+        ax.add_patch(Rectangle(place, w, h, fc=colour, ec="white", lw=0.8))
+
+
+@styled
+def layer_bytes(by_label: Mapping[str, int]) -> Figure:
+    """Draw the bytes of every layer, forward and backward, from `ledger.by_label`."""
+    names = list(dict.fromkeys(_without_direction(label) for label in by_label))
+    figure, (ax,) = subplots(1, 1, 8, 0.7 + 0.42 * len(names))
+    for shift, direction, colour in (
+        (-0.19, "forward", device_colour(0)),
+        (0.19, "backward", device_colour(1)),
+    ):
+        sizes = [by_label.get(f"{name} {direction}", 0) / 1000 for name in names]
+        places = [y + shift for y in range(len(names))]
+        ax.barh(places, sizes, height=0.36, color=colour, label=direction)
+    ax.set_yticks(range(len(names)), names)
+    ax.invert_yaxis()
+    ax.set_xlabel("kB")
+    ax.grid(axis="y", visible=False)
+    figure.legend(loc="outside upper center", ncols=2)
+    return figure
+
+
+def _without_direction(label: str) -> str:
+    return label.removesuffix(" forward").removesuffix(" backward")

@@ -1,0 +1,80 @@
+"""Picture of a mesh: each rank at its place, and what each axis moved.
+
+Chapter: *composing*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from d2lmulti.comm.mesh import Mesh
+from d2lmulti.errors import InvalidInput
+
+from .style import INK, device_colour, styled, subplots
+
+_AXES = 3  # as many as a picture on paper can tell apart
+_STEPS = np.array([(0.0, -2.2), (2.6, 0.0), (1.1, 0.75)])  # one along each axis
+_LABEL_AT = (0.5, 0.3, 0.5)  # of the way, where no other line crosses
+
+
+@styled
+def moved_on_mesh(mesh: Mesh, links: Mapping[tuple[int, int], int]) -> Figure:
+    """Draw the ranks of a mesh, and a line for every pair that exchanged something.
+
+    `links` are the bytes of a ledger by source and target. A line is as thick as the
+    pair's bytes, both ways, and has the colour of the axis along which its ends differ.
+    Raises `InvalidInput` for a mesh with more than three axes, and for a pair that
+    differs along more than one.
+    """
+    if len(mesh.axes) > _AXES:
+        raise InvalidInput(
+            f"expected a mesh of at most {_AXES} axes to draw, got {mesh}"
+        )
+    # From the fastest axis on, the neighbours: they are drawn nearest.
+    first = _AXES - len(mesh.axes)
+    steps = _STEPS[first:]
+    places = [
+        np.array([*mesh.coordinates(rank).values()]) @ steps
+        for rank in range(mesh.size)
+    ]
+    pairs: dict[tuple[int, int], int] = {}
+    for (a, b), size in links.items():
+        pairs[min(a, b), max(a, b)] = pairs.get((min(a, b), max(a, b)), 0) + size
+    figure, (ax,) = subplots(1, 1, 4.1, 3.9)
+    most = max(pairs.values(), default=1)
+    for (a, b), size in pairs.items():
+        axis = _axis_between(mesh, a, b)
+        label_at = places[a] + _LABEL_AT[first + axis] * (places[b] - places[a])
+        ends = np.array([places[a], places[b]]).T
+        ax.plot(*ends, color=device_colour(axis), lw=1 + 6 * size / most)
+        ax.text(
+            *label_at, f"{size / 1000:,.0f} kB", size=9, color=INK, zorder=5,
+            ha="center", va="center", bbox={"fc": "white", "ec": "none", "pad": 1},
+        )  # fmt: skip
+    for rank, (x, y) in enumerate(places):
+        ax.plot(x, y, "o", ms=21, mfc="white", mec=INK, zorder=3)
+        ax.text(x, y, str(rank), ha="center", va="center", size=10, zorder=4)
+    ax.margins(0.14)
+    ax.set_aspect("equal")
+    ax.axis("off")
+    handles = [
+        Line2D([], [], color=device_colour(i), lw=3, label=axis)
+        for i, axis in enumerate(mesh.axes)
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=_AXES)
+    return figure
+
+
+def _axis_between(mesh: Mesh, a: int, b: int) -> int:
+    here, there = mesh.coordinates(a), mesh.coordinates(b)
+    differ = [i for i, axis in enumerate(mesh.axes) if here[axis] != there[axis]]
+    if len(differ) != 1:
+        raise InvalidInput(
+            f"expected messages along one axis, got one between ranks {a} and {b}, "
+            f"which are at {here} and {there}"
+        )
+    return differ[0]

@@ -1,0 +1,131 @@
+"""Pictures of plans: who holds which partial sum after each round.
+
+The data come from `plans/symbolic.py`, so a picture cannot differ
+from what trains. Chapter: *allreduce*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, Rectangle
+
+from d2lmulti.plans.rounds import Round
+from d2lmulti.plans.symbolic import snapshots
+
+from .style import INK, device_colour, styled, subplots
+
+COMPLETE = "#009E73"
+# From one contribution to all but one: from light to dark, also in print.
+_PARTIAL = ((0.86, 0.92, 0.96), (0.0, 0.45, 0.70))
+
+
+def held_text(held: np.ndarray) -> str:
+    """Name a partial sum by its ranks: `013` is the sum of ranks 0, 1 and 3.
+
+    All ranks give `all`, nothing gives nothing; from ten ranks on, commas part them.
+    """
+    ranks = np.flatnonzero(held).tolist()
+    if len(ranks) == len(held) > 1:
+        return "all"
+    return ("" if len(held) <= 10 else ",").join(map(str, ranks))
+
+
+def held_colour(held: np.ndarray) -> tuple[float, float, float] | str:
+    """Colour a partial sum: darker the more ranks are in it, green when complete."""
+    count = int((held > 0).sum())
+    if count == len(held) > 1:
+        return COMPLETE
+    if not count:
+        return "white"
+    share = (count - 1) / max(len(held) - 2, 1)
+    light, dark = _PARTIAL
+    red, green, blue = (a + share * (b - a) for a, b in zip(light, dark, strict=True))
+    return red, green, blue
+
+
+def dark(colour: tuple[float, float, float] | str) -> bool:
+    """Tell whether white text reads better on this colour than dark text."""
+    if isinstance(colour, str):
+        return colour == COMPLETE
+    return float(np.dot(colour, (0.3, 0.6, 0.1))) < 0.55
+
+
+@styled
+def plan_states(
+    rounds: Iterable[Round],
+    ranks: int,
+    length: int,
+    title: str = "",
+    collective: str = "allreduce",
+    columns: int = 4,
+) -> Figure:
+    """Draw every rank's vector before the first round and after each round.
+
+    A row is a rank (its number stands on the right), a cell a part of its vector; the
+    text names the ranks whose contributions are in it. Framed cells were written in
+    this round, arrows show from where; a solid line adds, a dashed one copies.
+    """
+    table = list(rounds)
+    edges, frames = snapshots(table, ranks, length, collective)
+    lines = -(-len(frames) // columns)
+    columns = min(columns, len(frames))
+    height = lines * (0.55 + 0.36 * ranks)
+    figure, axes = subplots(lines, columns, 2.3 * columns, height)
+    for ax in axes:
+        ax.axis("off")
+    for number, (ax, held) in enumerate(zip(axes, frames, strict=False)):
+        ax.set_title(f"round {number}" if number else "start", size=10)
+        _draw_vectors(ax, edges, held)
+        if number:
+            _draw_transfers(ax, table[number - 1], edges, ranks)
+    if title:
+        figure.suptitle(title, size=11, color=INK)
+    return figure
+
+
+def _draw_vectors(ax: Axes, edges: np.ndarray, held: np.ndarray) -> None:
+    ranks, whole = len(held), edges[-1]
+    for rank in range(ranks):
+        y = ranks - 1 - rank
+        ax.text(1.03 * whole, y + 0.4, str(rank), va="center", size=8, color=INK)
+        pieces = zip(edges[:-1], edges[1:], held[rank], strict=True)
+        for first, last, inside in pieces:
+            colour, text = held_colour(inside), held_text(inside)
+            cell = (first, y), last - first, 0.8
+            ax.add_patch(Rectangle(*cell, fc=colour, ec="#999999", lw=0.6))
+            ax.text(
+                (first + last) / 2,
+                y + 0.4,
+                text,
+                ha="center",
+                va="center",
+                # A character takes a twentieth of the vector at size 8.
+                size=min(8.0, 8 * 18 * (last - first) / whole / max(len(text), 1)),
+                color="white" if dark(colour) else INK,
+            )
+    ax.set(xlim=(-0.32 * whole, 1.1 * whole), ylim=(-0.15, ranks))
+
+
+def _draw_transfers(ax: Axes, this_round: Round, edges: np.ndarray, ranks: int) -> None:
+    for t in this_round:
+        line = "-" if t.add else (0, (3, 1.5))
+        start, end = (ranks - 1 - rank for rank in (t.source, t.target))
+        written = (t.target_first, end), t.length, 0.8
+        ax.add_patch(Rectangle(*written, fill=False, ec=INK, lw=1.8, ls=line))
+        x = -0.03 * edges[-1]
+        ax.add_patch(
+            FancyArrowPatch(
+                (x, start + 0.4),
+                (x, end + 0.4),
+                arrowstyle="-|>",
+                mutation_scale=7,
+                lw=1.1,
+                ls=line,
+                color=device_colour(t.source),
+                connectionstyle=f"arc3,rad={0.5 if t.target > t.source else -0.5}",
+            )
+        )

@@ -1,0 +1,94 @@
+"""Pictures of parameter servers, drawn from the events of a run.
+
+Workers keep the colours that devices have in `plot.py`. Chapter: *parameter_server*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from d2lmulti.plans.servers import PLACEMENTS, shard_to_servers
+
+from .style import INK, device_colour, styled, subplots
+
+if TYPE_CHECKING:
+    from d2lmulti.training.on_servers import ServerHistory
+
+Curve = Sequence[tuple[float, float]]  # (seconds, loss), one run
+
+
+@styled
+def placements(sizes: Sequence[int], servers: int) -> Figure:
+    """Draw, for each placement, how the parameters fill the servers."""
+    height = 0.9 + 0.4 * servers
+    figure, axes = subplots(1, len(PLACEMENTS), 9, height, sharex=True, sharey=True)
+    for ax, name in zip(axes, PLACEMENTS, strict=True):
+        held = [0] * servers
+        for part in shard_to_servers(sizes, servers, name):
+            length = part.last - part.first
+            colour = device_colour(part.parameter)
+            ax.barh(part.server, length, left=held[part.server], color=colour, ec="w")
+            held[part.server] += length
+        ax.axvline(sum(sizes) / servers, color=INK, lw=1, ls=":")
+        ax.set_title(name)
+        ax.set_xlabel("numbers on a server")
+        ax.xaxis.set_major_locator(plt.MaxNLocator(3))  # the last meets the next's 0
+    axes[0].set_yticks(range(servers), [f"server {i}" for i in range(servers)])
+    axes[0].invert_yaxis()
+    return figure
+
+
+@styled
+def timeline(histories: Mapping[str, ServerHistory], seconds: float) -> Figure:
+    """Draw who works when: a bar from a worker's pull to its push, a row a worker."""
+    rows = sum(history.workers + 1.2 for history in histories.values())
+    figure, axes = subplots(len(histories), 1, 9, 0.4 + 0.29 * rows, sharex=True)
+    for ax, (label, history) in zip(axes, histories.items(), strict=True):
+        pulled: dict[int, float] = {}
+        spans: dict[int, list[tuple[float, float]]] = {}
+        for event in history.events:
+            if event.kind == "pull":
+                pulled[event.worker] = event.seconds
+                continue
+            start = pulled.pop(event.worker)
+            spans.setdefault(event.worker, []).append((start, event.seconds - start))
+        for worker, bars in spans.items():  # one artist for many bars: ten times faster
+            row = (worker - 0.375, 0.75)
+            ax.broken_barh(bars, row, color=device_colour(worker), ec="w")
+        updates = {push.seconds for push in history.pushes}
+        axis = ax.get_xaxis_transform()
+        ax.vlines([*updates], 0, 1, color=INK, lw=0.6, alpha=0.5, transform=axis)
+        workers = range(history.workers)
+        ax.set_yticks(workers, [f"worker {i}" for i in workers])
+        ax.invert_yaxis()
+        ax.set_xlim(0, seconds)
+        ax.set_title(label, loc="left")
+    axes[-1].set_xlabel("modelled seconds")
+    return figure
+
+
+@styled
+def loss_over_time(
+    panels: Mapping[str, Mapping[str, Sequence[Curve]]], seconds: float, goal: float
+) -> Figure:
+    """Draw a panel a title: one line a run, (seconds, loss), one color a label."""
+    figure, axes = subplots(1, len(panels), 9, 3.4, sharey=True)
+    styles = ("-", "--", "-.", ":")
+    for ax, (title, runs) in zip(axes, panels.items(), strict=True):
+        for i, (label, curves) in enumerate(runs.items()):
+            look = {"color": device_colour(i), "ls": styles[i % 4], "lw": 1.1}
+            for n, curve in enumerate(curves):  # one entry in the legend for all runs
+                name = label if ax is axes[0] and n == 0 else None
+                ax.plot(*zip(*curve, strict=True), label=name, **look)
+        ax.axhline(goal, color=INK, lw=0.8, ls=":")
+        ax.set_xlim(0, seconds)
+        ax.set_title(title)
+        ax.set_xlabel("modelled seconds")
+    axes[0].set_ylabel("loss")
+    axes[0].set_yscale("log")
+    figure.legend(loc="outside lower center", ncols=4)
+    return figure

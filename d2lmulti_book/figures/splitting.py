@@ -1,0 +1,194 @@
+"""Pictures of the three ways to split: who holds what, where they meet, what moves.
+
+Chapter: *splitting*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
+
+from d2lmulti.backends.protocol import element_count
+from d2lmulti.models.model import Model
+
+from .style import INK, device_colour, styled, subplots
+
+_MARKERS = ("o", "s", "^")
+_WIDTH = 4.1  # inches: on a telephone, letters of 9 points are still legible
+
+
+@styled
+def three_ways(
+    model: Model, stage_of: Sequence[int], meetings: Sequence[str], images: int
+) -> Figure:
+    """Draw a network on two devices, split by data, by layers and into stages.
+
+    `stage_of` gives the device of each layer when it is cut into stages; `meetings`
+    name the layers whose parts meet, as a ledger does: "dense 1 forward".
+    """
+    figure, axes = subplots(1, 3, _WIDTH, 4.4, width_ratios=[2.05, 2.5, 1.1])
+    names = [layer.name.replace("convolution", "conv") for layer in model.layers]
+    last = len(names)
+    data, layer, stages = axes
+    for device in (0, 1):
+        left = 1.35 * device
+        _tower(data, left, names, [device] * last, f"{images // 2} images")
+        halves = [f"½ {name}" for name in names]
+        _tower(layer, left, halves, [device] * last, f"{images} images")
+    _tower(stages, 0, names, stage_of, f"{images} images")
+    _meet(data, last + 0.8, "both")
+    for meeting in meetings:
+        name, direction = meeting.rsplit(" ", 1)
+        i = [layer.name for layer in model.layers].index(name)
+        _meet(layer, i + (1.72 if direction == "forward" else 0.58), direction)
+    for ax, title, width, crossing in zip(
+        axes,
+        ("data", "layer", "model"),
+        (2.35, 2.35, 1),
+        (
+            "gradients,\nat the end",
+            "sums and gradients,\nin between",
+            "both, at\nthe cut",
+        ),
+        strict=True,
+    ):
+        ax.set(xlim=(-0.05, width + 0.05), ylim=(-1.2, last + 1.1))
+        ax.set_title(title)
+        ax.text(width / 2, -0.25, crossing, ha="center", va="top", size=9, color=INK)
+        ax.axis("off")
+    handles = [Patch(color=device_colour(d), label=f"device {d}") for d in (0, 1)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2)
+    return figure
+
+
+@styled
+def overview() -> Figure:
+    """Draw four layers on two devices: split by data, within layers and into stages.
+
+    The picture of the landing page and the README, which is written by
+    `python -c "from d2lmulti_book.figures.splitting import overview as o;
+    o().savefig('_static/three-ways.png', dpi=160)"`.
+    """
+    figure, axes = subplots(1, 3, 7.6, 4.3)
+    titles = (
+        ("Split the data\n(data parallelism)", "gradients,\nonce per step"),
+        (
+            "Split every layer\n(tensor parallelism)",
+            "activations and their gradients,\nat every second layer",
+        ),
+        (
+            "Split the network\n(pipeline parallelism)",
+            "activations and their gradients,\nat the boundary",
+        ),
+    )
+    layers = [f"layer {i}" for i in (1, 2, 3, 4)]
+    halves = [f"½ {name}" for name in layers]
+    data, tensor, pipeline = axes
+    for device in (0, 1):
+        left = 1.35 * device
+        _tower(data, left, layers, [device] * 4, "½ batch")
+        _tower(tensor, left, halves, [device] * 4, "batch")
+    _tower(pipeline, 0.675, layers, [0, 0, 1, 1], "batch")
+    _meet(data, 4.8, "both")
+    for below in (2, 4):  # the layers are split in pairs
+        _meet(tensor, below + 0.65, "both")
+    crossing = FancyArrowPatch(
+        (1.175, 2.4), (1.175, 2.9), arrowstyle="<|-|>", mutation_scale=8, color=INK,
+        lw=1.2, shrinkA=0, shrinkB=0, zorder=3,
+    )  # fmt: skip
+    pipeline.add_patch(crossing)
+    for ax, (title, sent) in zip(axes, titles, strict=True):
+        ax.set(xlim=(-0.25, 2.6), ylim=(-1.0, 5.1))
+        ax.set_title(title)
+        ax.text(1.175, -0.15, sent, ha="center", va="top", size=9, color=INK)
+        ax.axis("off")
+    handles = [Patch(color=device_colour(d), label=f"device {d}") for d in (0, 1)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2)
+    return figure
+
+
+def _tower(
+    ax: Axes, left: float, names: Sequence[str], devices: Sequence[int], batch: str
+) -> None:
+    """Draw layers from the bottom up, on the images that they compute on."""
+    ax.text(left + 0.5, 0.3, batch, ha="center", va="center", size=9, color=INK)
+    for i, (name, device) in enumerate(zip(names, devices, strict=True)):
+        colour = device_colour(device)
+        ax.add_patch(Rectangle((left, i + 0.8), 1, 0.7, fc=colour, ec="white"))
+        ink = "white" if device == 0 else INK
+        middle = (left + 0.5, i + 1.13)
+        ax.text(*middle, name, ha="center", va="center", size=9, color=ink)
+
+
+def _meet(ax: Axes, y: float, direction: str) -> None:
+    """Draw an arrow between two towers: solid forward, dashed backward."""
+    arrow = FancyArrowPatch(
+        (0.85, y), (1.5, y), arrowstyle="<|-|>", mutation_scale=8, color=INK, lw=1.2,
+        ls=(0, (3, 1.5)) if direction == "backward" else "-", shrinkA=0, shrinkB=0,
+    )  # fmt: skip
+    ax.add_patch(arrow)
+
+
+@styled
+def held(ways: Mapping[str, Sequence[Sequence[Any]]], model: Model) -> Figure:
+    """Draw the parameters that every device holds: a bar a device, a colour a layer.
+
+    `ways` gives, for each way, one list of tensors a device: the parameters of all the
+    model's layers in order, or of some neighbouring ones.
+    """
+    rows = [len(devices) for devices in ways.values()]
+    height = 1.1 + sum(0.5 + 0.25 * n for n in rows)
+    figure, axes = subplots(len(ways), 1, _WIDTH, height, sharex=True)
+    layers = [i for i, layer in enumerate(model.layers) for _ in range(layer.params)]
+    for ax, (way, devices) in zip(axes, ways.items(), strict=True):
+        first = 0
+        for device, tensors in enumerate(devices):
+            whole = len(tensors) == len(layers)
+            left = 0
+            for i, x in enumerate(tensors):
+                layer = layers[i if whole else first + i]
+                size = element_count(x)
+                label = model.layers[layer].name if not left or i % 2 == 0 else None
+                ax.barh(
+                    device, size, left=left, color=device_colour(layer), label=label
+                )
+                left += size
+            first += 0 if whole else len(tensors)
+        ax.set_title(way)
+        ax.set_yticks(range(len(devices)), [f"device {d}" for d in range(len(devices))])
+        ax.invert_yaxis()
+    axes[-1].set_xlabel("parameters held")
+    axes[-1].xaxis.set_major_locator(plt.MaxNLocator(4))
+    handles, labels = axes[0].get_legend_handles_labels()
+    once = dict(zip(labels, handles, strict=True))
+    figure.legend(
+        once.values(), once.keys(), loc="outside lower center", ncols=3, fontsize=9
+    )
+    return figure
+
+
+@styled
+def bytes_by_batch(
+    images: Sequence[int],
+    counted: Mapping[str, Sequence[int]],
+    formula: Mapping[str, Callable[[Any], Any]],
+) -> Figure:
+    """Draw bytes a step against the batch: points as counted, lines by formula."""
+    figure, (ax,) = subplots(1, 1, _WIDTH, 3.2)
+    fine = np.geomspace(images[0], images[-1], 50)
+    for i, (way, found) in enumerate(counted.items()):
+        colour = device_colour(i)
+        ax.plot(fine, [formula[way](n) for n in fine], color=colour, lw=1)
+        ax.plot(images, found, _MARKERS[i % 3], color=colour, label=way)
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    ax.set_xticks(images, [str(n) for n in images])
+    ax.set(xlabel="images in the batch", ylabel="bytes between the devices")
+    ax.legend()
+    return figure

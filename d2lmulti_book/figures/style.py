@@ -1,0 +1,147 @@
+"""Every picture of the book, drawn from a plan or a run; the only file with matplotlib.
+
+Colours are Okabe and Ito's, which the colour-blind can tell apart; device i always has
+colour i. Figures are drawn on white, and the page gives them a card in dark mode.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch
+
+from d2lmulti.plans.rounds import Round
+
+if TYPE_CHECKING:
+    from d2lmulti.training.history import History
+
+COLOURS = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+    "#D55E00",
+    "#F0E442",
+    "#000000",
+)
+INK = "#222222"
+styled = plt.rc_context(  # `@styled` stands over every function that draws a figure
+    {
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+        "axes.titlecolor": INK,
+        "axes.titlesize": 11,
+        "figure.constrained_layout.use": True,
+        "legend.frameon": False,
+    }
+)
+
+
+def device_colour(i: int) -> str:
+    """Colour of device i, the same in every figure."""
+    return COLOURS[i % len(COLOURS)]
+
+
+def subplots(
+    rows: int, columns: int, width: float, height: float, **options: Any
+) -> tuple[Figure, list[Axes]]:
+    """Make a figure of so many inches, and its panels, row by row."""
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(width, height), squeeze=False, **options
+    )
+    return figure, list(axes.flat)
+
+
+def without_frame(ax: Axes) -> None:
+    """Leave numbers and letters beside a drawing, without lines and ticks."""
+    ax.tick_params(length=0)
+    ax.grid(visible=False)
+    ax.spines[:].set_visible(False)
+
+
+@styled
+def plan_rounds(plan: Iterable[Round], ranks: int, title: str = "") -> Figure:
+    """Draw each round of a plan: an arrow a transfer, solid to add, dashed to copy."""
+    rounds = list(plan)
+    columns = min(len(rounds), 3)  # more in a row would be too small to read
+    lines = -(-len(rounds) // columns)
+    width, height = 1 + 3.1 * columns, (0.75 + 0.5 * ranks) * lines
+    figure, axes = subplots(lines, columns, width, height)
+    for ax in axes:
+        ax.axis("off")
+    for number, (ax, this_round) in enumerate(zip(axes, rounds, strict=False), 1):
+        ax.set(xlim=(0, 4), ylim=(-0.3, ranks + 0.1), aspect="equal")
+        ax.set_title(f"{title} round {number}".strip())
+        for rank in range(ranks):
+            y = ranks - rank - 0.5
+            for x in (0.7, 3.3):
+                ax.plot(x, y, "o", ms=17, color=device_colour(rank))
+                ink = INK if rank in (1, 4, 6) else "white"
+                ax.text(x, y, str(rank), ha="center", va="center", color=ink, size=9)
+        for transfer in this_round:
+            start = (0.98, ranks - transfer.source - 0.5)
+            end = (3.02, ranks - transfer.target - 0.5)
+            arrow = FancyArrowPatch(
+                start,
+                end,
+                arrowstyle="-|>",
+                mutation_scale=12,
+                lw=1.6,
+                color=device_colour(transfer.source),
+                ls="-" if transfer.add else (0, (4, 2)),
+            )
+            ax.add_patch(arrow)
+        kinds = {"added" if t.add else "copied" for t in this_round}
+        ax.text(2, -0.12, " and ".join(sorted(kinds)), ha="center", size=9, color=INK)
+    return figure
+
+
+@styled
+def learning_curve(histories: Mapping[str, History]) -> Figure:
+    """Draw training loss and test accuracy by epoch, one line a history."""
+    figure, (loss, accuracy) = subplots(1, 2, 8, 3)
+    styles = ("-", "--", "-.", ":")
+    for i, (label, history) in enumerate(histories.items()):
+        line = {"color": device_colour(i), "ls": styles[i % 4], "label": label}
+        epochs = range(1, len(history.epochs) + 1)
+        loss.plot(epochs, history.losses, marker=".", **line)
+        accuracy.plot(epochs, history.accuracies, marker=".", **line)
+    loss.set(xlabel="epoch", ylabel="training loss", yscale="log")
+    accuracy.set(xlabel="epoch", ylabel="test accuracy")
+    for ax in (loss, accuracy):
+        ax.xaxis.get_major_locator().set_params(integer=True)
+        ax.grid(alpha=0.3)
+    accuracy.legend()
+    return figure
+
+
+@styled
+def log_lines(
+    x: Sequence[float], lines: Mapping[str, Sequence[float]], xlabel: str, ylabel: str
+) -> Figure:
+    """Draw one line a label over `x`, both axes logarithmic."""
+    figure, (ax,) = subplots(1, 1, 7, 3.6)
+    styles = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+    for i, (label, y) in enumerate(lines.items()):
+        ax.plot(x, y, color=device_colour(i), ls=styles[i % 5], label=label, lw=1.8)
+    ax.set(xlabel=xlabel, ylabel=ylabel, xscale="log", yscale="log")
+    ax.grid(alpha=0.3)
+    ax.legend()
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG, atomically."""
+    from d2lmulti.files.atomic import write_atomically
+
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=160, metadata={"Software": None})
+    write_atomically(path, buffer.getvalue())
+    plt.close(figure)

@@ -1,0 +1,191 @@
+"""The virtual clock: play a plan on a modelled cluster, with contention, and time it.
+
+Every rank has a clock of its own. A message begins when both its ends are done with
+what they did before; it keeps a port of each busy, and shares the network cards of its
+node, and the uplink of its switch, with the others of its round. Nobody waits for a
+round to end who has no message in it. Chapter: *cost_model*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from d2lmulti.checks import MOST_RANKS, check_count, check_kind
+from d2lmulti.observe.timeline import Timeline
+from d2lmulti.plans.checks import check_rounds
+from d2lmulti.plans.rounds import Round
+
+from .hardware import Cluster
+
+
+@dataclass
+class Played:
+    """What the clock saw; `finish[r]` is when rank r was done, in seconds."""
+
+    seconds: float = 0.0
+    rounds: int = 0
+    messages: int = 0
+    bytes: int = 0
+    finish: np.ndarray = field(default_factory=lambda: np.zeros(0), repr=False)
+
+
+class _Way:
+    """Which ports the messages of a round go through: the same for a whole ring."""
+
+    def __init__(self, this_round: Round, cluster: Cluster, itemsize: int) -> None:
+        self.source, self.target = this_round.source, this_round.target
+        inside = self.source // cluster.per_node == self.target // cluster.per_node
+        fast, slow = cluster.inside, cluster.between
+        self.latency = np.where(inside, fast.latency, slow.latency)
+        per_byte = np.where(inside, 1 / fast.bandwidth, 1 / slow.bandwidth)
+        self.per_element = per_byte * itemsize
+        self.alone = _unique(self.source) and _unique(self.target)
+        self.shared = _shared_ports(self, inside, cluster, itemsize)
+        self.ranks = int(max(self.source[-1], self.target.max())) + 1
+        # Everybody sends once and receives once: then a gather does for a scatter.
+        self.sender: np.ndarray | None = None
+        if self.alone and len(self.source) == self.ranks and not self.shared:
+            self.sender = np.argsort(self.target)
+
+    def fits(self, this_round: Round) -> bool:
+        """Tell whether a round's messages go the same way."""
+        pairs = ((self.source, this_round.source), (self.target, this_round.target))
+        return all(a is b or np.array_equal(a, b) for a, b in pairs)
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """Ports that carry several messages at once: messages sorted by port."""
+
+    order: np.ndarray  # rows of the round
+    starts: np.ndarray  # where each port's rows begin in `order`
+    port: np.ndarray  # of each row in `order`
+    per_element: float
+
+
+def play(
+    rounds: Iterable[Round],
+    cluster: Cluster,
+    itemsize: int = 4,
+    timeline: Timeline | None = None,
+) -> Played:
+    """Play a plan whose elements have `itemsize` bytes; enter messages in `timeline`.
+
+    A rank sends its messages of a round one after another, and receives as many at the
+    same time. Raises `InvalidInput` for what is no plan, or no cluster.
+
+    >>> from d2lmulti.plans.allreduce import ring
+    >>> from d2lmulti_cluster.hardware import uniform
+    >>> round(play(ring(4, 1000), uniform(1e-6, 1e9)).seconds * 1e6, 3)
+    12.0
+    """
+    check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
+    check_count("itemsize", itemsize, most=64)
+    if timeline is not None:
+        check_kind("timeline", timeline, Timeline, "a Timeline")
+    seen, now, way = Played(), np.zeros(0), None
+    for this_round in check_rounds(rounds):
+        if not len(this_round):
+            continue
+        if way is None or not way.fits(this_round):
+            way = _Way(this_round, cluster, itemsize)
+            check_count("the last rank", way.ranks - 1, least=0, most=MOST_RANKS - 1)
+            now = np.concatenate([now, np.zeros(max(0, way.ranks - len(now)))])
+        cost = this_round.length * way.per_element
+        cost += way.latency
+        if way.sender is not None and way.ranks == len(now) and timeline is None:
+            end = np.take(now, way.target)
+            np.maximum(end, now, out=end)
+            end += cost
+            now = np.maximum(end, np.take(end, way.sender))
+        else:
+            begin = np.maximum(now[way.source], now[way.target])
+            end = _play_round(way, begin, this_round.length, cost, now)
+            if timeline is not None:
+                _enter(timeline, this_round, itemsize, begin, end)
+        seen.rounds += 1
+        seen.messages += len(this_round)
+        seen.bytes += int(this_round.length.sum()) * itemsize
+    seen.finish, seen.seconds = now, float(now.max(initial=0.0))
+    return seen
+
+
+def _play_round(
+    way: _Way,
+    begin: np.ndarray,
+    length: np.ndarray,
+    cost: np.ndarray,
+    now: np.ndarray,
+) -> np.ndarray:
+    """Tell when each message of a round ends, and set the clocks of its ranks."""
+    if way.alone:
+        end = begin + cost
+    else:  # a port's messages wait for its last rank, then follow one another
+        out = _port_ends(way.source, begin, cost, len(now))
+        into = _port_ends(way.target, begin, cost, len(now))
+        end = np.maximum(out[way.source], into[way.target])
+    for shared in way.shared:
+        rows = shared.order
+        first = np.maximum.reduceat((begin + way.latency)[rows], shared.starts)
+        load = np.add.reduceat(length[rows] * shared.per_element, shared.starts)
+        end[rows] = np.maximum(end[rows], (first + load)[shared.port])
+    np.maximum.at(now, way.source, end)
+    np.maximum.at(now, way.target, end)
+    return end
+
+
+def _port_ends(
+    rank: np.ndarray, begin: np.ndarray, cost: np.ndarray, ranks: int
+) -> np.ndarray:
+    first = np.zeros(ranks)
+    np.maximum.at(first, rank, begin)
+    return first + np.bincount(rank, weights=cost, minlength=ranks)
+
+
+def _unique(ranks: np.ndarray) -> bool:
+    return len(np.unique(ranks)) == len(ranks)
+
+
+def _shared_ports(
+    way: _Way, inside: np.ndarray, cluster: Cluster, itemsize: int
+) -> list[_Shared]:
+    """Find network cards and uplinks through which several messages go."""
+    rows = np.flatnonzero(~inside)
+    card = itemsize / cluster.between.bandwidth
+    uplink = card / (cluster.per_leaf * cluster.nics) * cluster.oversubscription
+    nodes = [ranks[rows] // cluster.per_node for ranks in (way.source, way.target)]
+    leaves = [node // cluster.per_leaf for node in nodes]
+    crossing = leaves[0] != leaves[1]
+    found: list[_Shared] = []
+    for ranks, node, leaf in zip((way.source, way.target), nodes, leaves, strict=True):
+        place = ranks[rows] % cluster.per_node
+        cards = node * cluster.nics + place * cluster.nics // cluster.per_node
+        found += _sharing(rows, cards, card)
+        if cluster.oversubscription > 1:
+            found += _sharing(rows[crossing], leaf[crossing], uplink)
+    return found
+
+
+def _sharing(rows: np.ndarray, port: np.ndarray, per_element: float) -> list[_Shared]:
+    order = np.argsort(port, kind="stable")
+    port = port[order]
+    new = np.concatenate([port[:1] >= 0, port[1:] != port[:-1]])
+    if new.all():
+        return []  # each has a port of its own, or there are none
+    starts = np.flatnonzero(new)
+    return [_Shared(rows[order], starts, np.cumsum(new) - 1, per_element)]
+
+
+def _enter(
+    timeline: Timeline,
+    this_round: Round,
+    itemsize: int,
+    begin: np.ndarray,
+    end: np.ndarray,
+) -> None:
+    for t, first, last in zip(this_round, begin, end, strict=True):
+        name = f"{t.length * itemsize} bytes to rank {t.target}"
+        timeline.add(f"rank {t.source}", name, float(first), float(last))

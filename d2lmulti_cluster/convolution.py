@@ -1,0 +1,87 @@
+"""How long a convolutional network takes on one GPU, on many, and in a pipeline.
+
+One image's products at the speed of matrix products, its activations at the speed of
+the memory, and its weights' gradients over the network behind the backward pass.
+Chapter: *cost_model*.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from d2lmulti.checks import MOST_RANKS, check_count, check_kind
+
+from .hardware import Cluster
+from .kernels import USUAL_SHAPE, memory_seconds
+from .nccl import nccl_seconds
+from .networks import ConvNet
+
+# An activation of 4 bytes is written and read forward; read, and its gradient written
+# and read, backward.
+PASSES = 5
+BUCKET = 25 * 2**20  # bytes of gradients that are summed up together (PyTorch, DDP)
+
+
+@dataclass(frozen=True)
+class ConvStep:
+    """One step of data parallelism, in seconds."""
+
+    compute: float
+    exposed: float  # messages that nothing hides
+    images: int
+
+    @property
+    def seconds(self) -> float:
+        """The whole step."""
+        return self.compute + self.exposed
+
+    @property
+    def images_per_second(self) -> float:
+        """Of all GPUs together."""
+        return self.images / self.seconds
+
+
+def conv_step(
+    net: ConvNet, gpus: int, batch_per_gpu: int, cluster: Cluster
+) -> ConvStep:
+    """Predict a synchronous step in float32; gradients travel while others are made.
+
+    Two thirds of the computation are the way back; the last bucket is never hidden.
+    Raises `InvalidInput` for no GPUs and no images.
+
+    >>> from d2lmulti_cluster.networks import get_network
+    >>> from d2lmulti_cluster.presets import get_cluster
+    >>> net, cluster = get_network("resnet-152"), get_cluster("p2.16xlarge")
+    >>> conv_step(net, 1, 32, cluster).exposed
+    0.0
+    """
+    check_kind("net", net, ConvNet, "a ConvNet", "see get_network(name)")
+    check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
+    check_count("gpus", gpus, most=MOST_RANKS)
+    check_count("batch_per_gpu", batch_per_gpu, most=2**31)
+    device = cluster.device
+    rate = device.flops * device.matmul_share * USUAL_SHAPE
+    moved = PASSES * 4.0 * net.activations * batch_per_gpu
+    compute = 3 * net.flops * batch_per_gpu / rate
+    compute += memory_seconds(device, moved, 3 * 3 * net.layers)
+    gradients = 4.0 * net.parameters
+    pieces = max(1, round(gradients / BUCKET))
+    part = nccl_seconds("allreduce", gradients / pieces, gpus, cluster)
+    exposed = max(part, pieces * part - compute * 2 / 3) if gpus > 1 else 0.0
+    return ConvStep(compute, exposed, gpus * batch_per_gpu)
+
+
+def pipeline_rate(stages: int, micro_batches: int, kept: int = 0) -> float:
+    """Throughput of a GPipe pipeline of equal stages, over that of one plain device.
+
+    Every micro-batch is computed forward again on its way back, a third more work, but
+    for the `kept` last ones. The bubble takes (stages - 1) turns.
+
+    >>> round(pipeline_rate(4, 32), 2), pipeline_rate(1, 1, kept=1)
+    (2.74, 1.0)
+    """
+    check_count("stages", stages, most=MOST_RANKS)
+    check_count("micro_batches", micro_batches, most=2**31)
+    check_count("kept", kept, least=0, most=micro_batches)
+    again = 1 + (1 - kept / micro_batches) / 3
+    return stages * micro_batches / (micro_batches + stages - 1) / again

@@ -1,0 +1,148 @@
+"""Closed formulas: what a collective costs by latency (alpha) and bandwidth (1 / beta).
+
+n ranks, a vector of `nbytes` on each, one link for every pair: a message of b bytes
+takes alpha + b * beta. Each formula holds for parts that are equally long, that is
+where n divides the vector; `clock.py` plays the plans. Chapter: *cost_model*.
+Sources: Thakur, Rabenseifner, Gropp (2005); Patarasuk, Yuan (2009).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from d2lmulti.checks import (
+    MOST_RANKS,
+    check_choice,
+    check_count,
+    check_kind,
+    check_number,
+)
+from d2lmulti.errors import InvalidInput
+from d2lmulti.observe.link import Link
+
+from .hardware import Cluster
+
+
+def star(n: int, nbytes: float, link: Link) -> float:
+    """2 (n - 1) messages one after another at the port of rank 0."""
+    return 2 * (n - 1) * link.seconds(nbytes)
+
+
+def tree(n: int, nbytes: float, link: Link) -> float:
+    """2 ceil(log2 n) messages of the whole vector."""
+    return 2 * _levels(n) * link.seconds(nbytes)
+
+
+def ring(n: int, nbytes: float, link: Link) -> float:
+    """2 (n - 1) messages of an n-th of the vector."""
+    return 2 * (n - 1) * link.seconds(nbytes / n)
+
+
+def recursive_doubling(n: int, nbytes: float, link: Link) -> float:
+    """log2 n messages of the whole vector; two more off a power of two."""
+    doublings = n.bit_length() - 1
+    return (doublings + 2 * (n > 1 << doublings)) * link.seconds(nbytes)
+
+
+def halving_doubling(n: int, nbytes: float, link: Link) -> float:
+    """2 log2 n messages, 2 (n - 1) / n of the vector; two vectors more off a power."""
+    power = 1 << n.bit_length() - 1
+    parts = sum(2 * link.seconds(nbytes / 2**i) for i in range(1, power.bit_length()))
+    return parts + (2 * link.seconds(nbytes) if n > power else 0.0)
+
+
+def reduce_scatter(n: int, nbytes: float, link: Link) -> float:
+    """n - 1 messages of an n-th of the vector: half of the ring.
+
+    `allgather` too, and `alltoall`, which sends a block to each in turn.
+    """
+    return (n - 1) * link.seconds(nbytes / n)
+
+
+def broadcast(n: int, nbytes: float, link: Link) -> float:
+    """ceil(log2 n) messages of the whole vector; `reduce` is the same, backward."""
+    return _levels(n) * link.seconds(nbytes)
+
+
+def hierarchical(n: int, nbytes: float, cluster: Cluster) -> float:
+    """Two rings inside every node, and between the nodes one for each device.
+
+    Full nodes, and a network card for each device: otherwise they share one, which the
+    clock plays.
+    """
+    check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
+    k = min(n, cluster.per_node)
+    nodes = cluster.nodes(n)
+    check_number("nbytes", nbytes, least=0)
+    if n % k:
+        raise InvalidInput(
+            f"expected full nodes of {k} ranks for this formula, got {n} ranks; play "
+            "the plan on the clock instead"
+        )
+    slow = Link(cluster.between.latency, min(cluster.between.bandwidth,
+                                             cluster.nic_per_device))  # fmt: skip
+    inner = 2 * (k - 1) * cluster.inside.seconds(nbytes / k)
+    return inner + ring(nodes, nbytes / k, slow)
+
+
+FORMULAS: dict[str, Callable[[int, float, Link], float]] = {
+    "star": star,
+    "tree": tree,
+    "ring": ring,
+    "recursive_doubling": recursive_doubling,
+    "halving_doubling": halving_doubling,
+    "reduce_scatter": reduce_scatter,
+    "allgather": reduce_scatter,
+    "broadcast": broadcast,
+    "reduce": broadcast,
+    "alltoall": reduce_scatter,
+}
+
+
+def formula_seconds(algorithm: str, n: int, nbytes: float, cluster: Cluster) -> float:
+    """Apply the formula to a cluster; a ring goes at the pace of its slowest hop.
+
+    `algorithm`: one of FORMULAS, or hierarchical. On more than one node every message
+    is taken to cross the network, which holds for the ring (each of its rounds has one
+    that does) and is the worst case for the others.
+    """
+    check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
+    check_choice("algorithm", algorithm, [*FORMULAS, "hierarchical"])
+    check_count("n", n, most=MOST_RANKS)
+    check_number("nbytes", nbytes, least=0)
+    if algorithm == "hierarchical":
+        return hierarchical(n, nbytes, cluster)
+    link = cluster.inside if cluster.nodes(n) == 1 else cluster.between
+    return FORMULAS[algorithm](n, nbytes, link)
+
+
+def bus_bandwidth(collective: str, n: int, nbytes: float, seconds: float) -> float:
+    """Give bytes a second as nccl-tests does: what each link carries, whatever n is.
+
+    >>> bus_bandwidth("allreduce", 8, 800e6, 0.01) / 1e9
+    140.0
+    """
+    share = (check_count("n", n) - 1) / n
+    factors = {"allreduce": 2 * share, "broadcast": 1.0, "reduce": 1.0}
+    factors |= dict.fromkeys(("reduce_scatter", "allgather", "alltoall"), share)
+    check_choice("collective", collective, factors)
+    check_number("nbytes", nbytes, least=0)
+    return factors[collective] * nbytes / check_number("seconds", seconds, above=0)
+
+
+def bubble_share(stages: int, micro_batches: int, chunks: int = 1) -> float:
+    """The idle share of a 1F1B or GPipe step: (p - 1) / (v m + p - 1).
+
+    Stages of equal time, free messages, and p divides m where chunks v > 1.
+
+    >>> bubble_share(4, 12)
+    0.2
+    """
+    idle = check_count("stages", stages) - 1
+    busy = check_count("chunks", chunks) * check_count("micro_batches", micro_batches)
+    return idle / (busy + idle)
+
+
+def _levels(n: int) -> int:
+    return math.ceil(math.log2(n))

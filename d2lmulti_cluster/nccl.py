@@ -1,0 +1,179 @@
+"""How long NCCL's collectives take: its own published latencies, protocols and choices.
+
+NCCL sends by three protocols: LL (half the bandwidth, the shortest way), LL128 and
+Simple. A ring goes at the pace of its slowest hop, as `clock.py` shows. Across nodes
+small all-reduces go along a tree. Sources: src/graph/tuning.cc and topo.h in NCCL 2.2x;
+the regions of Amazon's tuner, src/tuner/nccl_ofi_regions.c in aws-ofi-nccl.
+Chapter: *cost_model*.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from d2lmulti.checks import (
+    MOST_RANKS,
+    check_choice,
+    check_count,
+    check_kind,
+    check_number,
+)
+
+from .hardware import Cluster
+
+US = 1e-6
+KERNEL = 2 * US  # start and end of one GPU kernel: what empty ones take, back to back
+SHARE_OF_UNITS = 16  # multiprocessors that a ring holds: its channels (NCCL's log)
+COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
+ALGORITHMS = ("ring", "tree")
+
+
+class Protocol(NamedTuple):
+    """Base latency; a hop's, by fabric; and the part of the bandwidth that is data."""
+
+    name: str
+    base: float
+    tree_base: float
+    hop: dict[str, float]
+    tree_hop: dict[str, float]
+    data: float
+
+
+PROTOCOLS = (
+    Protocol(
+        "LL", 6.6 * US, 6.8 * US, {"nvlink": 0.6 * US, "pcie": 1.0 * US},
+        {"nvlink": 0.6 * US, "pcie": 1.0 * US}, 1 / 2,
+    ),
+    Protocol(
+        "LL128", 14 * US, 14 * US, {"nvlink": 1.9 * US, "pcie": 2.5 * US},
+        {"nvlink": 1.25 * US, "pcie": 1.9 * US}, 0.92,
+    ),
+    Protocol(
+        "Simple", 8.4 * US, 0.0, {"nvlink": 3.4 * US, "pcie": 5.7 * US},
+        {"nvlink": 28 * US, "pcie": 28 * US}, 1.0,
+    ),
+)  # fmt: skip
+# tuning.cc allows LL128 on NVLink from Volta on; the others have two protocols.
+WITHOUT_LL128 = ("K80", "M60", "P40", "P100", "T4", "2080Ti", "3090", "4090")
+# tuning.cc, llMaxBws: bus bandwidth of LL on one, two, four nodes.
+LL_MOST = {
+    "V100": (39e9, 39e9, 20.4e9),
+    "A100": (87.7e9, 22.5e9, 19e9),
+    "H100": (141e9, 45e9, 35e9),
+}
+# Amazon's tuner for 8 GPUs a node: a tree up to so many bytes (bytes, ranks).
+TREE_UP_TO = ((14_680_064, 16), (150_994_944, 128), (251_658_240, 1024))
+
+
+def nccl_seconds(
+    collective: str,
+    nbytes: float,
+    n: int,
+    cluster: Cluster,
+    per_node: int | None = None,
+    algorithm: str | None = None,
+) -> float:
+    """Return the seconds of a collective of n ranks, `per_node` of them in each node.
+
+    `nbytes` is the whole vector: what an all-gather ends with, what a reduce-scatter
+    begins with. Every node's rings use the NICs of all its ranks. `algorithm` is ring
+    or tree; without one, that of NCCL's tuner. Only an all-reduce has a tree.
+    Raises `InvalidInput` for another collective or algorithm, and for no ranks.
+
+    >>> from d2lmulti_cluster.presets import get_cluster
+    >>> dgx = get_cluster("dgx-h100")
+    >>> ring, tree = (nccl_seconds("allreduce", 1e8, 4096, dgx, algorithm=name)
+    ...               for name in ("ring", "tree"))
+    >>> round(ring * 1e3, 1), round(tree * 1e3, 1)
+    (27.8, 0.7)
+    """
+    check_choice("collective", collective, COLLECTIVES)
+    if algorithm is not None:
+        known = ALGORITHMS if collective == "allreduce" else ("ring",)
+        check_choice("algorithm", algorithm, known)
+    check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
+    check_number("nbytes", nbytes, least=0)
+    check_count("n", n, most=MOST_RANKS)
+    if per_node is None:
+        per_node = cluster.per_node
+    per_node = min(n, check_count("per_node", per_node, most=MOST_RANKS))
+    if n == 1:
+        return 0.0
+    nodes = -(-n // per_node)
+    bandwidth = cluster.inside.bandwidth
+    if nodes > 1:
+        bandwidth = min(bandwidth, cluster.nic_per_device * per_node)
+    tree = math.inf
+    if algorithm == "tree" or _tree_allowed(collective, nbytes, n, nodes):
+        tree = _tree(nbytes, nodes, per_node, bandwidth, cluster)
+    if algorithm == "tree":
+        return KERNEL + tree
+    ring = _ring(collective, nbytes, n, nodes, bandwidth, cluster)
+    return KERNEL + (ring if algorithm == "ring" else min(ring, tree))
+
+
+def _ring(
+    collective: str, nbytes: float, n: int, nodes: int, bandwidth: float,
+    cluster: Cluster,
+) -> float:  # fmt: skip
+    steps = (2 if collective == "allreduce" else 1) * (n - 1)
+    wire = nbytes if collective == "broadcast" else nbytes * steps / n
+    best = math.inf
+    for i, protocol in _protocols(cluster):
+        hop = protocol.hop[cluster.fabric] if nodes == 1 else cluster.hops[i]
+        speed = protocol.data * bandwidth
+        if protocol.name == "LL":
+            speed = min(speed, _ll_most(cluster, nodes))
+        best = min(best, protocol.base + steps * hop + wire / speed)
+    return best
+
+
+def _tree(
+    nbytes: float, nodes: int, per_node: int, bandwidth: float, cluster: Cluster
+) -> float:
+    """Up a chain in every node, along a tree over the nodes, and back."""
+    best = math.inf
+    for i, protocol in _protocols(cluster):
+        if protocol.name != "Simple":
+            inner = (per_node - 1) * protocol.tree_hop[cluster.fabric]
+            hops = 2 * (inner + math.log2(nodes) * cluster.hops[i])
+            wire = 2 * nbytes / (protocol.data * bandwidth)
+            best = min(best, protocol.tree_base + hops + wire)
+    return best
+
+
+def _protocols(cluster: Cluster) -> list[tuple[int, Protocol]]:
+    some = cluster.fabric == "pcie" or cluster.device.name in WITHOUT_LL128
+    pairs = enumerate(PROTOCOLS)
+    return [(i, p) for i, p in pairs if not (some and p.name == "LL128")]
+
+
+def _ll_most(cluster: Cluster, nodes: int) -> float:
+    name = cluster.device.name.split("-")[0]
+    return LL_MOST[name][min(nodes, 3) - 1] if name in LL_MOST else math.inf
+
+
+def _tree_allowed(collective: str, nbytes: float, n: int, nodes: int) -> bool:
+    """Whether the tuner considers a tree: between nodes, up to a size."""
+    return collective == "allreduce" and nodes > 1 and nbytes <= _edge(n)
+
+
+def _edge(n: int) -> float:
+    """The largest vector for which the tuner takes a tree, by the number of ranks."""
+    (x, first), *more = TREE_UP_TO
+    for most, ranks in more:
+        if n <= ranks or (most, ranks) == more[-1]:
+            return x + (n - first) * (most - x) / (ranks - first)
+        x, first = most, ranks
+    return x
+
+
+def beside(compute: float, communicate: float, cluster: Cluster) -> float:
+    """Seconds of a computation and a collective at once.
+
+    The collective's kernels hold some multiprocessors, so what computes meanwhile does
+    so with the others.
+    """
+    lost = min(1.0, SHARE_OF_UNITS / cluster.device.units)
+    return max(communicate, compute + lost * communicate)

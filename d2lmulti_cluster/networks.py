@@ -1,0 +1,138 @@
+"""Shapes of known networks: what a cost model needs to know of them.
+
+Transformers by layers and widths, convolutional networks by operations, parameters and
+activations of one image. The papers' and model cards' numbers; sources beside them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from d2lmulti.checks import check_choice, check_count, check_flag, check_number
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """A decoder: `gated` has three matrices in its MLP (SwiGLU), else two."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    ffn: int
+    vocabulary: int
+    sequence: int
+    gated: bool = True
+    tied: bool = False  # one matrix for embedding and head
+    kv_heads: int = 0  # 0: as many as heads
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "hidden", "heads", "ffn", "vocabulary", "sequence"):
+            check_count(name, getattr(self, name), most=2**40)
+        for name in ("gated", "tied"):
+            check_flag(name, getattr(self, name))
+        check_count("kv_heads", self.kv_heads, least=0, most=self.heads)
+
+    @property
+    def qkv(self) -> float:
+        """The width of queries, keys and values together."""
+        return self.hidden * (1 + 2 * (self.kv_heads or self.heads) / self.heads)
+
+    @property
+    def up(self) -> int:
+        """The width of what the MLP's first product makes."""
+        return 2 * self.ffn if self.gated else self.ffn
+
+    @property
+    def layer_parameters(self) -> float:
+        """Weights of one layer (norms and biases are a thousandth and left out)."""
+        return self.hidden * (self.qkv + self.hidden + self.up + self.ffn)
+
+    @property
+    def embedding_parameters(self) -> float:
+        """Weights of the embedding, and as many of the head."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def parameters(self) -> float:
+        """All weights."""
+        ends = (1 if self.tied else 2) * self.embedding_parameters
+        return self.layers * self.layer_parameters + ends
+
+    def flops(self, tokens: float) -> float:
+        """Operations of a step on so many tokens: 6 a weight, and the attention's."""
+        check_number("tokens", tokens, least=0)
+        weights = self.layers * self.layer_parameters + self.embedding_parameters
+        attention = 2 * self.layers * self.sequence * self.hidden
+        return 6 * tokens * (weights + attention)
+
+
+@dataclass(frozen=True)
+class ConvNet:
+    """A convolutional network, for one image of its usual size.
+
+    `flops` forward (two a multiply-add), `parameters`, and `activations`: elements of
+    all outputs of its layers, which are written, read and kept for the way back.
+    """
+
+    name: str
+    flops: float
+    parameters: float
+    activations: float
+    layers: int  # with weights: tensors that are summed up
+
+
+# Ultra-Scale Playbook: scripts/scaling_benchmarks.py in github.com/huggingface/nanotron
+# (no grouped heads in that benchmark; tied where ffn < 10,000).
+# GPT: Brown et al. (2020), table 2.1. Llama 3: Dubey et al. (2024), table 3.
+TRANSFORMERS = {
+    t.name: t
+    for t in (
+        Transformer("1B", 16, 2048, 32, 8192, 131072, 4096, tied=True),
+        Transformer("3B", 28, 3072, 32, 8192, 131072, 4096, tied=True),
+        Transformer("8B", 32, 4096, 32, 14336, 131072, 4096),
+        Transformer("70B", 80, 8192, 64, 28672, 131072, 4096),
+        Transformer("80B", 80, 8192, 64, 28672, 131072, 4096),
+        Transformer("405B", 126, 16384, 128, 53248, 131072, 4096),
+        Transformer("gpt2", 12, 768, 12, 3072, 50257, 1024, False, True),
+        Transformer("gpt2-xl", 48, 1600, 25, 6400, 50257, 1024, False, True),
+        Transformer("gpt3-6.7b", 32, 4096, 32, 16384, 51200, 2048, False, True),
+        Transformer("gpt3-175b", 96, 12288, 96, 49152, 51200, 2048, False, True),
+        Transformer("llama3-8b", 32, 4096, 32, 14336, 128256, 8192, kv_heads=8),
+        Transformer("llama3-70b", 80, 8192, 64, 28672, 128256, 8192, kv_heads=8),
+        Transformer("llama3-405b", 126, 16384, 128, 53248, 128256, 8192, kv_heads=8),
+    )
+}
+# Operations (multiply-adds x 2), parameters and outputs of convolutions: the results
+# tables of timm, github.com/huggingface/pytorch-image-models; AlexNet: counted from
+# torchvision's layers. Outputs x 3 where batch normalisation and ReLU follow, else x 2.
+CONVNETS = {
+    c.name: c
+    for c in (
+        ConvNet("alexnet", 1.43e9, 61.1e6, 2 * 0.49e6, 8),
+        ConvNet("vgg-16", 30.9e9, 138.4e6, 2 * 13.56e6, 16),
+        ConvNet("inception-v3", 11.46e9, 23.8e6, 3 * 8.97e6, 94),
+        ConvNet("inception-v4", 24.6e9, 42.7e6, 3 * 15.08e6, 149),
+        ConvNet("inception-resnet-v2", 26.4e9, 55.8e6, 3 * 25.06e6, 244),
+        ConvNet("resnet-18", 3.64e9, 11.7e6, 3 * 2.48e6, 21),
+        ConvNet("resnet-34", 7.34e9, 21.8e6, 3 * 3.74e6, 37),
+        ConvNet("resnet-50", 8.22e9, 25.6e6, 3 * 11.11e6, 54),
+        ConvNet("resnet-101", 15.66e9, 44.5e6, 3 * 16.23e6, 105),
+        ConvNet("resnet-152", 23.12e9, 60.2e6, 3 * 22.56e6, 156),
+    )
+}
+
+
+def network_names() -> list[str]:
+    """Name all networks that `get_network` knows."""
+    return [*TRANSFORMERS, *CONVNETS]
+
+
+def get_network(name: str) -> Transformer | ConvNet:
+    """Give a network's shape by its name; raises `InvalidInput` for another.
+
+    >>> f"{get_network('1B').parameters:,.0f}"
+    '1,342,177,280'
+    """
+    check_choice("model", name, network_names())
+    return TRANSFORMERS[name] if name in TRANSFORMERS else CONVNETS[name]

@@ -1,0 +1,126 @@
+"""Rank the layouts of a model on a cluster by predicted throughput.
+
+All divisors of the GPUs as data x tensor x pipeline, with ZeRO 0 to 3 (0 and 1 in a
+pipeline), with and without recomputation, for micro-batches of powers of two. What does
+not fit in memory is told, not dropped. Chapter: *cost_model*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from d2lmulti.checks import MOST_RANKS, check_count, check_kind
+from d2lmulti.errors import InvalidInput
+
+from .convolution import ConvStep, conv_step
+from .hardware import Cluster
+from .layout import Layout
+from .networks import ConvNet, Transformer
+from .software import NANOTRON, Software
+from .step_time import Step, step_time
+
+MICRO_BATCHES = (1, 2, 4, 8, 16)  # sizes that are tried
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layout, what it is predicted to do, and whether it fits."""
+
+    layout: Layout
+    step: Step
+    fits: bool
+
+    def as_json(self) -> dict[str, object]:
+        """The numbers, for a file."""
+        step = self.step
+        return {
+            "layout": str(self.layout), **vars(self.layout), "fits": self.fits,
+            "step_seconds": step.seconds,
+            "tokens_per_second": step.tokens / step.seconds,
+            "tokens_per_second_per_gpu": step.tokens_per_gpu,
+            "utilisation": step.utilisation, "memory_bytes": step.memory.needed,
+        }  # fmt: skip
+
+
+def layouts(
+    model: Transformer, gpus: int, batch: int, per_node: int
+) -> Iterator[Layout]:
+    """Give every layout of so many GPUs; tensor parallelism stays within a node."""
+    check_kind("model", model, Transformer, "a Transformer", "see get_network(name)")
+    check_count("gpus", gpus, most=MOST_RANKS)
+    check_count("batch", batch, most=2**31)
+    check_count("per_node", per_node, most=MOST_RANKS)
+    for tensor in _divisors(gpus, min(per_node, model.heads)):
+        for pipeline in _divisors(gpus // tensor, model.layers):
+            data = gpus // tensor // pipeline
+            if model.heads % tensor or batch % data:
+                continue
+            for size in MICRO_BATCHES:
+                if batch // data % size:
+                    continue
+                for zero in _stages_of_zero(data, pipeline):
+                    for recompute in ("none", "full"):
+                        yield Layout(
+                            data, tensor, pipeline, size, batch // data // size, zero,
+                            recompute,
+                        )  # fmt: skip
+
+
+def plan_layouts(
+    model: Transformer,
+    cluster: Cluster,
+    gpus: int,
+    batch: int | None = None,
+    software: Software = NANOTRON,
+) -> list[Candidate]:
+    """Rank all layouts: those that fit first, the quickest first.
+
+    `batch`: sequences of a step; 4 a GPU and at least 256 if not given. Raises
+    `InvalidInput` where no layout splits the batch.
+    """
+    check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
+    check_count("gpus", gpus, most=MOST_RANKS)
+    if batch is None:
+        batch = max(4, -(-256 // gpus)) * gpus
+    found = []
+    for layout in layouts(model, gpus, batch, cluster.per_node):
+        step = step_time(model, layout, cluster, software)
+        fits = step.memory.needed <= cluster.device.memory
+        found.append(Candidate(layout, step, fits))
+    if not found:
+        raise InvalidInput(
+            f"expected a batch that splits over some of {gpus} GPUs, got {batch}; use "
+            f"a multiple of {gpus}"
+        )
+    return sorted(found, key=lambda c: (not c.fits, c.step.seconds))
+
+
+def plan_data_parallel(
+    net: ConvNet, cluster: Cluster, gpus: int, batch: int | None = None
+) -> list[ConvStep]:
+    """Predict data parallelism on 1, 2, 4, ... and all GPUs; 32 images each by default.
+
+    Raises `InvalidInput` for a batch that the GPUs do not divide.
+    """
+    check_kind("net", net, ConvNet, "a ConvNet", "see get_network(name)")
+    check_count("gpus", gpus, most=MOST_RANKS)
+    each = 32
+    if batch is not None:
+        check_count("batch", batch, most=2**31)
+        each, rest = divmod(batch, gpus)
+        if rest or not each:
+            raise InvalidInput(
+                f"expected a batch that {gpus} GPUs divide, got {batch}; use a multiple"
+            )
+    counts = [2**i for i in range(gpus.bit_length()) if 2**i < gpus]
+    return [conv_step(net, n, each, cluster) for n in [*counts, gpus]]
+
+
+def _stages_of_zero(data: int, pipeline: int) -> range:
+    """Stages to try: 2 and 3 send for every micro-batch, and a pipeline has many."""
+    return range(1 if data == 1 else 2 if pipeline > 1 else 4)
+
+
+def _divisors(n: int, most: int) -> list[int]:
+    return [i for i in range(1, min(n, most) + 1) if n % i == 0]
