@@ -32,5 +32,5 @@ LEFT_OUT: dict[str, str] = {
 FOR_PICTURES = ("d2lmulti_book.figures", "d2lmulti_book.notebook")
 A_CALL_OR_INSTRUCTION = (
     "d2lmulti.plans.requests",
-    "d2lmulti.plans.pipeline.instructions",
+    "d2lmulti.plans.pipeline",
 )
