@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from d2lmulti.checks import MOST_RANKS, check_count
 from d2lmulti.cli.console import say
 from d2lmulti.errors import InvalidInput
-from d2lmulti.files.atomic import check_outputs, write_json
+from d2lmulti.files import check_outputs, write_json
 from d2lmulti.plans.allreduce import ALLREDUCE
 
 from .networks import ConvNet, get_network, network_names

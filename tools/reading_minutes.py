@@ -17,7 +17,7 @@ from pathlib import Path
 import nbformat
 from notebook_rules import asked_by, code_cells
 
-from d2lmulti.files.atomic import write_atomically
+from d2lmulti.files import write_atomically
 from d2lmulti_book.notebook import TABS
 
 ROOT = Path(__file__).resolve().parent.parent

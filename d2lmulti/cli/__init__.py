@@ -16,13 +16,13 @@ from ..checks import MOST_RANKS, check_count, check_number, shown
 from ..comm.devices import with_place
 from ..comm.group import Group, local_group
 from ..errors import BackendNotInstalled, D2LMultiError, InvalidInput, WriteFailed
-from ..files.atomic import check_outputs, write_json
+from ..files import check_outputs, write_json
 from ..observe.timeline import Timeline, timeline
 from ..processes import process_group as engine
 from ..processes.process_info import launched, process_info
 from ..training.history import History
 from ..training.loop import train
-from ..training.metrics import leader_does
+from ..training.metrics import on_rank_zero
 from . import console
 from .console import say
 from .doctor import doctor
@@ -91,7 +91,7 @@ def _train_in(group: Group | None, arguments: argparse.Namespace) -> int:
         arguments.strategy = "mesh" if arguments.mesh else "data"
     names = ("json", "plot", "timeline", "checkpoint")
     outputs = {f"--{name}": getattr(arguments, name) for name in names}
-    leader_does(group or local_group(1), lambda: _check_files(outputs))
+    on_rank_zero(group or local_group(1), lambda: _check_files(outputs))
     with timeline() if arguments.timeline else nullcontext() as recorded:
         history = _run(arguments)
     if group and not group.leader:

@@ -31,7 +31,7 @@ def pure_calls(w: World) -> Calls:
     rate = at("d2lmulti.training.rate")
     settings = {"model": "mlp", "dataset": "digits", "dtype": "float64"}
     settings |= {"batch_size": 8, "seed": 0, "optimizer": "sgd"}
-    settings |= {"data": "digits (0)", "rates": "", "logits": "1.5"}
+    settings |= {"data": "digits", "rates": [], "logits": [1.5]}
     saved = checkpoint.Checkpoint(settings, params=[np.ones(2)])
     timeline = d2lmulti.Timeline()
     rounds = list(ring(2, 8))
@@ -170,8 +170,8 @@ def pure_calls(w: World) -> Calls:
         "book.docstrings.docstrings": lambda: (
             at("d2lmulti_book.docstrings").docstrings, {},
         ),
-        "files.atomic.write_json": lambda: (
-            at("d2lmulti.files.atomic").write_json,
+        "files.write_json": lambda: (
+            at("d2lmulti.files").write_json,
             {"path": w.folder / "file.json", "value": [1]},
         ),
         "book.slow_data.SlowData": lambda: (

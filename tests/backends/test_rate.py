@@ -130,7 +130,7 @@ def test_a_checkpoint_of_another_schedule_is_refused(
     path = tmp_path / "run.npz"
     run_saved(reference, digits, epochs=1, checkpoint=path, **saved)
     before = path.read_bytes()
-    with pytest.raises(InvalidInput, match="go on with lr .*run.npz, got .*same one"):
+    with pytest.raises(InvalidInput, match="run.npz was saved with: lr .*got"):
         run_saved(reference, digits, checkpoint=path, resume=True, **asked)
     assert path.read_bytes() == before
 
@@ -194,7 +194,7 @@ REFUSED = {
     "growth": (lambda: StepDecay(0.1, (3,), 2), "below 1 as factor, got 2"),
     "a smaller batch than none": (lambda: scale_linearly(0.1, 0), "above 0 as k"),
     "a warm-up into a warm-up": (
-        lambda: make_rate(SCHEDULE, 5), r"beside a warm-up of 5 steps.*GradualWarmup",
+        lambda: make_rate(SCHEDULE, 5), "GradualWarmup",
     ),
 }  # fmt: skip
 

@@ -16,10 +16,7 @@ SOURCES = (
     "tests/backends/public.py",
     "tests/backends/pure_calls.py",
     "tests/backends/test_bad_values.py",
-    "tests/pure/forge.py",
-    "tests/pure/forged.py",
     "tests/pure/idx_files.py",
-    "tests/pure/test_forged_checkpoints.py",
     "tests/pure/test_fuzz_files.py",
     "tools/evidence/nonsense.py",
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from d2lmulti.files.atomic import write_atomically, write_json
+from d2lmulti.files import write_atomically, write_json
 
 from . import (
     ROOT,
