@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...backends import backend_of
-from ...backends.checks import check_tensors
 from ...backends.protocol import AnyDevice, Tensor, element_count
 from ...checks import check_count, check_kind, check_list
 from ...comm.collectives import allgather
@@ -113,9 +112,10 @@ def shard_params(
     that is no sequence of layers, for parameters that are not the model's or differ in
     dtype, for another `zero`, and for a precision that the backend cannot compute in.
     """
-    check_list("devices", devices, "devices", cure="use devices(1)")
-    B = check_tensors("params", params, cure="take them from model.initial(rng)")
-    model, zero = get_model(model), check_count("zero", zero, most=3)
+    check_list("devices", devices, "devices", hint="use devices(1)")
+    check_list("params", params, "tensors", hint="take them from model.initial(rng)")
+    B = backend_of(params[0])
+    model, zero = get_model(model), check_count("zero", zero, max=3)
     units = cut_units(model, params)
     low = check_precision(B, precision, B.dtype_of(params[0]), devices[0])
     group = group_for(len(devices), group)
@@ -190,8 +190,8 @@ def _copy(x: Tensor) -> Tensor:
 
 def check_sharded(sharded: ShardedParams, devices: int | None = None) -> None:
     """Refuse what `shard_params` has not made, or has made for other devices."""
-    cure = "make it with shard_params(params, devices, model)"
-    check_kind("sharded", sharded, ShardedParams, "sharded parameters", cure)
+    hint = "make it with shard_params(params, devices, model)"
+    check_kind("sharded", sharded, ShardedParams, "sharded parameters", hint)
     if devices is not None and len(sharded) != devices:
         raise InvalidInput(
             f"expected the shards of {devices} devices, got those of {len(sharded)}; "

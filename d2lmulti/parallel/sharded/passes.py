@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from ...backends.protocol import AnyDevice, Backend, Tensor, element_count
 from ...comm.group import Group, Work
+from ...errors import framework_errors
 from ...events import working
-from ...models.checks import explained
 from ...models.model import losses_of, run_layers
 from ...optimizers.sgd import zeros_like
 from .holding import ShardedParams, attach_grads
@@ -160,7 +160,7 @@ class Pass:
         """Compute a layer on each device."""
         layers, outs = self.sharded.units[l].layers, []
         for mine, H in zip(params, Hs, strict=True):
-            with explained(self.sharded.model.name, H):
+            with framework_errors(self.sharded.model.name, H):
                 outs.append(run_layers(self.B, layers, mine, H))
         return outs
 

@@ -36,7 +36,7 @@ class Durations:
         for field in fields(self):
             given = getattr(self, field.name)
             for time in given if isinstance(given, (list, tuple)) else [given]:
-                check_number(field.name, time, least=0, cure="give slots")
+                check_number(field.name, time, min=0, hint="give slots")
 
     @property
     def uneven(self) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ...checks import MOST_RANKS, check_count
+from ...checks import MAX_RANKS, check_count
 from ...errors import PlanError
 from .instructions import (
     AnyInstruction,
@@ -38,8 +38,8 @@ def verify_schedule(lists: Given, stages: int, micro_batches: int) -> None:
     missing, done twice or on two devices, a use before it is made, a message that is
     lost, doubled or out of order, and for a deadlock, with rendezvous sends too.
     """
-    check_count("stages", stages, most=MOST_RANKS)
-    check_count("micro_batches", micro_batches, most=MOST_RANKS)
+    check_count("stages", stages, max=MAX_RANKS)
+    check_count("micro_batches", micro_batches, max=MAX_RANKS)
     ranks = stage_ranks(lists, stages)
     _check_work(lists, ranks, micro_batches)
     _check_messages(lists, ranks)

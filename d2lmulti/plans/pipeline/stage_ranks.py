@@ -32,7 +32,7 @@ def stage_ranks(
         check_count("stages", stages)
     owner: dict[int, int] = {}
     for d, mine in enumerate(lists):
-        for i in check_list(f"list {d}", mine, "instructions", least=0):
+        for i in check_list(f"list {d}", mine, "instructions", min_length=0):
             check_kind("an instruction", i, (Instruction, Step), "an instruction")
             if isinstance(i, Step):
                 continue
