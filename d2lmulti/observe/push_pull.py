@@ -151,9 +151,9 @@ def push_pull_events(
                 continue
             waiting.add(worker)
             version += mode == "sync" and len(waiting) == workers - backups
-            for free in _released(mode, waiting, done, staleness, backups):
-                waiting.remove(free)
-                heapq.heappush(heap, (now, free, "pull", -1, 0))
+            for other in _released(mode, waiting, done, staleness, backups):
+                waiting.remove(other)
+                heapq.heappush(heap, (now, other, "pull", -1, 0))
 
 
 def _released(
