@@ -17,8 +17,8 @@ from d2lmulti.models.mlp import make_mlp
 from d2lmulti.parallel.pipeline import cut_stages
 from d2lmulti.plans.allreduce import ALLREDUCE, ring
 from d2lmulti.plans.pipeline import Backward, Forward
+from d2lmulti.plans.placement import PLACEMENTS, shard_to_servers
 from d2lmulti.plans.schedules import SCHEDULES
-from d2lmulti.plans.servers import PLACEMENTS, shard_to_servers
 
 
 def pure_calls(w: World) -> Calls:
@@ -110,11 +110,11 @@ def pure_calls(w: World) -> Calls:
         "plans.collectives.reduce": lambda: (
             at("d2lmulti.plans.collectives").reduce, {"ranks": 2, "length": 3},
         ),
-        "plans.servers.shard_to_servers": lambda: (
+        "plans.placement.shard_to_servers": lambda: (
             shard_to_servers, {"sizes": [3, 4], "servers": 2},
         ),
-        "plans.servers.server_sizes": lambda: (
-            at("d2lmulti.plans.servers").server_sizes,
+        "plans.placement.server_sizes": lambda: (
+            at("d2lmulti.plans.placement").server_sizes,
             {"parts": shard_to_servers([3, 4], 2), "servers": 2},
         ),
         "plans.pipeline.stage_ranks": lambda: (
@@ -123,8 +123,8 @@ def pure_calls(w: World) -> Calls:
         "plans.pipeline.add_transfers": lambda: (
             at("d2lmulti.plans.pipeline").add_transfers, {"order": order},
         ),
-        "plans.proofs.verify": lambda: (
-            at("d2lmulti.plans.proofs").verify,
+        "plans.verify.verify": lambda: (
+            at("d2lmulti.plans.verify").verify,
             {"rounds": rounds, "ranks": 2, "length": 8},
         ),
         "plans.pipeline.verify_schedule": lambda: (
