@@ -23,7 +23,7 @@ from ..checks import (
 from ..errors import InvalidInput
 from ..events import unwatched
 from ..plans import collectives as plans
-from ..plans.alltoall import alltoall as plan_alltoall
+from ..plans.collectives import alltoall as plan_alltoall
 from ..plans.rounds import Round, even_bounds
 from .allreduce import Op, divide_, exchange, start_allreduce, start_native
 from .group import Group, group_for

@@ -21,7 +21,7 @@ from ..backends import backend_of
 from ..checks import check_contiguous
 from ..comm.group import Combine
 from ..errors import PeerError, name_ranks
-from ..plans.ordering import RankMessages, messages_of
+from ..plans.message_order import RankMessages, messages_of
 from ..plans.rounds import Round
 from .process_info import ProcessInfo, time_limit
 from .status_table import FAILED, StatusTable

@@ -26,7 +26,7 @@ from ..data.datasets import Dataset
 from ..errors import InvalidInput, framework_errors
 from ..models.model import Model
 from ..parallel.sharded.precision import PRECISIONS
-from ..plans.pipeline.schedules import SCHEDULES
+from ..plans.schedules import SCHEDULES
 
 MOST_EPOCHS = 10**6  # more is a slip of the finger
 DTYPES = ("float32", "float64")

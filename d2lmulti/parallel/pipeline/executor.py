@@ -21,18 +21,21 @@ from ...comm.split import load
 from ...errors import PlanError, framework_errors
 from ...models.model import losses_of
 from ...observe.pipeline_record import PipelineRecord, Slot
-from ...plans.pipeline.instructions import (
+from ...plans.pipeline import (
     Backward,
     BackwardInput,
     BackwardWeight,
     Forward,
     Instruction,
     Lists,
+    Name,
+    Receives,
     StageTransfer,
     Step,
+    awaited,
+    made,
+    simulate,
 )
-from ...plans.pipeline.messages import Name, awaited, made
-from ...plans.pipeline.simulate import Receives, simulate
 from .cutting import Stage
 
 
