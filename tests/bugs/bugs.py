@@ -211,8 +211,8 @@ BUGS = [
     Bug(
         "every device adds the bias of a layer split by inputs",
         "models/tensor_parallel/layers.py",
-        "(H,) = yield Leave(H)\n",
-        "(H,) = yield Leave(H)\n    b = b * part.ranks\n",
+        "(H,) = yield Reduce(H)\n",
+        "(H,) = yield Reduce(H)\n    b = b * part.ranks\n",
         LAYERS,
     ),
     Bug(
