@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...backends.protocol import Backend, Tensor, backend_of
-from ...checks import MOST_RANKS, check_choice, check_count, check_list
+from ...checks import MOST_RANKS, check_choice, check_count, check_flag, check_list
 from ...comm.checks import check_rows
 from ...comm.group import Group, group_for
 from ...errors import InvalidInput, several
@@ -96,7 +96,7 @@ def check_tokens(
             f"expected float32 or float64 as queries, got {dtype}; convert them"
         )
     at = _check_positions(positions, group.size)
-    tokens = Tokens(B, group, at, *shape, bool(causal))
+    tokens = Tokens(B, group, at, *shape, check_flag("causal", causal))
     for name, xs in named.items():
         check_like(name, xs, tokens, queries[0])
     return tokens
