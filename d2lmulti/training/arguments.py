@@ -25,7 +25,7 @@ from ..data.batches import batch_count
 from ..data.datasets import Dataset
 from ..errors import InvalidInput, framework_errors
 from ..models.model import Model
-from ..parallel.sharded.precision import PRECISIONS
+from ..parallel.sharded import PRECISIONS
 from ..plans.schedules import SCHEDULES
 
 MOST_EPOCHS = 10**6  # more is a slip of the finger
