@@ -109,22 +109,22 @@ CASES: dict[str, Case] = {
     "momentum": (
         {"momentum": 0.5}, {"momentum": 0.6}, "momentum 0.5 on rank 0 and 0.6 on",
     ),
-    "model": ({}, {"model": make_mlp("other", (784, 8, 10))}, "model [[small, "),
-    "its structure": ({}, {"model": make_mlp("small", (784, 9, 10))}, "model [[small, "),
+    "model": ({}, {"model": make_mlp("other", (784, 8, 10))}, "model [[small"),
+    "its structure": ({}, {"model": make_mlp("small", (784, 9, 10))}, "model [[small"),
     "its functions": (
-        {}, {"model": SMALL._replace(forward=other_forward)}, "model [[small, ",
+        {}, {"model": SMALL._replace(forward=other_forward)}, "model [[small",
     ),
     "its closure": (
         {"model": SMALL._replace(forward=scaled(1))},
-        {"model": SMALL._replace(forward=scaled(2))}, "model [[small, ",
+        {"model": SMALL._replace(forward=scaled(2))}, "model [[small",
     ),
     "its defaults": (
         {"model": SMALL._replace(forward=with_default(1))},
-        {"model": SMALL._replace(forward=with_default(2))}, "model [[small, ",
+        {"model": SMALL._replace(forward=with_default(2))}, "model [[small",
     ),
     "its object": (
         {"model": SMALL._replace(forward=Scaling(1).forward)},
-        {"model": SMALL._replace(forward=Scaling(2).forward)}, "model [[small, ",
+        {"model": SMALL._replace(forward=Scaling(2).forward)}, "model [[small",
     ),
     "batch size": ({}, {"batch_size": 5}, "batch_size 6 on rank 0 and 5 on rank 1;"),
     "dtype": (
@@ -224,7 +224,9 @@ def another(options: dict[str, Any]) -> Any:
     settings |= fingerprint(d2lmulti.get_backend(), DATA, SMALL, initial, 0.05, 2)
     params = [p.astype("float64") for p in SMALL.initial(rng)]
     state = [np.zeros_like(p) for p in params]
-    fixed = {k: v for k, v in settings.items() if isinstance(v, (str, int, float, list))}
+    fixed = {
+        k: v for k, v in settings.items() if isinstance(v, (str, int, float, list))
+    }
     return Checkpoint(fixed, params=params, state=state)
 
 
