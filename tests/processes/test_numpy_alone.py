@@ -161,7 +161,7 @@ def test_every_strategy_model_schedule_and_all_reduce(alone) -> None:
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told.pop("loaded") == []
-    for name in d2lmulti.plans.allreduce.ALLREDUCE:
+    for name in ALLREDUCE:
         assert told.pop(name) == [[15.0] * 5] * 4
     assert told.pop("lenet_bn")["one"] > 0  # differs by design: a batch for each device
     assert len(told) == 7
