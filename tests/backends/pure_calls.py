@@ -79,15 +79,15 @@ def pure_calls(w: World) -> Calls:
             at("d2lmulti.observe.push_pull").push_pull_events,
             {"mode": "sync", "seconds": np.ones((2, 4)), "batches": 4},
         ),
-        "cluster.overlap.plan_seconds": lambda: (
-            at("d2lmulti_cluster.overlap").plan_seconds,
+        "cluster.cost.plan_seconds": lambda: (
+            at("d2lmulti_cluster.cost").plan_seconds,
             {
                 "rounds": rounds, "itemsize": 4, "start_up": 1e-6,
                 "bytes_per_second": 1e9,
             },
         ),
-        "cluster.overlap.spans": lambda: (
-            at("d2lmulti_cluster.overlap").spans, {"ready": [1.0], "costs": [1.0]},
+        "cluster.cost.spans": lambda: (
+            at("d2lmulti_cluster.cost").spans, {"ready": [1.0], "costs": [1.0]},
         ),
         "comm.group.local_group": lambda: (local_group, {"size": 2}),
         "processes.launch": lambda: (launch, {"function": print, "n": 1}),
@@ -263,7 +263,7 @@ def machine_calls() -> Calls:
         "step_time.step_time": (
             "step_time", {"model": model, "layout": layout(), "cluster": dgx},
         ),
-        "validation.validate.validate": ("validate", {"path": table}),
+        "validation.validate": ("validate", {"path": table}),
     }  # fmt: skip
     found = {
         f"cluster.{name}": _given(
