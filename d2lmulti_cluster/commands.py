@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from d2lmulti.checks import MOST_RANKS, check_count
+from d2lmulti.checks import MAX_RANKS, check_count
 from d2lmulti.cli.console import say
 from d2lmulti.errors import InvalidInput
 from d2lmulti.files.atomic import check_outputs, write_json
@@ -42,7 +42,7 @@ def _simulate(arguments: argparse.Namespace) -> object:
         )
     nbytes = parse_bytes(arguments.bytes)
     cluster, algorithm = get_cluster(arguments.cluster), arguments.algorithm or "ring"
-    check_count("--ranks", arguments.ranks, most=MOST_RANKS)
+    check_count("--ranks", arguments.ranks, max=MAX_RANKS)
     asked = (arguments.collective, arguments.ranks)
     messages = count_messages(*asked, cluster, algorithm)
     if messages > MANY:
