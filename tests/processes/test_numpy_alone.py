@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-import d2lmulti
+from d2lmulti.plans.allreduce import ALLREDUCE
 
 pytestmark = [pytest.mark.numpy, pytest.mark.xdist_group("numpy_alone")]
 
