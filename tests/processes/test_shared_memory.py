@@ -25,8 +25,8 @@ from d2lmulti.processes.process_info import ProcessInfo
 from d2lmulti.processes.shared_memory import SharedMemory, connect, on_host, view
 from d2lmulti.processes.shared_memory.channel import CELL, CELLS, Receiving, Sending
 from d2lmulti.processes.shared_memory.semaphore import Semaphore
-from d2lmulti.processes.spawn import Processes
 from d2lmulti.processes.shared_memory.staging import BLOCK
+from d2lmulti.processes.spawn import Processes
 from d2lmulti.processes.status_table import StatusTable
 
 # Nothing, one element, a few, more than the channels and slots hold at once.
