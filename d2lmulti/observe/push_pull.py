@@ -15,17 +15,16 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ..checks import (
-    MOST_RANKS,
+    MAX_RANKS,
     check_choice,
     check_count,
     check_kind,
     check_list,
     check_number,
     check_positive,
-    refusal,
+    invalid,
 )
 from ..errors import InvalidInput
-from .device_clocks import DeviceClocks
 from .link import Link
 
 MODES = ("sync", "async", "bounded")
@@ -57,14 +56,14 @@ def worker_seconds(
     for no workers, negative times and a straggler that is no worker.
     """
     check_workers(workers)
-    check_count("steps", steps, most=MOST_STEPS // workers)
+    check_count("steps", steps, max=MOST_STEPS // workers)
     check_positive("seconds", seconds)
-    check_number("jitter", jitter, least=0, most=20)
-    check_count("seed", seed, least=0, most=None)
+    check_number("jitter", jitter, min=0, max=20)
+    check_count("seed", seed, min=0, max=None)
     stragglers = {} if stragglers is None else stragglers
     check_kind("stragglers", stragglers, Mapping, "a dictionary {worker: factor}")
     for worker, factor in stragglers.items():
-        check_count("a straggler", worker, least=0, most=workers - 1)
+        check_count("a straggler", worker, min=0, max=workers - 1)
         check_positive("a straggler's factor", factor)
     normal = np.random.default_rng(seed).standard_normal((workers, steps))
     factors = np.array([stragglers.get(w, 1.0) for w in range(workers)])
@@ -101,7 +100,7 @@ def push_pull_events(
     check_backups(mode, backups, workers)
     check_count("batches", batches)
     for size in check_list("server_bytes", server_bytes, "bytes, one number a server"):
-        check_count("server_bytes", size, least=0)
+        check_count("server_bytes", size, min=0)
     lockstep = mode == "sync" and not backups
     if lockstep and batches % workers:
         raise InvalidInput(
@@ -120,9 +119,10 @@ def push_pull_events(
     servers = len(server_bytes)
     latency = link.latency if any(server_bytes) else 0.0
     # One port a server for what it sends (get), and one for what it receives (put).
-    ports = {"get": DeviceClocks(servers), "put": DeviceClocks(servers)}
+    free = {"get": [0.0] * servers, "put": [0.0] * servers}  # from when each port is
     heap = [(0.0, worker, "pull", -1, 0) for worker in range(workers)]
-    done, waiting, taken = [0] * workers, set(range(0)), 0
+    done, taken = [0] * workers, 0
+    waiting: set[int] = set()
     version, pulled = 0, [0] * workers  # updates, of all and before a worker's pull
     while heap:
         now, worker, kind, batch, part = heapq.heappop(heap)
@@ -132,11 +132,11 @@ def push_pull_events(
             yield Event(now, "pull", worker, taken)
             heapq.heappush(heap, (now, worker, "get", taken, 0))
             taken, pulled[worker] = taken + 1, version
-        elif kind in ports and part < servers:
+        elif kind in free and part < servers:
             server = (worker + part) % servers  # each begins elsewhere: no queue at 0
             if server_bytes[server]:
-                takes = server_bytes[server] / link.bandwidth
-                now = ports[kind].occupy(server, takes, ready=now).end
+                start = max(now, free[kind][server])
+                now = free[kind][server] = start + server_bytes[server] / link.bandwidth
             heapq.heappush(heap, (now, worker, kind, batch, part + 1))
         elif kind == "get":
             ready = now + latency + float(seconds[worker, done[worker]])
@@ -151,9 +151,9 @@ def push_pull_events(
                 continue
             waiting.add(worker)
             version += mode == "sync" and len(waiting) == workers - backups
-            for free in _released(mode, waiting, done, staleness, backups):
-                waiting.remove(free)
-                heapq.heappush(heap, (now, free, "pull", -1, 0))
+            for other in _released(mode, waiting, done, staleness, backups):
+                waiting.remove(other)
+                heapq.heappush(heap, (now, other, "pull", -1, 0))
 
 
 def _released(
@@ -172,7 +172,7 @@ def _released(
 
 def check_workers(workers: int) -> None:
     """Refuse fewer than one worker."""
-    check_count("workers", workers, most=MOST_RANKS)
+    check_count("workers", workers, max=MAX_RANKS)
 
 
 def check_times(seconds: Any) -> np.ndarray:
@@ -183,7 +183,7 @@ def check_times(seconds: Any) -> np.ndarray:
         times = np.zeros(0)
     fine = np.isfinite(times) & (times >= 0)
     if times.ndim != 2 or not times.size or not fine.all():
-        raise refusal(
+        raise invalid(
             "finite times of at least 0 seconds, (workers, steps),",
             seconds,
             "draw them with worker_seconds(workers, steps)",
@@ -201,13 +201,13 @@ def check_mode(mode: str, staleness: int | None) -> None:
             "mode='bounded'"
         )
     if mode == "bounded":
-        cure = "say how far ahead of the slowest a worker may be, as in staleness=2"
-        check_count("staleness", staleness, least=0, cure=cure)
+        hint = "say how far ahead of the slowest a worker may be, as in staleness=2"
+        check_count("staleness", staleness, min=0, hint=hint)
 
 
 def check_backups(mode: str, backups: int, workers: int) -> None:
     """Refuse backup workers without a synchronous update, and as many as workers."""
-    check_count("backups", backups, least=0, most=workers - 1)
+    check_count("backups", backups, min=0, max=workers - 1)
     if backups and mode != "sync":
         raise InvalidInput(
             f"expected no backups in mode {mode!r}, got {backups}; use mode='sync'"

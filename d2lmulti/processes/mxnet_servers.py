@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from ..checks import MOST_RANKS, check_count, check_positive
+from ..checks import MAX_RANKS, check_count, check_positive
 from .spawn import (
     Process,
     Processes,
@@ -40,8 +40,8 @@ def launch_kvstore(
     Raises `InvalidInput` without workers, servers or time, `ProcessFailed` when a
     process ends with an error or `timeout` seconds are over.
     """
-    check_count("workers", workers, most=MOST_RANKS)
-    check_count("servers", servers, most=MOST_RANKS)
+    check_count("workers", workers, max=MAX_RANKS)
+    check_count("servers", servers, max=MAX_RANKS)
     check_positive("timeout", timeout)
     with Processes() as group:
         path = group.folder / "program.py"

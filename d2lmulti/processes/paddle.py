@@ -1,7 +1,7 @@
 """paddle.distributed as an engine: gloo for CPU tensors, nccl for GPUs.
 
 Paddle's gloo waits in every send until the receiver is there, so a round's messages go
-in turns (see `plans.ordering`). It matches sends and receives by counting each rank's
+in turns (`plans.message_order`). It matches sends and receives by counting each rank's
 calls in a group, which two ranks do alike and three do not. So in larger groups every
 two ranks have a group of their own. Chapter: *many_machines*.
 """
@@ -21,13 +21,12 @@ import paddle
 import paddle.distributed as dist
 from paddle.base import core
 
-from ..backends import checks
 from ..backends import paddle as B
 from ..backends.protocol import Tensor, element_count
-from ..comm.checks import check_native
+from ..checks import check_contiguous, check_native
 from ..comm.group import Combine, Work
 from ..errors import InvalidInput
-from ..plans.ordering import RankMessages
+from ..plans.message_order import RankMessages
 from ..plans.rounds import Round, even_bounds
 from .monitor import MonitoredEngine, Parts, of_some
 from .paddle_store import StoreServer, complete_environment, meet, wait_for_listener
@@ -100,7 +99,7 @@ class PaddleDistributed(MonitoredEngine):
         if what == "reduce_scatter":
             part = self._reduce_scatter(x, op)
             return Work(lambda: [part])
-        checks.contiguous(x.is_contiguous())
+        check_contiguous(x.is_contiguous())
         if not element_count(x):  # gloo fails on those
             return Work()
         y = x if B.device_of(x) == self._device else B.copy_to(x, self._device)

@@ -23,7 +23,7 @@ from typing import Any
 import cloudpickle
 
 from ..backends import backend_name, get_backend
-from ..checks import MOST_RANKS, check_count, check_flag, check_kind, check_positive
+from ..checks import MAX_RANKS, check_count, check_flag, check_kind, check_positive
 from ..errors import PeerError
 from . import process_group as engines
 from .spawn import (
@@ -67,14 +67,14 @@ class Ranks:
         restart: int = 0,
     ) -> None:
         engines.check_name(engine)
-        self._n = check_count("n", n, most=MOST_RANKS)
+        self._n = check_count("n", n, max=MAX_RANKS)
         self._timeout = check_positive("timeout", timeout)
         self._settings = {
             "D2LMULTI_WORLD_SIZE": str(n),
             "D2LMULTI_TIMEOUT": str(timeout),
             "D2LMULTI_RESTART": str(restart),
         }
-        check_count("threads", threads, most=MOST_RANKS)
+        check_count("threads", threads, max=MAX_RANKS)
         for library in ("OMP", "MKL", "OPENBLAS"):
             self._settings[f"{library}_NUM_THREADS"] = str(threads)
         if engine is not None:

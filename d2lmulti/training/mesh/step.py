@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from ...backends import backend_of
 from ...backends.protocol import AnyDevice, Tensor, element_count
 from ...checks import check_count, check_list, check_positive
-from ...comm.allreduce import start_allreduce
-from ...comm.checks import check_algorithm, check_batch
+from ...comm.allreduce import check_algorithm, start_allreduce
 from ...comm.collectives import allgather, reduce_scatter
+from ...comm.split import check_batch
 from ...errors import InvalidInput, several
 from ...events import working
 from ...optimizers import Optimizer, check_optimizer, check_states
 from ...parallel.pipeline import make_lists
-from ...plans.pipeline.instructions import BackwardInput, BackwardWeight, Lists
-from ...plans.pipeline.schedules import Schedule
+from ...plans.pipeline import BackwardInput, BackwardWeight, Lists
 from ...plans.rounds import Plan, even_bounds
+from ...plans.schedules import Schedule
 from .holding import MeshParams, check_placed, of_stage
 from .replica import Replica
 
@@ -51,7 +51,7 @@ def train_on_mesh(
     halves (zero_bubble, zb_h2, zb_v) or places stages elsewhere.
     """
     B = check_batch(X, y)
-    check_list("devices", devices, "devices", cure="use devices(1)")
+    check_list("devices", devices, "devices", hint="use devices(1)")
     mesh = check_placed(placed).mesh
     if len(devices) != len(placed):
         raise InvalidInput(
@@ -108,8 +108,8 @@ def mesh_lists(
 def _sum_copies(placed: MeshParams, algorithm: str | Plan) -> None:
     """Sum within each replica what its ranks have shares of, having other tokens.
 
-    Along `tensor` see `Cut.summed`; along `sequence` that is all, and along `expert`
-    all but the experts, to which the tokens of all ranks have come.
+    Along `tensor` see `ShardSpec.summed`; along `sequence` that is all, and along
+    `expert` all but the experts, to which the tokens of all ranks have come.
     """
     shares = {
         "tensor": lambda cut: cut.summed,

@@ -1,0 +1,319 @@
+"""Validate the model on published tables, which are recognized by their header.
+
+The tables of convolutional networks, of pipelines and of collectives are read here,
+those of transformers in `transformer_tables.py`. Chapter: *cost_model*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from d2lmulti.checks import shown
+from d2lmulti.errors import InvalidInput
+from d2lmulti.observe.link import Link
+
+from .comparison import Compared, Report, Row, read_table
+from .convolution import conv_step, pipeline_rate
+from .cost import bus_bandwidth
+from .hardware import Cluster
+from .nccl import COLLECTIVES, nccl_seconds
+from .networks import (
+    CONVNETS,
+)
+from .presets import CLUSTERS, SOCKETS, find_device, with_nodes_of
+from .transformer_tables import korthikanti, megatron_core, sc21, ultrascale
+
+# Which machine stands for a GPU where the table names no machine.
+USUAL = {
+    "K80": "p2.16xlarge", "T4": "g4dn.12xlarge", "P40": "p40-box", "P100": "p100-box",
+    "V100": "p3.16xlarge", "V100-32GB": "dgx-1", "A100": "dgx-a100",
+    "A100-40GB": "dgx-a100", "H100": "dgx-h100", "H200": "dgx-h100",
+    "GB200": "gb200-nvl72", "2080Ti": "2x2080ti", "3090": "2x3090-pcie",
+    "4090": "2x4090-pcie",
+}  # fmt: skip
+OTHER_NAMES = {
+    "all_reduce": "allreduce", "all_gather": "allgather", "all_to_all": "alltoall",
+    "reducescatter": "reduce_scatter", "all2all": "alltoall",
+}  # fmt: skip
+# benchmarks/resnet101-speed/main.py in github.com/kakaobrain/torchgpipe: micro-batches.
+TORCHGPIPE = {1: 2, 2: 1667, 4: 256, 8: 150}
+
+
+def cnn_scaling(rows: list[Row], report: Report) -> None:
+    """Images a second on n GPUs over those on the fewest of the same table.
+
+    The images a second themselves are entered too, as absolute rows.
+    """
+    measured: dict[tuple[str, ...], list[tuple[Row, float, float]]] = {}
+
+    for row in rows:
+        with report.predicting(row):
+            net = _convnet(row.text("model"))
+            cluster = machine(row.text("hw"))
+            gpus, each = row.count("gpus"), row.count("batch_per_gpu")
+            step = conv_step(CONVNETS[net], gpus, each, cluster)
+            words = (row.text(c) for c in ("source", "hw", "model", "update"))
+            entry = (row, row.number_of("images_per_s"), step.images_per_second)
+            measured.setdefault((*words, str(each)), []).append(entry)
+    for some in measured.values():
+        some.sort(key=lambda entry: entry[0].count("gpus"))
+        first, *others = some
+        fewest = first[0].count("gpus")
+        for row, seen, said in some:
+            name = f"{row.text('model')} on {row.count('gpus')} GPUs"
+            found = Compared(row.number, name, "images/s", seen, said, rate=True)
+            report.absolute.append(found)
+        for row, seen, said in others:
+            gpus = row.count("gpus")
+            name = f"{row.text('model')}: {gpus} over {fewest} GPUs"
+            speedups = seen / first[1], said / first[2]
+            found = Compared(
+                row.number, name, "x", *speedups, rate=True, naive=gpus / fewest
+            )
+            report.rows.append(found)
+
+
+def _convnet(name: str) -> str:
+    """Find a network, however its name is written: resnet-50, ResNet50, resnet_50."""
+    known = {"".join(filter(str.isalnum, key)): key for key in CONVNETS}
+    plain = "".join(filter(str.isalnum, name.lower()))
+    if plain not in known:
+        raise InvalidInput(
+            f"expected one of {', '.join(CONVNETS)} as model, got {name!r}"
+        )
+    return known[plain]
+
+
+def gpipe(rows: list[Row], report: Report) -> None:
+    """Throughput over that of the table's row with fewest stages and micro-batches."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+
+    for row in rows:
+        with report.predicting(row):
+            row.count("K"), row.count("M"), row.number_of("norm_throughput")
+            groups.setdefault((row.text("hw"), row.text("model")), []).append(row)
+    for (hardware, model), some in groups.items():
+        some.sort(key=lambda row: (row.count("M"), row.count("K")))
+        first = some[0]
+        base = pipeline_rate(first.count("K"), first.count("M"))
+        unit = first.number_of("norm_throughput")
+        for row in some[1:]:
+            rate = pipeline_rate(row.count("K"), row.count("M")) / base
+            stages, m = row.count("K"), row.count("M")
+            words = f"{model} on {hardware}: {stages} stages, M = {m}"
+            seen = row.number_of("norm_throughput") / unit
+            naive = stages / first.count("K")
+            report.rows.append(
+                Compared(row.number, words, "x", seen, rate, rate=True, naive=naive)
+            )
+
+
+def torchgpipe(rows: list[Row], report: Report) -> None:
+    """Samples a second over the baseline's; the last of many is not recomputed."""
+    models: dict[str, list[tuple[Row, int, int, float]]] = {}
+
+    for row in rows:
+        with report.predicting(row):
+            stages = row.count("partitions", least=0)
+            usual = TORCHGPIPE.get(stages, 8 * stages) if stages else 1
+            micro = row.count_or("micro_batches", usual)
+            entry = (row, stages, micro, row.number_of("samples_per_s"))
+            name = row.text("model").removesuffix("baseline").strip()
+            models.setdefault(name, []).append(entry)
+    for name, speeds in models.items():
+        base = min(speeds, key=lambda entry: entry[1:3])
+        unit = _torchgpipe_rate(*base[1:3])
+        for row, stages, micro, seen in speeds:
+            if row is not base[0]:
+                rate = _torchgpipe_rate(stages, micro) / unit
+                words = f"{name}: {stages} partitions, {micro} micro-batches"
+                naive, gain = max(1, stages) / max(1, base[1]), seen / base[3]
+                report.rows.append(
+                    Compared(row.number, words, "x", gain, rate, rate=True, naive=naive)
+                )
+
+
+def _torchgpipe_rate(stages: int, micro_batches: int) -> float:
+    """Over plain training on one GPU, which 0 stages are."""
+    if stages == 0:
+        return 1.0
+    return pipeline_rate(stages, micro_batches, kept=int(micro_batches > 1))
+
+
+def collectives(rows: list[Row], report: Report) -> None:
+    """Microseconds, or bus bandwidth where no time is told."""
+    source = ""
+    for row in rows:
+        with report.predicting(row):
+            if row.text("source") not in ("same", ""):
+                source = row.text("source")
+            report.rows.append(_collective(row, source))
+
+
+def _collective(row: Row, source: str) -> Compared:
+    op = row.text("op").lower().replace("-", "_").replace(" ", "_")
+    op = OTHER_NAMES.get(op, op)
+    if op not in COLLECTIVES:
+        known = ", ".join(COLLECTIVES)
+        raise InvalidInput(f"expected one of {known} as op, got {op!r}")
+    cluster = machine(f"{row.text('hw')} {source}")
+    gpus = row.count("gpus", least=2, most=2**16)
+    nodes = row.count_or("nodes", cluster.nodes(gpus))
+    if nodes > gpus or gpus % nodes:
+        raise InvalidInput(
+            f"expected a number of nodes that divides {gpus} GPUs, got {nodes}"
+        )
+    cluster = with_nodes_of(cluster, gpus // nodes) if nodes > 1 else cluster
+    size = row.count("bytes")
+    seconds = nccl_seconds(op, size, gpus, cluster, gpus // nodes)
+    words = f"{op} of {size:,} bytes, {gpus} GPUs of {row.text('hw')}"
+    link = cluster.inside.bandwidth
+    if nodes > 1:
+        link = min(link, cluster.nic_per_device * (gpus // nodes))
+    if row.text("time_us"):
+        naive = bus_bandwidth(op, gpus, size, 1.0) / link
+        return Compared(
+            row.number, words, "us", row.number_of("time_us"), seconds * 1e6,
+            naive=naive * 1e6,
+        )  # fmt: skip
+    said = bus_bandwidth(op, gpus, size, seconds) / 1e9
+    seen = row.number_of("busbw_GBps")
+    return Compared(
+        row.number, words, "GB/s", seen, said, bandwidth=True, naive=link / 1e9
+    )
+
+
+def machine(words: str) -> Cluster:
+    """Find a cluster by what a table says of its hardware."""
+    device = find_device(words)
+    lower = words.lower()
+    named = [c for name, c in CLUSTERS.items() if name in lower]
+    if named:
+        return named[0]
+    amazon = ("ultrascale", "efa", "p5", "/node")  # the Playbook has "8xH100/node"
+    if device.name == "H100" and any(word in lower for word in amazon):
+        return CLUSTERS["p5.48xlarge"]
+    if device.name not in USUAL:
+        raise InvalidInput(
+            f"expected a GPU among {', '.join(USUAL)} as hw, got {words!r}"
+        )
+    cluster = CLUSTERS[USUAL[device.name]]
+    if "pcie" in lower and cluster.fabric != "pcie":
+        link = Link(5.7e-6, 24e9 if device.name[0] in "AH" else 12e9)
+        cluster = replace(cluster, inside=link, fabric="pcie")
+    if "ethernet" in lower or "tcp" in lower:
+        cluster = replace(cluster, hops=SOCKETS)
+    return replace(cluster, device=device)
+
+
+# -- which table is it? ----------------------------------------------------------------
+
+Reader = Callable[[list[Row], Report], None]
+
+
+def _by_row(predict: Callable[[Row], list[Compared]]) -> Reader:
+    def read(rows: list[Row], report: Report) -> None:
+        for row in rows:
+            with report.predicting(row):
+                report.rows += predict(row)
+
+    return read
+
+
+class Kind(NamedTuple):
+    """One kind of table: columns that it must have, and who reads it.
+
+    "a|b" stands for one of two columns, or both.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    read: Reader
+    never: str = ""  # a column of another kind, of which this one has all columns
+
+    def missing(self, header: list[str]) -> list[str]:
+        """Name the columns that a header lacks."""
+        return [c for c in self.columns if not set(c.split("|")) & set(header)]
+
+
+KINDS = (
+    Kind(
+        "layouts of nanotron (Ultra-Scale Playbook)",
+        ("model", "mbs", "grad_acc", "dp", "pp", "tp", "zero", "tok_s_gpu"),
+        ultrascale,
+    ),
+    Kind(
+        "Megatron, SC 2021, table 1",
+        ("hidden", "layers", "heads", "TP", "PP", "DP", "global_batch", "micro_batch",
+         "seq", "vocab", "tflops_per_gpu"),
+        _by_row(sc21),
+    ),
+    Kind(
+        "Korthikanti et al., 2022, table 5",
+        ("model", "TP", "PP", "DP", "batch",
+         "iter_s_full_recompute|iter_s_seqpar_plus_selective"),
+        _by_row(korthikanti),
+    ),
+    Kind(
+        "Megatron-Core, weak scaling",
+        ("hidden", "layers", "heads", "TP", "PP", "DP", "global_batch", "seq", "vocab",
+         "tflops_per_gpu"),
+        _by_row(megatron_core),
+        never="recompute",
+    ),
+    Kind(
+        "data parallelism of convolutional networks",
+        ("hw", "gpus", "model", "batch_per_gpu", "images_per_s"),
+        cnn_scaling,
+    ),
+    Kind("GPipe, table 2", ("model", "K", "M", "norm_throughput"), gpipe),
+    Kind(
+        "torchgpipe's benchmarks", ("model", "partitions", "samples_per_s"),
+        torchgpipe,
+    ),
+    Kind(
+        "collectives", ("hw", "op", "gpus", "bytes", "time_us|busbw_GBps"),
+        collectives,
+    ),
+)  # fmt: skip
+
+
+def validate(path: Any) -> Report:
+    """Predict every row of a CSV file of measurements, and compare.
+
+    The header tells the kind of table (see KINDS). A row that cannot be predicted is
+    listed with its line number and why, and does not count. Raises `InvalidInput` for a
+    file that is no table, another header, and where no row can be predicted.
+    """
+    header, rows = read_table(path)
+    kind = _kind_of(header)
+    report = Report(kind.name)
+    kind.read(rows, report)
+    if not report.rows and not report.extra:
+        why = "there is nothing to compare; a speed-up needs two rows of one model"
+        if report.refused:
+            why = report.refused[0]
+        raise InvalidInput(f"expected a row that can be predicted, got none; {why}")
+    return report
+
+
+def _kind_of(header: list[str]) -> Kind:
+    for kind in KINDS:
+        if not kind.missing(header) and kind.never not in header:
+            return kind
+    known = "".join(f"\n  {kind.name}: {', '.join(kind.columns)}" for kind in KINDS)
+    near = min(
+        (k for k in KINDS if k.missing(header)),
+        key=lambda k: len(k.missing(header)) / len(k.columns),
+    )
+    lacks = near.missing(header)
+    nearest = f"; {near.name}, needs {', '.join(lacks)} too"
+    if len(lacks) == len(near.columns):
+        nearest = ""
+    raise InvalidInput(
+        "expected the header of a table that is known, got "
+        f"{shown(','.join(header))}{nearest}. Known are, with these columns and any "
+        f"others:{known}"
+    )

@@ -1,0 +1,51 @@
+"""What the pictures of a pipeline show, read off their axes."""
+
+import matplotlib.pyplot as plt
+import pytest
+
+from d2lmulti.observe.pipeline_record import Durations, PipelineRecord
+from d2lmulti.plans.pipeline import Backward, Forward
+from d2lmulti_book.figures.pipeline import gantt, live_activations
+
+
+@pytest.fixture
+def record():
+    """Two devices, one micro-batch, four stages: nothing ever overlaps."""
+    found = PipelineRecord(Durations(forward=1, backward=3))
+    found.restart(2, 4)
+    ready = 0
+    for kind, order in ((Forward, range(4)), (Backward, reversed(range(4)))):
+        for stage in order:
+            slot = found.compute(stage % 2, kind(stage, 7), ready, recompute=False)
+            ready = slot.end
+            count = 1 if kind is Forward else 0
+            found.hold(slot.end, stage % 2, stage, count, 100 * count)
+    return found
+
+
+def test_a_box_for_every_slot_with_its_micro_batch(record):
+    figure = gantt({"naive": record, "again": record})
+    for ax in figure.axes:
+        assert [text.get_text() for text in ax.texts] == ["7"] * 8
+        boxes = [path for bars in ax.collections for path in bars.get_paths()]
+        widths = [box.get_extents().width for box in boxes]
+        widths = sorted([*widths, *(idle.get_width() for idle in ax.patches)])
+        # Four forwards and backwards, as many edges of later stages, two idle rows.
+        assert widths == sorted([1, 3] * 4 + [1, 3] * 2 + [16] * 2)
+        assert [t.get_text() for t in ax.get_yticklabels()] == ["device 0", "device 1"]
+    assert figure.axes[0].get_title(loc="left") == "naive: 50 % idle"
+    (legend,) = figure.legends
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert labels == ["forward", "backward", "idle", "of a later stage"]
+    plt.close(figure)
+
+
+def test_live_activations_step_as_they_were_held(record):
+    figure = live_activations({"naive": record})
+    first, second = figure.axes[0].get_lines()
+    assert first.get_ydata().tolist() == [0, 1, 2, 1, 0]
+    assert first.get_xdata().tolist() == [0, 1, 3, 10, 16]
+    assert second.get_ydata().tolist() == [0, 1, 2, 1, 0]
+    assert record.device_peak_live == [2, 2] and record.peak_live == [1] * 4
+    assert record.device_peak_bytes == [200, 200]
+    plt.close(figure)
