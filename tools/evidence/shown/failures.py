@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from d2lmulti.processes import spawn as processes
-
 from ..markdown import count, listed, table
 from ..strategies import ENGINES
 from . import Row, Shown
@@ -15,8 +13,7 @@ def found_of_faults(rows: list[Row]) -> str:
     """Return how often ranks failed, and after how many seconds that was reported."""
     faults = [r for r in rows if "fault" in r]
     bad = sum(len(r["wrong"]) for r in faults)
-    at_once = [r for r in faults if r["fault"] not in ("stopped", LAUNCHER)]
-    stopped = [r for r in faults if r["fault"] == "stopped"]
+    at_once = [r for r in faults if r["fault"] != LAUNCHER]
     again = [r for r in rows if "restarts" in r]
     text = (
         f"In {count(sum(r['times'] for r in faults))} launches of two ranks, a rank or "
@@ -28,12 +25,6 @@ def found_of_faults(rows: list[Row]) -> str:
         text += (
             " A rank that ended was named within "
             f"{max(r['seconds'] for r in at_once):.1f} s."
-        )
-    if stopped:
-        text += (
-            " A rank that was stopped, but not ended, was named only after "
-            f"{max(r['seconds'] for r in stopped):.1f} s, because the launcher waits "
-            f"{processes._LOOKS * processes._LOOK_EVERY:.0f} s in case it continues."
         )
     if again:
         same = sum(r["same_bits"] for r in again)
@@ -124,8 +115,8 @@ def show_scripts(rows: list[Row]) -> str:
 
 FAULTS = Shown(
     found_of_faults,
-    "In the middle of a run, one of two ranks was killed or stopped by a signal, "
-    "exited, raised an exception, or met a full disk, or the launcher was killed.",
+    "In the middle of a run, one of two ranks was killed, exited, "
+    "raised an exception, or met a full disk, or the launcher was killed.",
     show_faults,
     "tests/processes/test_failing.py tests/processes/test_faults.py",
 )
