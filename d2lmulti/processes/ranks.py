@@ -17,6 +17,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
@@ -49,11 +50,10 @@ class Ranks:
     """n processes in one group: `ranks(function, *args)` runs it in each of them.
 
     They start at the first call, on the engine, backend and threads that `launch` would
-    give them, and live until `close`, the end of a `with` block, or the end of the
-    thread that started them. A function finds its rank in `started()`; what it leaves
-    in modules stays there for the next one. A call returns what the function returned,
-    in rank order. It raises `ProcessFailed` as `launch` does, also after `timeout`
-    seconds; the next call then starts new processes.
+    give them, and live until `close` or the end of a `with` block. A function finds its
+    rank in `started()`; what it leaves in modules stays there for the next one. A call
+    returns what the function returned, in rank order. It raises `ProcessFailed` as
+    `launch` does, also after `timeout` seconds; the next call then starts new processes.
     """
 
     def __init__(
@@ -84,6 +84,8 @@ class Ranks:
             self._settings["D2LMULTI_BACKEND"] = backend_name(backend)
         if not check_flag("gpus", gpus):
             self._settings["CUDA_VISIBLE_DEVICES"] = ""
+        # On Linux a process ends with the thread that started it, so that one must stay.
+        self._starter = ThreadPoolExecutor(1)
         self._group: Processes | None = None
 
     def __call__(
@@ -95,7 +97,7 @@ class Ranks:
     def run(self, job: bytes, last: bool = False) -> list[Any]:
         """Run a pickled function in every process; after the `last` one they end."""
         try:
-            group = self._group or self._start()
+            group = self._group or self._starter.submit(self._start).result()
             values = [process.value for process in group.members]
             for value in values:
                 value.unlink(missing_ok=True)
