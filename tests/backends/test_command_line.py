@@ -250,10 +250,10 @@ def test_a_timeline_names_what_each_device_did(load, tmp_path):
 @pytest.mark.parametrize(
     ("model", "split"),
     [
-        ("mlp", "--strategy layer"),
-        ("mlp", "--strategy model --schedule gpipe --micro-batches 8"),
-        ("deep_mlp", "--strategy model --schedule interleaved --stages 4"),
-        ("deep_mlp", "--strategy model --schedule zb_v"),
+        ("mlp", "--strategy tensor"),
+        ("mlp", "--strategy pipeline --schedule gpipe --micro-batches 8"),
+        ("deep_mlp", "--strategy pipeline --schedule interleaved --stages 4"),
+        ("deep_mlp", "--strategy pipeline --schedule zb_v"),
     ],
 )
 def test_the_work_can_be_split_in_three_ways(load, tmp_path, model, split):

@@ -158,7 +158,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(
     assert not file.exists()
 
 
-@pytest.mark.parametrize("strategy", ["data", "layer", "model"])
+@pytest.mark.parametrize("strategy", ["data", "tensor", "pipeline"])
 def test_it_stops_so_however_the_work_is_split(
     B: Backend, data: Dataset, strategy: str
 ) -> None:
