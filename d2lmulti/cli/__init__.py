@@ -54,6 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Return 0 (good), 1 (a backend is missing), 2 (bad input), 130 (ended by Ctrl-C) or
     141 (the reader of the output has closed it, as in `| head -1`).
     """
+    for number in (0, 1, 2):  # that of a closed stream would go to the next open file
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
     words = [*(sys.argv[1:] if argv is None else argv)]
     group = Commands(help="Multi-GPU training from scratch.", no_args_is_help=False)
     try:
@@ -62,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.exceptions.Exit as end:  # of --help
         return end.exit_code
     except click.ClickException as error:
-        return _failed(f"error: {error.format_message()} See --help.", 2)
+        message = " ".join(error.format_message().split())
+        return _failed(f"error: {message} See --help.", 2)
     except D2LMultiError as error:
         return _failed(f"error: {error}", 2)
     except BrokenPipeError:

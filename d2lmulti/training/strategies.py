@@ -29,8 +29,8 @@ from ..parallel.data import Reducer, get_params, train_batch
 from ..parallel.sharded.holding import in_shapes
 from ..parallel.sharded.precision import PRECISIONS
 from ..plans.allreduce import ALLREDUCE
-from ..plans.pipeline.schedules import CHUNKS, SCHEDULES, Schedule
 from ..plans.rounds import Plan
+from ..plans.schedules import CHUNKS, SCHEDULES, Schedule
 from .accumulate import check_accumulates, train_in_parts
 from .mesh import gather_from_mesh, place_on_mesh, train_on_mesh
 from .mesh.holding import MeshParams

@@ -3,7 +3,7 @@
 `PARAMETERS` gives every parameter of every public function a kind. One that is missing
 here turns a test red, so that a new parameter is tried with nonsense by default. Each
 kind names the values below that are *right* for it; all others must be refused in one
-sentence. The options of the command line are in `bad_options.py`.
+sentence.
 """
 
 from __future__ import annotations

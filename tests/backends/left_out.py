@@ -13,7 +13,11 @@ LEFT_OUT: dict[str, str] = {
     "d2lmulti.training.strategy.Batch": "checked where it is used",
     "d2lmulti.backends.protocol.Backend": "a description",
     "d2lmulti.errors.D2LMultiError": "an error",
-    "d2lmulti.cli.main": "see bad_options.py",
+    "d2lmulti.cli.main": "see test_command_line.py",
+    "d2lmulti.train": "see test_refused_data.py",
+    "d2lmulti.train_on_servers": "as train",
+    "d2lmulti.training.on_servers.train_on_servers": "as train",
+    "d2lmulti.training.strategies.make_strategy": "see test_strategies.py",
     "d2lmulti.processes.spawn.state_of": "asks the system about any number",
     "d2lmulti.observe.pipeline_record.PipelineRecord": "filled by train_stages",
     "d2lmulti.observe.pipeline_record.Durations": "checked by add_transfers",
@@ -27,10 +31,10 @@ LEFT_OUT: dict[str, str] = {
     "d2lmulti.plans.collectives.ring_allgather": "arrays inside a plan: see verify",
     "d2lmulti.plans.collectives.ring_reduce_scatter": "arrays inside a plan",
     "d2lmulti.plans.rounds.make_round": "arrays inside a plan: see verify",
-    "d2lmulti.plans.hierarchical.together": "plans inside a plan: see verify",
+    "d2lmulti.plans.allreduce.together": "plans inside a plan: see verify",
 }
 FOR_PICTURES = ("d2lmulti_book.figures", "d2lmulti_book.notebook")
 A_CALL_OR_INSTRUCTION = (
     "d2lmulti.plans.requests",
-    "d2lmulti.plans.pipeline.instructions",
+    "d2lmulti.plans.pipeline",
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from d2lmulti import load, train
+from d2lmulti import get_backend, load, train
 from d2lmulti.errors import InvalidInput
 from d2lmulti.optimizers import Adam
 from d2lmulti.plans.allreduce import ring
@@ -78,42 +78,37 @@ def test_the_history_names_the_options_of_its_strategy(framework, digits):
     assert told["algorithm"] == "ring"
 
 
+# Options, and the words that tell what is wrong.
 REFUSED = {
-    "an unknown strategy": (
-        {"strategy": "both"},
-        "expected one of data, layer, model, sharded, mesh as strategy.*'both'",
-    ),
-    "another strategy's option": (
-        {"strategy": "tensor", "micro_batches": 4}, "algorithm as options.*micro_b",
-    ),
-    "a shard of a network without layers": (
-        {"strategy": "sharded", "model": "lenet_bn", "num_gpus": 2}, "layer by layer",
+    "an unknown strategy": ({"strategy": "both"}, "both"),
+    "a network without layers": (
+        {"strategy": "sharded", "model": "lenet_bn", "num_gpus": 2}, "lenet_bn",
     ),
     "a batch below the micro-batches": (
         {"strategy": "pipeline", "num_gpus": 2, "micro_batches": 23},
         "22 of 150 examples, fewer than 23 micro-batches",
     ),
-    "stages that do not share out": (
+    "fewer stages than devices": (
         {"strategy": "pipeline", "num_gpus": 2, "stages": 1}, "1 stage for 2 devices",
     ),
-    "a V with one stage a device": (
+    "a V with one stage per device": (
         {"strategy": "pipeline", "num_gpus": 2, "stages": 2, "schedule": "zb_v"},
-        "expected 2 stages a device.*cut 4 stages for 2 devices",
+        "4 stages for 2 devices",
     ),
-    "no stages": (
-        {"strategy": "pipeline", "num_gpus": 2, "stages": 0}, "as stages, got 0",
-    ),
-    "what does not divide": (
-        {"strategy": "tensor", "num_gpus": 3}, "dense 1.*3 devices",
-    ),
-    "an unknown optimizer": (
-        {"optimizer": "lion"}, "sgd, adam, adamw as optimizer.*'lion'",
+    "no stages": ({"strategy": "pipeline", "num_gpus": 2, "stages": 0}, "stages"),
+    "what does not divide": ({"strategy": "tensor", "num_gpus": 3}, "3 devices"),
+    "an unknown optimizer": ({"optimizer": "lion"}, "optimizer.*lion"),
+    "half a stage": ({"strategy": "pipeline", "stages": 1.5}, "stages"),
+    "a text as a number": ({"accumulate": "2"}, "accumulate"),
+    "a mesh without sizes": ({"strategy": "mesh", "mesh": "data"}, "mesh"),
+    "another class of schedule": (
+        {"strategy": "pipeline", "schedule": ["1f1b"]}, "schedule",
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("cause", REFUSED)
-def test_what_cannot_work_is_refused_before_it_starts(framework, digits, cause):
+def test_what_cannot_work_is_refused_before_it_starts(digits, cause):
     settings, message = REFUSED[cause]
     with pytest.raises(InvalidInput, match=message):
-        run(framework, digits, **{"model": "mlp", **settings})
+        run(get_backend("numpy"), digits, **{"model": "mlp", **settings})

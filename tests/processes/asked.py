@@ -80,7 +80,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 A_FEW = (  # one of each way to split
-    "data, buckets", "tensor", "pipeline, interleaved", "mesh, ZeRO 1", "sharded, ZeRO 3",
+    "data, buckets", "tensor", "pipeline, interleaved", "mesh, ZeRO 1",
+    "sharded, ZeRO 3",
 )  # fmt: skip
 
 
