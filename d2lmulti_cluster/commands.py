@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from d2lmulti.checks import MOST_RANKS
+from d2lmulti.checks import MAX_RANKS
 from d2lmulti.errors import InvalidInput
 from d2lmulti.files.atomic import check_outputs, write_json
 from d2lmulti.plans.allreduce import ALLREDUCE
@@ -53,7 +53,7 @@ def with_json(command: Callable[..., object]) -> Callable[..., None]:
 @click.option(
     "--algorithm", type=click.Choice(list(ALLREDUCE)), help="Of the all-reduce."
 )
-@click.option("--ranks", type=click.IntRange(1, MOST_RANKS), default=8)
+@click.option("--ranks", type=click.IntRange(1, MAX_RANKS), default=8)
 @click.option("--bytes", "size", default="100MB", help="Of the vector, as in 64KiB.")
 @click.option("--cluster", "name", type=CLUSTER, default="dgx-h100")
 @with_json
@@ -94,7 +94,7 @@ def simulate(
 @click.command()
 @click.option("--model", type=click.Choice(network_names()), required=True)
 @click.option("--cluster", "name", type=CLUSTER, required=True)
-@click.option("--gpus", type=click.IntRange(1, MOST_RANKS), required=True)
+@click.option("--gpus", type=click.IntRange(1, MAX_RANKS), required=True)
 @click.option(
     "--batch", type=click.IntRange(1), help="Sequences, or images, of a step."
 )

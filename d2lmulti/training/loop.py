@@ -106,7 +106,7 @@ def train(
     """
     batch_size = check_count("batch_size", batch_size)
     epochs = check_count("epochs", epochs)
-    seed = check_count("seed", seed, least=0, most=None)
+    seed = check_count("seed", seed, min=0, max=None)
     check_choice("dtype", dtype, DTYPES)
     rate = make_rate(lr, warmup)
     split = choose_strategy(strategy, options)

@@ -117,7 +117,7 @@ def train_on_servers(
     check_backups(mode, backups, workers)
     batch_size = check_count("batch_size", batch_size)
     epochs = check_count("epochs", epochs)
-    seed = check_count("seed", seed, least=0, most=None)
+    seed = check_count("seed", seed, min=0, max=None)
     probe = check_count("probe", probe)
     lr = check_positive("lr", lr)
     check_choice("dtype", dtype, DTYPES)

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..backends import backend_of
 from ..backends.protocol import AnyDevice, Tensor, element_count
-from ..checks import check_choice, refusal
+from ..checks import check_choice, invalid
 from ..comm.collectives import allgather, usual_algorithm
 from ..comm.mesh import Mesh, check_axes
 from ..errors import InvalidInput
@@ -26,8 +26,8 @@ from ..optimizers import Optimizer
 from ..parallel import pipeline, sharded, tensor
 from ..parallel.buckets import reduce_in_buckets
 from ..parallel.data import Reducer, get_params, train_batch
-from ..parallel.sharded.holding import in_shapes
-from ..parallel.sharded.precision import PRECISIONS
+from ..parallel.sharded import PRECISIONS
+from ..parallel.sharded.sharded_params import unflatten
 from ..plans.allreduce import ALLREDUCE
 from ..plans.rounds import Plan
 from ..plans.schedules import CHUNKS, SCHEDULES, Schedule
@@ -63,7 +63,7 @@ def read_axes(text: str) -> dict[str, int]:
 def check_mesh(name: str, value: Any) -> dict[str, int]:
     """Return the sizes of the axes of a mesh."""
     if not isinstance(value, Mapping):
-        raise refusal(
+        raise invalid(
             f"sizes of axes as {name}", value, "pass {'data': 2, 'tensor': 2}"
         )
     return check_axes(dict(value))
@@ -238,7 +238,7 @@ class Sharded(Strategy):
     zero: int = count(
         3,
         "what is sharded: 1 optimizer state, 2 also gradients, 3 also weights",
-        most=3,
+        max=3,
     )
     precision: str | None = choice(
         None, "compute and send in 16 bits, update in 32 (default: 32)", PRECISIONS
@@ -266,14 +266,14 @@ class Sharded(Strategy):
 
     def gather_state(self, parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
         """All-gather the optimizer's state."""
-        return in_shapes(self.owned.units, sharded.gather_parts(parts))[0]
+        return unflatten(self.owned.flat_params, sharded.gather_parts(parts))[0]
 
     def step(self, batch: Batch, lr: float) -> list[Tensor]:
         """Take one step of `train_shards`."""
         return sharded.train_shards(
             batch.X, batch.y, self.owned, self.devices, lr,
             optimizer=self.optimizer, states=self.states, n=batch.n,
-            prefetch=self.group.is_distributed, accumulate=self.accumulate,
+            accumulate=self.accumulate,
         )  # fmt: skip
 
     @property
@@ -293,7 +293,7 @@ class OnMesh(Pipelined):
         check_mesh, read=read_axes, metavar="AXIS=SIZE,...",
     )  # fmt: skip
     algorithm: str | Plan = choice(None, OF_ALLREDUCE, ALGORITHMS)
-    zero: int = count(0, "1 shards the optimizer state along data", least=0, most=1)
+    zero: int = count(0, "1 shards the optimizer state along data", min=0, max=1)
 
     def prepare(self) -> None:
         """Lay out the mesh."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..backends import backend_of
 from ..backends.protocol import AnyDevice, Tensor, element_count
-from ..checks import check_choice, check_count
+from ..checks import MAX_INDEX, check_choice, check_count
 from ..comm.group import group_for
 from ..errors import InvalidInput
 from ..models.model import Model
@@ -42,12 +42,12 @@ class Batch(NamedTuple):
 
 
 def count(
-    default: int | None, help: str, least: int = 1, most: int | None = None, **more: Any
+    default: int | None, help: str, min: int = 1, max: int = MAX_INDEX, **more: Any
 ) -> Any:
-    """Declare an option that is a whole number from `least` to `most`."""
+    """Declare an option that is a whole number from `min` to `max`."""
 
     def check(name: str, value: Any) -> int:
-        return check_count(name, value, least, most)
+        return check_count(name, value, min, max)
 
     return option(default, help, check, **{"read": int, **more})
 
