@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 
 from d2lmulti.checks import (
-    MOST_RANKS,
+    MAX_RANKS,
     check_choice,
     check_count,
     check_kind,
@@ -74,7 +74,7 @@ def hierarchical(n: int, nbytes: float, cluster: Cluster) -> float:
     check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
     k = min(n, cluster.per_node)
     nodes = cluster.nodes(n)
-    check_number("nbytes", nbytes, least=0)
+    check_number("nbytes", nbytes, min=0)
     if n % k:
         raise InvalidInput(
             f"expected full nodes of {k} ranks for this formula, got {n} ranks; play "
@@ -109,8 +109,8 @@ def formula_seconds(algorithm: str, n: int, nbytes: float, cluster: Cluster) -> 
     """
     check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
     check_choice("algorithm", algorithm, [*FORMULAS, "hierarchical"])
-    check_count("n", n, most=MOST_RANKS)
-    check_number("nbytes", nbytes, least=0)
+    check_count("n", n, max=MAX_RANKS)
+    check_number("nbytes", nbytes, min=0)
     if algorithm == "hierarchical":
         return hierarchical(n, nbytes, cluster)
     link = cluster.inside if cluster.nodes(n) == 1 else cluster.between
@@ -127,7 +127,7 @@ def bus_bandwidth(collective: str, n: int, nbytes: float, seconds: float) -> flo
     factors = {"allreduce": 2 * share, "broadcast": 1.0, "reduce": 1.0}
     factors |= dict.fromkeys(("reduce_scatter", "allgather", "alltoall"), share)
     check_choice("collective", collective, factors)
-    check_number("nbytes", nbytes, least=0)
+    check_number("nbytes", nbytes, min=0)
     return factors[collective] * nbytes / check_number("seconds", seconds, above=0)
 
 

@@ -38,7 +38,7 @@ def matmul_seconds(device: Device, m: float, n: float, k: float) -> float:
     """
     check_kind("device", device, Device, "a Device", "see find_device(name)")
     for name, size in (("m", m), ("n", n), ("k", k)):
-        check_number(name, size, least=0)
+        check_number(name, size, min=0)
     if not m * n * k:
         return 0.0
     rate = device.flops * device.matmul_share * USUAL_SHAPE / device.units
@@ -54,8 +54,8 @@ def matmul_seconds(device: Device, m: float, n: float, k: float) -> float:
 def memory_seconds(device: Device, nbytes: float, kernels: float = 1) -> float:
     """Tell how long operations take that only read and write so many bytes."""
     check_kind("device", device, Device, "a Device", "see find_device(name)")
-    check_number("nbytes", nbytes, least=0)
-    check_number("kernels", kernels, least=0)
+    check_number("nbytes", nbytes, min=0)
+    check_number("kernels", kernels, min=0)
     return nbytes / (device.memory_bandwidth * device.memory_share) + kernels * KERNEL
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from d2lmulti.checks import MOST_RANKS, check_choice, check_count, check_flag
+from d2lmulti.checks import MAX_RANKS, check_choice, check_count, check_flag
 from d2lmulti.errors import InvalidInput
 
 from .networks import Transformer
@@ -42,10 +42,10 @@ class Layout:
 
     def __post_init__(self) -> None:
         for name in ("data", "tensor", "pipeline"):
-            check_count(name, getattr(self, name), most=MOST_RANKS)
+            check_count(name, getattr(self, name), max=MAX_RANKS)
         for name in ("micro_batch", "micro_batches", "chunks"):
-            check_count(name, getattr(self, name), most=2**31)
-        check_count("zero", self.zero, least=0, most=3, cure="use ZeRO 0, 1, 2 or 3")
+            check_count(name, getattr(self, name), max=2**31)
+        check_count("zero", self.zero, min=0, max=3, hint="use ZeRO 0, 1, 2 or 3")
         check_choice("recompute", self.recompute, RECOMPUTE)
         check_flag("sequence", self.sequence)
 

@@ -28,10 +28,10 @@ class Transformer:
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "ffn", "vocabulary", "sequence"):
-            check_count(name, getattr(self, name), most=2**40)
+            check_count(name, getattr(self, name), max=2**40)
         for name in ("gated", "tied"):
             check_flag(name, getattr(self, name))
-        check_count("kv_heads", self.kv_heads, least=0, most=self.heads)
+        check_count("kv_heads", self.kv_heads, min=0, max=self.heads)
 
     @property
     def qkv(self) -> float:
@@ -61,7 +61,7 @@ class Transformer:
 
     def flops(self, tokens: float) -> float:
         """Operations of a step on so many tokens: 6 a weight, and the attention's."""
-        check_number("tokens", tokens, least=0)
+        check_number("tokens", tokens, min=0)
         weights = self.layers * self.layer_parameters + self.embedding_parameters
         attention = 2 * self.layers * self.sequence * self.hidden
         return 6 * tokens * (weights + attention)

@@ -14,7 +14,6 @@ import numpy as np
 
 from d2lmulti.checks import check_count, check_list, check_number, check_positive
 from d2lmulti.errors import InvalidInput
-from d2lmulti.plans.checks import check_rounds
 from d2lmulti.plans.rounds import Round
 
 
@@ -26,12 +25,12 @@ def plan_seconds(
     A rank sends its messages of a round one after another, and receives as many at the
     same time; each costs the start-up time and its bytes. The slowest ends the round.
     """
-    check_count("itemsize", itemsize, most=64)
-    check_number("start_up", start_up, least=0)
+    check_count("itemsize", itemsize, max=64)
+    check_number("start_up", start_up, min=0)
     if bytes_per_second is not math.inf:
         check_positive("bytes_per_second", bytes_per_second)
     seconds = 0.0
-    for r in check_rounds(rounds):
+    for r in rounds:
         slowest = 0.0
         for end in (r.source, r.target):
             moved = np.bincount(end, weights=r.length) * itemsize
@@ -51,8 +50,8 @@ def spans(ready: Sequence[float], costs: Sequence[float]) -> list[tuple[float, f
     [(1.0, 2.5), (2.5, 3.5), (3.5, 3.75)]
     """
     for name, times in (("ready", ready), ("costs", costs)):
-        for time in check_list(name, times, "seconds, one a bucket", least=0):
-            check_number(name, time, least=0)
+        for time in check_list(name, times, "seconds, one a bucket", min_length=0):
+            check_number(name, time, min=0)
     if len(ready) != len(costs):
         raise InvalidInput(
             f"expected one cost for each of {len(ready)} buckets, got {len(costs)}"

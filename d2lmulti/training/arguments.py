@@ -11,8 +11,7 @@ from ..backends.protocol import Backend
 from ..checks import check_finite, check_kind, check_labels
 from ..data.batches import batch_count
 from ..data.datasets import Dataset, load
-from ..errors import InvalidInput
-from ..models.checks import explained
+from ..errors import InvalidInput, framework_errors
 from ..models.model import Model
 
 DTYPES = ("float32", "float64")
@@ -59,7 +58,7 @@ def check_fits(
             f"got {X.min()} to {X.max()}; make the model with a larger vocabulary"
         )
     one = B.array(X[:1])
-    with explained(model.name, one), B.pause():
+    with framework_errors(model.name, one), B.pause():
         rows, classes = model.predict(B, [B.array(p) for p in params], one).shape
     if rows != y[:1].size or classes < len(data.classes):
         raise InvalidInput(

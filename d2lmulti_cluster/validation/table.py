@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from d2lmulti.checks import check_path, refusal, shown
+from d2lmulti.checks import check_path, invalid, shown
 from d2lmulti.errors import InvalidInput
 
 MOST_BYTES = 64 * 2**20  # of a file: more is no table of measurements
@@ -37,14 +37,14 @@ class Row:
         except ValueError:
             value = math.nan
         if not math.isfinite(value) or value <= above:
-            raise refusal(f"a number above {above:g} as {name}", self.text(name))
+            raise invalid(f"a number above {above:g} as {name}", self.text(name))
         return value
 
     def count(self, name: str, least: int = 1, most: int = 2**40) -> int:
         """Give a cell as a whole number; 8.0 is one."""
         value = self.number_of(name, above=least - 1)
         if value != int(value) or value > most:
-            raise refusal(
+            raise invalid(
                 f"a whole number from {least} to {most} as {name}", self.text(name)
             )
         return int(value)
@@ -78,7 +78,7 @@ def read_table(path: Any) -> tuple[list[str], list[Row]]:
     (_, header), *rest = lines_with_numbers
     header = [name.strip() for name in _cut(header)]
     if len(set(header)) < len(header):
-        raise refusal("every column once", header)
+        raise invalid("every column once", header)
     rows = []
     for number, line in rest:
         line = _cut(line)
