@@ -150,7 +150,7 @@ def train(
                 "rates": rates_in_words(rate, epochs * steps),
                 "epochs": epochs,
                 "optimizer": split.optimizer,
-                **split.options(),
+                **split.settings(),
                 "checkpoint": checkpoint and os.fspath(checkpoint),
                 "save_every": save_every,
                 "resume": resume,

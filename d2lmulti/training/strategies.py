@@ -197,9 +197,14 @@ class PipelineParallel(Pipelined):
         if self.stages is None:  # two on each device under zb_v
             self.stages = self.group.size * CHUNKS.get(str(self.schedule), 1)
         self.cut = pipeline.cut_stages(self.model, self.stages)
-        _, self.ranks = pipeline.make_lists(
+        self.lists, self.ranks = pipeline.make_lists(
             self.schedule, self.stages, self.micro_batches, self.group
         )
+
+    def settings(self) -> dict[str, Any]:
+        """Return the options in effect; for a function as schedule, what it made."""
+        made = {"schedule": self.lists} if callable(self.schedule) else {}
+        return super().settings() | made
 
     def shard(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
         """Put every stage's parameters on its device."""

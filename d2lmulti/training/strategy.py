@@ -136,6 +136,10 @@ class Strategy(ABC):
         """Return the options in effect."""
         return {option.name: getattr(self, option.name) for option in fields(self)}
 
+    def settings(self) -> dict[str, Any]:
+        """Return what must be equal in all processes: the options in effect."""
+        return self.options()
+
     def trained(self) -> list[list[Tensor]]:
         """Return what every owner's optimizer updates: all but the statistics."""
         return [mine[: len(mine) - self.model.buffers] for mine in self.owned]

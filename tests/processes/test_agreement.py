@@ -140,7 +140,7 @@ CASES: dict[str, Case] = {
     "buckets": ({}, {"bucket_bytes": 99}, "bucket_bytes None on rank 0 and 99 on"),
     "strategy": (
         {"model": "mlp"}, {"model": "mlp", "strategy": "tensor"},
-        "strategy data on rank 0 and layer on rank 1;",
+        "strategy data on rank 0 and tensor on rank 1;",
     ),
     "schedule": (
         PIPELINE, PIPELINE | {"schedule": "gpipe"},
