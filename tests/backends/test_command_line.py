@@ -231,7 +231,9 @@ OF_OTHERS = {
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_bad_input_is_refused_before_any_work(line, tmp_path, monkeypatch, capsys):
+def test_bad_input_is_refused_before_any_work(
+    line, tmp_path, monkeypatch, capsys, record_property
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("D2LMULTI_BACKEND", "numpy")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -243,15 +245,17 @@ def test_bad_input_is_refused_before_any_work(line, tmp_path, monkeypatch, capsy
     assert told.err.startswith("error: ") and REFUSED[line] in told.err
     assert told.err.count("\n") == 1
     assert told.out == "" and list(tmp_path.iterdir()) == []
+    record_property("bad options", 1)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_an_option_of_another_strategy_is_refused(strategy):
+def test_an_option_of_another_strategy_is_refused(strategy, record_property):
     own = [option.name for option in fields(STRATEGIES[strategy])]
     assert {*own, *OF_OTHERS[strategy].split()} == set(option_help())
     for name in OF_OTHERS[strategy].split():
         with pytest.raises(InvalidInput, match=f"strategy {strategy}, got {name}"):
             train(2, backend="numpy", strategy=strategy, **{name: 1})
+    record_property("bad options", len(OF_OTHERS[strategy].split()))
 
 
 def test_the_options_of_the_command_are_those_of_train(capsys):
