@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..backends.protocol import AnyDevice, Backend, Tensor, backend_of, nbytes
 from ..checks import check_ids, check_list
-from ..errors import InvalidInput, several
+from ..errors import InvalidInput, plural
 from ..events import loaded, observers, working
 from ..plans.rounds import even_bounds
 from .group import Group, group_for
@@ -58,9 +58,9 @@ def split_batch(
     check_batch(X, y)
     if len(X) < group.size:
         raise InvalidInput(
-            f"cannot split {several(len(X), 'example')} over "
-            f"{several(group.size, 'device')}; use at least "
-            f"{several(group.size, 'example')} or fewer devices"
+            f"cannot split {plural(len(X), 'example')} over "
+            f"{plural(group.size, 'device')}; use at least "
+            f"{plural(group.size, 'example')} or fewer devices"
         )
     bounds = even_bounds(len(X), group.size)
     mine = [bounds[rank] for rank in group.local_ranks]

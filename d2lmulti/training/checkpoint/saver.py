@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...checks import check_count, check_flag, check_path
 from ...comm.group import Group
-from ...errors import InvalidInput, several
+from ...errors import InvalidInput, plural
 from ...events import unwatched
 from ...files.atomic import check_output
 from ...files.locks import held_alone
@@ -70,8 +70,7 @@ class Saver:
         with unwatched():
             at.params, at.state, at.buffers = split.snapshot()
         when = (
-            f"{several(at.epoch, 'epoch')} and {several(at.step, 'step')} "
-            "from the start"
+            f"{plural(at.epoch, 'epoch')} and {plural(at.step, 'step')} from the start"
         )
         check_state([*at.params, *at.state], when)  # never save what is lost
         leader_does(split.group, lambda: save_checkpoint(path, at))

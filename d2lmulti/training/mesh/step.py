@@ -11,7 +11,7 @@ from ...checks import check_count, check_list, check_positive
 from ...comm.allreduce import check_algorithm, start_allreduce
 from ...comm.collectives import allgather, reduce_scatter
 from ...comm.split import check_batch
-from ...errors import InvalidInput, several
+from ...errors import InvalidInput, plural
 from ...events import working
 from ...optimizers import Optimizer, check_optimizer, check_states
 from ...parallel.pipeline import make_lists
@@ -55,7 +55,7 @@ def train_on_mesh(
     mesh = check_placed(placed).mesh
     if len(devices) != len(placed):
         raise InvalidInput(
-            f"expected the {several(len(placed), 'device')} of place_on_mesh, got "
+            f"expected the {plural(len(placed), 'device')} of place_on_mesh, got "
             f"{len(devices)}; pass the same list"
         )
     check_positive("lr", lr, "try 0.05")
@@ -165,7 +165,7 @@ def _bounds(n: int, replicas: int, micro_batches: int) -> list[list[tuple[int, i
     """Cut a batch for the replicas, and each part into micro-batches."""
     if n // replicas < micro_batches:
         raise InvalidInput(
-            f"cannot split {several(n, 'example')} over {replicas} replicas of "
+            f"cannot split {plural(n, 'example')} over {replicas} replicas of "
             f"{micro_batches} micro-batches each; use at least "
             f"{replicas * micro_batches} examples, or fewer of these"
         )
