@@ -96,7 +96,7 @@ class ParameterServer:
         for x in (*self.shard, *(p for replica in self._replicas for p in replica)):
             B.attach_grad(x)
         self._optimizer = check_optimizer(optimizer)
-        self._state = self._optimizer.start(self.shard)
+        self._state = self._optimizer.init(self.shard)
         self._pulled: dict[int, int] = {}  # worker -> version it computes from
         self._pushed: dict[int, list[Tensor]] = {}  # this round's gradients, in sync
 

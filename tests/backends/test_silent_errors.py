@@ -48,7 +48,7 @@ def same_replica_twice(B: Backend) -> object:
 
 def same_velocity_twice(B: Backend) -> object:
     params, momentum = replicas(B, 2), SGD(0.9)
-    states = [momentum.start(params[0])] * 2
+    states = [momentum.init(params[0])] * 2
     return step(B, device_params=params, optimizer=momentum, states=states)
 
 

@@ -66,7 +66,7 @@ def test_replicas_equal_one_device_with_adam(framework: Backend, k: int) -> None
     for count in (1, k):
         places = devices(count, B.name)
         device_params = [get_params(start(B), place) for place in places]
-        states = [optimizer.start(params) for params in device_params]
+        states = [optimizer.init(params) for params in device_params]
         for ids in batches:
             X, y = B.array(ids[:, :-1]), B.array(ids[:, 1:])
             train_batch(

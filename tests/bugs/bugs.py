@@ -155,8 +155,8 @@ BUGS = [
     Bug(
         "all replicas share one velocity",
         "training/strategy.py",
-        "[optimizer.start(mine) for mine in self.trained()]",
-        "[optimizer.start(self.trained()[0])] * len(self.owned)",
+        "[optimizer.init(mine) for mine in self.trained()]",
+        "[optimizer.init(self.trained()[0])] * len(self.owned)",
         TRAINED,
     ),
     Bug(
