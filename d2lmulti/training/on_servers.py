@@ -226,5 +226,5 @@ def _mean_loss(
 ) -> float:
     X, y = data.train_X[:probe], data.train_y[:probe]
     with B.pause():
-        loss = losses_of(B, model.predict(B, params, B.array(X)), B.array(y)).sum()
+        loss = losses_of(B, model.forward_eval(B, params, B.array(X)), B.array(y)).sum()
     return float(B.numpy(loss)) / len(X)

@@ -169,8 +169,8 @@ BUGS = [
     Bug(
         "evaluation looks at replica 0 only",
         "training/evaluate.py",
-        "model.predict(B, device_params[i], part)",
-        "model.predict(B, device_params[0], part)",
+        "model.forward_eval(B, device_params[i], part)",
+        "model.forward_eval(B, device_params[0], part)",
         EVALUATED,
     ),
     Bug(
