@@ -109,7 +109,7 @@ def exchange(
     if call and group.is_distributed:
         form = f"{tuple(data[0].shape)} {backend_of(data[0]).dtype_of(data[0])}"
         group.engine.begin(f"{call} of {form}")
-    rounds = group.numbered(rounds)
+    rounds = group.to_global_ranks(rounds)
     if observers.get():
         rounds = told(rounds, itemsize(data[0]))
     group.engine.exchange(data, rounds, "max" if op == "max" else "sum")
@@ -135,7 +135,7 @@ def start_native(
         engine.begin(f"native {op} {what} at rank {root} of {shape} {dtype}")
     if observers.get():
         size = itemsize(x)
-        for this_round in group.numbered(rounds):
+        for this_round in group.to_global_ranks(rounds):
             moved(this_round, size)
     if what == "allreduce" and not element_count(x):  # some engines fail on that
         return Work()
