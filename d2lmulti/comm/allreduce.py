@@ -12,7 +12,7 @@ from typing import Literal
 
 from ..backends.protocol import Tensor, backend_of, element_count, itemsize, nbytes
 from ..checks import check_choice, check_data, check_native
-from ..events import moved, observers, told
+from ..events import notify_round, notify_rounds, observers
 from ..plans.allreduce import ALLREDUCE, choose_allreduce
 from ..plans.rounds import Plan, Round
 from .group import Group, Work, group_for
@@ -111,7 +111,7 @@ def exchange(
         group.engine.begin(f"{call} of {form}")
     rounds = group.to_global_ranks(rounds)
     if observers.get():
-        rounds = told(rounds, itemsize(data[0]))
+        rounds = notify_rounds(rounds, itemsize(data[0]))
     group.engine.exchange(data, rounds, "max" if op == "max" else "sum")
 
 
@@ -136,7 +136,7 @@ def start_native(
     if observers.get():
         size = itemsize(x)
         for this_round in group.to_global_ranks(rounds):
-            moved(this_round, size)
+            notify_round(this_round, size)
     if what == "allreduce" and not element_count(x):  # some engines fail on that
         return Work()
     return engine.start(what, data, "max" if op == "max" else "sum", root)

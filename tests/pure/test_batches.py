@@ -13,13 +13,13 @@ from d2lmulti.data.batches import batch_count, batches
 from d2lmulti.errors import InvalidInput
 
 
-def to_global_ranks(n: int) -> tuple[np.ndarray, np.ndarray]:
+def numbered(n: int) -> tuple[np.ndarray, np.ndarray]:
     """Examples and labels that carry their own number."""
     return np.arange(n * 4, dtype="float32").reshape(n, 1, 2, 2), np.arange(n)
 
 
 def order(n: int, batch_size: int, **settings: object) -> list[int]:
-    X, y = to_global_ranks(n)
+    X, y = numbered(n)
     return [int(i) for _, part in batches(X, y, batch_size, **settings) for i in part]
 
 
@@ -33,7 +33,7 @@ def order(n: int, batch_size: int, **settings: object) -> list[int]:
 def test_every_example_comes_once_and_keeps_its_label(
     n: int, batch_size: int, seed: int, epoch: int, shuffle: bool
 ) -> None:
-    X, y = to_global_ranks(n)
+    X, y = numbered(n)
     parts = list(batches(X, y, batch_size, seed, epoch, shuffle))
     assert len(parts) == batch_count(n, batch_size)
     assert sorted(np.concatenate([part for _, part in parts])) == list(range(n))
@@ -76,20 +76,20 @@ def test_the_order_is_the_same_in_every_version_of_numpy() -> None:
 
 
 def test_without_shuffling_the_order_stays_and_a_short_batch_comes_last() -> None:
-    X, y = to_global_ranks(10)
+    X, y = numbered(10)
     parts = list(batches(X, y, 4, seed=5, shuffle=False))
     assert [part.tolist() for _, part in parts] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_batches_are_copies_that_keep_their_dtype(shuffle: bool) -> None:
-    X, y = to_global_ranks(6)
+    X, y = numbered(6)
     for part_X, part_y in batches(X, y, 4, shuffle=shuffle):
         assert (part_X.dtype, part_y.dtype) == (X.dtype, y.dtype)
         part_X[:] = -1
         part_y[:] = -1
-    np.testing.assert_array_equal(X, to_global_ranks(6)[0])
-    np.testing.assert_array_equal(y, to_global_ranks(6)[1])
+    np.testing.assert_array_equal(X, numbered(6)[0])
+    np.testing.assert_array_equal(y, numbered(6)[1])
 
 
 @given(n=st.integers(1, 10**6), batch_size=st.integers(1, 10**6))
@@ -98,7 +98,7 @@ def test_batch_count_is_the_quotient_rounded_up(n: int, batch_size: int) -> None
     assert (count - 1) * batch_size < n <= count * batch_size
 
 
-X, Y = to_global_ranks(5)
+X, Y = numbered(5)
 BAD = {
     "no batch size": (lambda: batches(X, Y, 0), "at least 1 as batch_size, got 0"),
     "a negative one": (lambda: batches(X, Y, -2), "at least 1 as batch_size, got -2"),

@@ -20,7 +20,7 @@ from ...comm.collectives import allgather
 from ...comm.group import Group, group_for
 from ...comm.split import load
 from ...errors import InvalidInput
-from ...events import mark
+from ...events import notify_mark
 from ...models import get_model
 from ...models.lenet import LENET
 from ...models.model import Layer, Model
@@ -203,7 +203,7 @@ def gather_parts(
     for shards in zip(*parts, strict=True):
         with backend_of(shards[0]).pause():
             gathered.append(allgather(shards, group))
-        mark("all-gather")
+        notify_mark("all-gather")
     return [list(flats) for flats in zip(*gathered, strict=True)]
 
 

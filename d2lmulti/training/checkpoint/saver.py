@@ -11,7 +11,7 @@ from pathlib import Path
 from ...checks import check_count, check_flag, check_path
 from ...comm.group import Group
 from ...errors import InvalidInput, plural
-from ...events import unwatched
+from ...events import unobserved
 from ...files.atomic import check_output
 from ...files.locks import held_alone
 from ..metrics import check_state, leader_does
@@ -67,7 +67,7 @@ class Saver:
         if self.path is None:
             return
         path = self.path
-        with unwatched():
+        with unobserved():
             at.params, at.state, at.buffers = split.snapshot()
         when = (
             f"{plural(at.epoch, 'epoch')} and {plural(at.step, 'step')} from the start"

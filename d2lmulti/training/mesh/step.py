@@ -12,7 +12,7 @@ from ...comm.allreduce import check_algorithm, start_allreduce
 from ...comm.collectives import allgather, reduce_scatter
 from ...comm.split import check_batch
 from ...errors import InvalidInput, plural
-from ...events import working
+from ...events import notify_work
 from ...optimizers import Optimizer, check_optimizer, check_states
 from ...parallel.pipeline import make_lists
 from ...plans.pipeline import BackwardInput, BackwardWeight, Lists
@@ -74,11 +74,11 @@ def train_on_mesh(
         if replica.index:
             mine = bounds[at * experts : (at + 1) * experts]
             losses += replica.run(lists, X, y, mine)
-    with working(devices, "all-reduce", B.synchronize):
+    with notify_work(devices, "all-reduce", B.synchronize):
         _sum_copies(placed, algorithm)
         parts = _sum_replicas(placed, algorithm)
     for mine, state, device in zip(parts, states, devices, strict=True):
-        with working([device], "update", B.synchronize):
+        with notify_work([device], "update", B.synchronize):
             optimizer.step_(mine, state, lr, n=element_count(y))
     if placed.zero:
         _share(placed, parts)
