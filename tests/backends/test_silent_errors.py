@@ -148,7 +148,7 @@ CASES = {
     "one replica twice": (same_replica_twice, "twice"),
     "one velocity twice": (same_velocity_twice, "twice"),
     "momentum without velocities": (
-        lambda B: step(B, optimizer=SGD(0.9)), "got 0", "start(params)",
+        lambda B: step(B, optimizer=SGD(0.9)), "got 0", "init(params)",
     ),
     "a momentum of 1": (lambda B: SGD(1.0), "1.0"),
     "a negative learning rate": (lambda B: step(B, lr=-0.1), "-0.1"),
