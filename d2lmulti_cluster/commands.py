@@ -14,6 +14,7 @@ from d2lmulti.errors import InvalidInput
 from d2lmulti.files.atomic import check_outputs, write_json
 from d2lmulti.plans.allreduce import ALLREDUCE
 
+from .comparison import Compared
 from .networks import ConvNet, get_network, network_names
 from .planner import Candidate, plan_data_parallel, plan_layouts
 from .presets import cluster_names, get_cluster
@@ -26,8 +27,7 @@ from .simulate import (
     parse_bytes,
     simulate,
 )
-from .validation.score import Compared
-from .validation.validate import validate
+from .validation import validate
 
 T = TypeVar("T")
 Command = Callable[[argparse.Namespace], T]

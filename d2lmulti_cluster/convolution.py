@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from d2lmulti.checks import MAX_RANKS, check_count, check_kind
 
 from .hardware import Cluster
-from .kernels import USUAL_SHAPE, memory_seconds
+from .layer_time import USUAL_SHAPE, memory_seconds
 from .nccl import nccl_seconds
 from .networks import ConvNet
 

@@ -16,8 +16,7 @@ from d2lmulti.errors import InvalidInput
 from .convolution import ConvStep, conv_step
 from .hardware import Cluster
 from .layout import Layout
-from .networks import ConvNet, Transformer
-from .software import NANOTRON, Software
+from .networks import NANOTRON, ConvNet, Software, Transformer
 from .step_time import Step, step_time
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)  # sizes that are tried
