@@ -131,7 +131,7 @@ def check_fits(
         )
     one = B.array(X[:1])
     with framework_errors(model.name, one), B.pause():
-        logits = model.predict(B, [B.array(p) for p in params], one)
+        logits = model.forward_eval(B, [B.array(p) for p in params], one)
         rows, classes = B.numpy(logits).shape
     if rows != y[:1].size or classes < len(data.classes):
         raise InvalidInput(
