@@ -59,7 +59,7 @@ def check_fits(
         )
     one = B.array(X[:1])
     with framework_errors(model.name, one), B.pause():
-        rows, classes = model.predict(B, [B.array(p) for p in params], one).shape
+        rows, classes = model.forward_eval(B, [B.array(p) for p in params], one).shape
     if rows != y[:1].size or classes < len(data.classes):
         raise InvalidInput(
             f"expected at least {len(data.classes)} logits for each of {y[:1].size} "

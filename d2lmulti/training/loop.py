@@ -21,7 +21,7 @@ from ..comm.devices import devices as first_devices
 from ..comm.group import group_for
 from ..data.batches import batch_count, batches
 from ..data.datasets import Dataset
-from ..events import unwatched
+from ..events import unobserved
 from ..models import get_model
 from ..models.model import Model
 from ..observe.ledger import ledger
@@ -158,7 +158,7 @@ def train(
             }
             check_settings(group, settings | beside)
         if at.began:
-            with unwatched():
+            with unobserved():
                 split.restore(at.state, at.buffers)
         for name, value in split.options().items():
             settings[name] = getattr(value, "__name__", value)  # a plan is a function

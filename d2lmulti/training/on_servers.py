@@ -19,7 +19,7 @@ from ..checks import check_choice, check_count, check_number, check_positive
 from ..comm.devices import devices as first_devices
 from ..data.batches import batch_count, batches
 from ..data.datasets import Dataset
-from ..errors import InvalidInput, several
+from ..errors import InvalidInput, plural
 from ..models import get_model
 from ..models.model import Model, losses_of
 from ..observe.link import Link
@@ -130,7 +130,7 @@ def train_on_servers(
         devices = first_devices(workers, backend)
     if len(devices) != workers:
         raise InvalidInput(
-            f"expected a device for each of {several(workers, 'worker')}, got "
+            f"expected a device for each of {plural(workers, 'worker')}, got "
             f"{len(devices)}"
         )
     data = check_data(dataset, dtype)
@@ -142,7 +142,7 @@ def train_on_servers(
     times = worker_seconds(workers, total) if seconds is None else check_times(seconds)
     if len(times) != workers:
         raise InvalidInput(
-            f"expected the times of {several(workers, 'worker')}, got those of "
+            f"expected the times of {plural(workers, 'worker')}, got those of "
             f"{len(times)}"
         )
     server = ParameterServer(
@@ -219,5 +219,5 @@ def _mean_loss(
 ) -> float:
     X, y = data.train_X[:probe], data.train_y[:probe]
     with B.pause():
-        loss = losses_of(B, model.predict(B, params, B.array(X)), B.array(y)).sum()
+        loss = losses_of(B, model.forward_eval(B, params, B.array(X)), B.array(y)).sum()
     return float(B.numpy(loss)) / len(X)

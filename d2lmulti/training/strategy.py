@@ -103,7 +103,7 @@ class Strategy(ABC):
         self.trainable = len(params) - model.buffers
         self.prepare()
         self.owned: Any = self.shard(params)
-        self.states = [optimizer.start(mine) for mine in self.trained()]
+        self.states = [optimizer.init(mine) for mine in self.trained()]
         return self
 
     def prepare(self) -> None:  # noqa: B027 (most strategies need none)

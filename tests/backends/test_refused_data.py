@@ -111,7 +111,7 @@ def test_one_state_for_two_replicas_is_refused(
     B: Backend, optimizer: SGD | Adam
 ) -> None:
     start = [B.array(p) for p in SMALL.initial(np.random.default_rng(0))]
-    state = optimizer.start(start)
+    state = optimizer.init(start)
     for states in ([state, state], [state, list(state)]):
         with pytest.raises(InvalidInput, match="states, got one twice"):
             step(B, np.ones(4, int), optimizer=optimizer, states=states)
