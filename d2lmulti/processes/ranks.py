@@ -84,7 +84,7 @@ class Ranks:
             self._settings["D2LMULTI_BACKEND"] = backend_name(backend)
         if not check_flag("gpus", gpus):
             self._settings["CUDA_VISIBLE_DEVICES"] = ""
-        # On Linux a process ends with the thread that started it, so that one must stay.
+        # On Linux a process ends with the thread that started it: this one stays.
         self._starter = ThreadPoolExecutor(1)
         self._group: Processes | None = None
 
