@@ -53,7 +53,7 @@ class Ranks:
     give them, and live until `close` or the end of a `with` block. A function finds its
     rank in `started()`; what it leaves in modules stays there for the next one. A call
     returns what the function returned, in rank order. It raises `ProcessFailed` as
-    `launch` does, also after `timeout` seconds; the next call then starts new processes.
+    `launch` does, also after `timeout` seconds; the next call starts new processes.
     """
 
     def __init__(
