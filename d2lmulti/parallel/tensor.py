@@ -23,7 +23,7 @@ from ..comm.split import load
 from ..errors import InvalidInput
 from ..events import mark
 from ..models.model import Model
-from ..models.tensor_parallel.split import Cut, RankInfo, SplitModel, run_to_loss
+from ..models.tensor_parallel.split import RankInfo, ShardSpec, SplitModel, run_to_loss
 from ..models.tensor_parallel.table import get_split
 from ..optimizers import Optimizer, check_optimizer, check_states
 from ..plans.rounds import Plan
@@ -141,7 +141,7 @@ def train_layers(
 
 
 def _check_count(
-    params: Sequence[Tensor], cuts: Sequence[tuple[str, Cut]], what: str
+    params: Sequence[Tensor], cuts: Sequence[tuple[str, ShardSpec]], what: str
 ) -> None:
     if len(params) != len(cuts):
         raise InvalidInput(
@@ -150,7 +150,7 @@ def _check_count(
         )
 
 
-def _check_divides(i: int, p: Tensor, layer: str, cut: Cut, ranks: int) -> None:
+def _check_divides(i: int, p: Tensor, layer: str, cut: ShardSpec, ranks: int) -> None:
     if cut.dim is None:
         return
     entries = cut.blocks * cut.unit
@@ -164,7 +164,7 @@ def _check_divides(i: int, p: Tensor, layer: str, cut: Cut, ranks: int) -> None:
         )
 
 
-def _cut_out(B: Backend, p: Tensor, cut: Cut, rank: int, ranks: int) -> Tensor:
+def _cut_out(B: Backend, p: Tensor, cut: ShardSpec, rank: int, ranks: int) -> Tensor:
     if cut.dim is None:
         return p
     front = _swap(B, p, cut.dim)
@@ -177,7 +177,7 @@ def _cut_out(B: Backend, p: Tensor, cut: Cut, rank: int, ranks: int) -> Tensor:
     return _swap(B, B.concat(pieces), cut.dim)
 
 
-def _join(shards: Sequence[Tensor], cut: Cut, group: Group) -> list[Any]:
+def _join(shards: Sequence[Tensor], cut: ShardSpec, group: Group) -> list[Any]:
     B = backend_of(shards[0])
     with B.pause():
         if cut.dim is None:

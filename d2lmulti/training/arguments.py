@@ -26,7 +26,7 @@ from ..data.datasets import Dataset
 from ..errors import InvalidInput
 from ..models.checks import explained
 from ..models.model import Model
-from ..parallel.sharded.precision import PRECISIONS
+from ..parallel.sharded import PRECISIONS
 from ..plans.schedules import SCHEDULES
 
 MOST_EPOCHS = 10**6  # more is a slip of the finger

@@ -205,7 +205,6 @@ PARAMETERS: dict[str, str] = {
     "clone_on_cpu": "flag",
     "find_unused": "flag",
     "launch.gpus": "flag",
-    "prefetch": "flag",
     "recompute": "flag",
     "resume": "flag",
     "sequence": "flag",

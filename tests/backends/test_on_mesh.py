@@ -195,7 +195,7 @@ def test_each_axis_moves_what_its_formula_says(B):
         ({"pipeline": 2}, {"stages": 3}, "use a multiple of 2"),
         ({"expert": 2}, {}, "no layer here is split along expert, for it has no exp"),
         ({"expert": 4}, {"model": MIXTURE}, "4 does not divide its 6 experts"),
-        ({"sequence": 6}, {}, "cannot share out 5 tokens over 6 ranks"),
+        ({"sequence": 6}, {}, "5 tokens over 6 ranks"),
         ({"data": 2}, {"zero": 2}, "from 0 to 1 as zero, got 2"),
         ({"pipeline": 2}, {"schedule": "zero_bubble"}, "an undivided way back"),
         ({"data": 4}, {"micro_batches": 2}, "4 replicas of 2 micro-batches .* least 8"),

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...backends import checks
 from ...backends.protocol import Backend, Tensor
-from ...plans.requests import Leave, Max
+from ...plans.requests import Max, Reduce
 from .split import RankInfo, Talk
 
 
@@ -40,7 +40,7 @@ def split_cross_entropy(B: Backend, logits: Tensor, y: Tensor, part: RankInfo) -
     chosen[inside, target[inside]] = 1
     chosen = B.array(chosen, B.device_of(logits))
     sums = [B.sum(B.exp(logits), 1), B.sum(logits * chosen, 1)]
-    (sums,) = yield Leave(B.concat(sums))  # (2n,)
+    (sums,) = yield Reduce(B.concat(sums))  # (2n,)
     return B.log(sums[:n]) - sums[n:]
 
 

@@ -13,7 +13,7 @@ from ...comm.collectives import broadcast
 from ...comm.mesh import Mesh
 from ...comm.subgroups import Subgroup
 from ...errors import InvalidInput, several
-from ...models.tensor_parallel.split import WHOLE, Cut, SplitModel
+from ...models.tensor_parallel.split import REPLICATED, ShardSpec, SplitModel
 from ...models.tensor_parallel.table import get_split
 from ...parallel.tensor import AnyModel, gather_params, split_params
 from ...plans.rounds import even_bounds
@@ -167,9 +167,11 @@ def of_stage(
 
 def by_experts(model: SplitModel) -> SplitModel:
     """Give the model cut along `expert` alone."""
-    experts = Cut(0, "experts")
+    experts = ShardSpec(0, "experts")
     layers = [
-        layer._replace(cuts=tuple(experts if c.experts else WHOLE for c in layer.cuts))
+        layer._replace(
+            cuts=tuple(experts if c.experts else REPLICATED for c in layer.cuts)
+        )
         for layer in model.layers
     ]
     return model._replace(layers=tuple(layers))

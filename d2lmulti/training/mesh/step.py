@@ -108,8 +108,8 @@ def mesh_lists(
 def _sum_copies(placed: MeshParams, algorithm: str | Plan) -> None:
     """Sum within each replica what its ranks have shares of, having other tokens.
 
-    Along `tensor` see `Cut.summed`; along `sequence` that is all, and along `expert`
-    all but the experts, to which the tokens of all ranks have come.
+    Along `tensor` see `ShardSpec.summed`; along `sequence` that is all, and along
+    `expert` all but the experts, to which the tokens of all ranks have come.
     """
     shares = {
         "tensor": lambda cut: cut.summed,
