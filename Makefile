@@ -182,11 +182,11 @@ execute: if-horovod ## run the notebooks on every backend and store what they pr
 
 # Real runs of everything, half an hour: give it a machine that does nothing else.
 evidence: if-horovod ## write the evidence page; ONLY="ratios faults" makes these again
-	@$(RUN) -m tools.evidence $(if $(ONLY),--only $(ONLY))
+	@$(RUN) tools/make_evidence.py $(ONLY)
 
 # Before a release: the evidence was made from this tree, on a quiet machine.
 release-check: setup ## may the evidence page be published with this tree?
-	@$(RUN) -m tools.evidence --check
+	@$(RUN) tools/make_evidence.py --check
 
 # No setting of this machine but the network's: whoever locks gets the same files.
 lock: setup ## pin and hash all that requirements*.txt bring along

@@ -6,12 +6,14 @@ says which lines it removes.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import grimp
 from core import core_files
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
 HOMES: dict[str, tuple[int, int | None]] = {  # lines and files at most
     "d2lmulti": (11_500, 70),
     "d2lmulti/processes": (2_000, 10),
