@@ -11,11 +11,10 @@ from functools import lru_cache
 from typing import Literal
 
 from ..backends.protocol import Tensor, backend_of, element_count, itemsize, nbytes
+from ..checks import check_choice, check_data, check_native
 from ..events import moved, observers, told
 from ..plans.allreduce import ALLREDUCE, choose_allreduce
-from ..plans.checks import check_rounds
 from ..plans.rounds import Plan, Round
-from .checks import check_algorithm, check_data, check_native
 from .group import Group, Work, group_for
 
 Op = Literal["sum", "mean", "max"]
@@ -49,6 +48,12 @@ def allreduce(
     start_allreduce(data, algorithm, group_for(len(data), group), op).wait()
 
 
+def check_algorithm(algorithm: str | Plan) -> None:
+    """Raise for what is neither the name of an all-reduce nor a plan."""
+    if not callable(algorithm):
+        check_choice("algorithm", algorithm, (*ALLREDUCE, "auto", "native"))
+
+
 def start_allreduce(
     data: Sequence[Tensor], algorithm: str | Plan, group: Group, op: Op = "sum"
 ) -> Work:
@@ -79,7 +84,7 @@ def start_allreduce(
 
 def _rounds(algorithm: str | Plan, ranks: int, length: int) -> Iterable[Round]:
     if callable(algorithm):
-        return check_rounds(algorithm(ranks, length))
+        return algorithm(ranks, length)
     if ranks > 16:
         return ALLREDUCE[algorithm](ranks, length)
     return _remembered(algorithm, ranks, length)

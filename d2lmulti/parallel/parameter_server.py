@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from ..backends import backend_of
-from ..backends.checks import check_tensors
 from ..backends.protocol import AnyDevice, Tensor, element_count, itemsize
 from ..checks import check_count, check_list, check_positive
 from ..comm.split import load
@@ -70,8 +69,8 @@ class ParameterServer:
         placement: str = "greedy",
         optimizer: Optimizer | None = None,
     ) -> None:
-        check_tensors("params", params)
-        check_list("devices", devices, "devices", cure="use devices(1)")
+        check_list("params", params, "tensors")
+        check_list("devices", devices, "devices", hint="use devices(1)")
         check_workers(len(devices))
         check_mode(mode, staleness)
         check_backups(mode, backups, len(devices))
@@ -138,7 +137,7 @@ class ParameterServer:
                 "its last push; call pull(worker), compute, then push"
             )
         replica = self._replicas[worker]
-        check_tensors("grads", grads)
+        check_list("grads", grads, "tensors")
         if [tuple(g.shape) for g in grads] != [tuple(p.shape) for p in replica]:
             raise InvalidInput(
                 f"expected one gradient of its shape for each of {len(replica)} "
@@ -202,7 +201,7 @@ class ParameterServer:
         moved(make_round(source, target, 0, lengths, not pull), size)
 
     def _check_worker(self, worker: int) -> None:
-        check_count("worker", worker, least=0, most=len(self._replicas) - 1)
+        check_count("worker", worker, min=0, max=len(self._replicas) - 1)
 
 
 def run_events(

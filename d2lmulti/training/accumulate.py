@@ -11,12 +11,11 @@ from collections.abc import Sequence
 
 from ..backends.protocol import AnyDevice, Tensor, element_count
 from ..comm.allreduce import start_allreduce
-from ..comm.checks import check_batch
 from ..comm.group import group_for, local_group
 from ..comm.parts import by_device, split_in_parts
-from ..errors import InvalidInput
+from ..comm.split import check_batch
+from ..errors import InvalidInput, framework_errors
 from ..events import working
-from ..models.checks import explained
 from ..models.model import Model, losses_of
 from ..optimizers import Optimizer
 from ..parallel.data import Reducer
@@ -73,7 +72,7 @@ def train_in_parts(
         for params, X_part, y_part, device in zip(leaves, Xs, ys, devices, strict=True):
             with (
                 B.record(),
-                explained(model.name, X),
+                framework_errors(model.name, X),
                 working([device], "forward", B.synchronize),
             ):
                 logits = model.forward(B, params, X_part)

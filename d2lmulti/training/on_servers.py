@@ -125,7 +125,7 @@ def train_on_servers(
     batch_size, epochs, seed = check_counts(batch_size, epochs, seed)
     lr = check_positive("lr", lr, "try 0.05")
     check_choice("dtype", dtype, DTYPES)
-    check_count("probe", probe, cure="it counts examples")
+    check_count("probe", probe, hint="it counts examples")
     optimizer = SGD(momentum)
     B, model = get_backend(backend), get_model(model)
     if model.buffers:

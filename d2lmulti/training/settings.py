@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 
 from ..backends.protocol import Backend, backend_of
-from ..comm.agreement import by_call
 from ..comm.group import Group
 from ..data.datasets import Dataset
-from ..errors import InvalidInput
+from ..errors import InvalidInput, by_call
 from ..models.model import Model, run_layers
 from .checkpoint import Checkpoint
 from .metrics import allgather_values

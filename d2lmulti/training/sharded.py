@@ -26,7 +26,7 @@ class Sharded(Strategy):
         """Check which stage it is."""
         super().prepare()
         self.zero = check_count(
-            "zero", self.zero, most=3, cure="the strategy data shards nothing"
+            "zero", self.zero, max=3, hint="the strategy data shards nothing"
         )
 
     def shard(self, whole: Sequence[Tensor]) -> ShardedParams:

@@ -20,8 +20,8 @@ from d2lmulti.models.lenet import LENET
 PACKAGE = Path(d2lmulti.__file__).parent
 OWN = {"torch": {"pytorch"}, "numpy": {"numpy", "tape", "windows", "dtypes"}}
 # Asked once, at the edge: what is no list, no rate, no device.
-ROOMS = ("", "backends/", "comm/", "models/", "optimizers/")
-CHECKS = {f"{room}checks.py" for room in ROOMS}
+
+CHECKS = {"checks.py", "errors.py"}
 
 
 def trace(run: Any) -> Counter[str]:
@@ -65,8 +65,8 @@ def test_a_step_enters_the_core_and_the_backends_own_module(B) -> None:
     entered = set(trace(step))
     names = {name.removeprefix("d2lmulti/") for name in core.core_files()}
     own = {
-        "torch": {"pytorch.py"},
-        "numpy": {"numpy.py", "tape.py", "windows.py", "dtypes.py"},
+        "torch": {"pytorch.py", "common.py"},
+        "numpy": {"numpy.py", "tape.py", "windows.py", "dtypes.py", "common.py"},
     }
     own_files = {f"backends/{name}" for name in own[B.name]} | CHECKS
     assert entered - names - own_files == set()
@@ -88,8 +88,8 @@ def test_the_core_is_within_its_budget() -> None:
 
 
 def test_a_larger_core_is_found() -> None:
-    (found,) = core.core_rules({"a.py": 1000, "b.py": 701})
-    assert found.startswith("the core: 1701 lines, at most 1700")
+    (found,) = core.core_rules({"a.py": 1000, "b.py": 801})
+    assert found.startswith("the core: 1801 lines, at most 1800")
     (found,) = core.core_rules({f"{i}.py": 1 for i in range(13)})
     assert found.startswith("the core: 13 files, at most 12")
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...backends.protocol import Backend, Tensor
+from ...errors import framework_errors
 from ...plans.requests import CollectiveRequest
-from ..checks import explained
 from ..model import Model, losses_of
 
 Talk = Generator[CollectiveRequest, Any, Tensor]
@@ -118,7 +118,7 @@ def run_to_loss(
     y: Tensor | None, part: RankInfo,
 ) -> Talk:  # fmt: skip
     """Go on to the summed loss of the targets y; without them, give what there is."""
-    with explained(model.name, X):
+    with framework_errors(model.name, X):
         out = yield from run_split(B, model, shards, X, part)
         if y is None:
             return out

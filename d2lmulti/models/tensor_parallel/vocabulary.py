@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...backends import checks
 from ...backends.protocol import Backend, Tensor
+from ...checks import check_ids
 from ...plans.requests import Max, Reduce
 from .split import RankInfo, Talk
 
@@ -49,7 +49,7 @@ def _own_ids(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Count ids from this part's first, 0 for those outside; and say which are in."""
     whole = B.numpy(ids)
-    checks.ids(whole, count * part.ranks)
+    check_ids(whole, count * part.ranks)
     mine = whole - part.rank * count
     inside = (mine >= 0) & (mine < count)
     return np.where(inside, mine, 0), inside

@@ -99,10 +99,10 @@ def _balanced(costs: Sequence[float], stages: int) -> list[tuple[int, int]]:
 
 
 def _check_costs(costs: Any, layers: int) -> Sequence[float]:
-    cure = "measure them with layer_seconds(model, params, X)"
-    check_list("costs", costs, "costs, one a layer", cure=cure)
+    hint = "measure them with layer_seconds(model, params, X)"
+    check_list("costs", costs, "costs, one a layer", hint=hint)
     if len(costs) != layers:
         raise InvalidInput(
-            f"expected one cost for each of {layers} layers, got {len(costs)}; {cure}"
+            f"expected one cost for each of {layers} layers, got {len(costs)}; {hint}"
         )
-    return [check_number("cost", cost, least=0, cure=cure) for cost in costs]
+    return [check_number("cost", cost, min=0, hint=hint) for cost in costs]

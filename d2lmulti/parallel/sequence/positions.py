@@ -13,8 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...backends.protocol import Backend, Tensor, backend_of
-from ...checks import MOST_RANKS, check_choice, check_count, check_flag, check_list
-from ...comm.checks import check_rows
+from ...checks import (
+    MAX_RANKS,
+    check_choice,
+    check_count,
+    check_flag,
+    check_list,
+    check_rows,
+)
 from ...comm.group import Group, group_for
 from ...errors import InvalidInput, several
 from ...plans.rounds import MOST_ELEMENTS, even_bounds
@@ -34,8 +40,8 @@ def token_positions(length: int, ranks: int, order: str = "zigzag") -> list[np.n
     [[0, 1, 6, 7], [2, 3, 4, 5]]
     """
     check_choice("order", order, ORDERS)
-    ranks = check_count("ranks", ranks, most=MOST_RANKS)
-    length = check_count("length", length, most=MOST_ELEMENTS)
+    ranks = check_count("ranks", ranks, max=MAX_RANKS)
+    length = check_count("length", length, max=MOST_ELEMENTS)
     if length < ranks:
         raise InvalidInput(
             f"cannot distribute {several(length, 'token')} over {ranks} ranks; use a "

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from ...backends import backend_of
 from ...backends.protocol import AnyDevice, Tensor, element_count
 from ...comm.group import Group
+from ...errors import framework_errors
 from ...events import working
-from ...models.checks import explained
 from ...models.model import losses_of, run_layers
 from ...optimizers.sgd import zeros_like
 from .collectives import gather_flat, scatter_flat_
@@ -113,7 +113,7 @@ class ForwardBackward:
         """Apply a layer on each device."""
         layers, outs = self.sharded.flat_params[l].layers, []
         for own, H in zip(params, Hs, strict=True):
-            with explained(self.sharded.model.name, H):
+            with framework_errors(self.sharded.model.name, H):
                 outs.append(run_layers(self.B, layers, own, H))
         return outs
 

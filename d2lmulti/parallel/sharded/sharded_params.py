@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ...backends import backend_of
-from ...backends.checks import check_tensors
 from ...backends.protocol import AnyDevice, Backend, Tensor, element_count
 from ...checks import check_choice, check_count, check_kind, check_list
 from ...comm.collectives import allgather
@@ -160,9 +159,10 @@ def shard_params(
     that is not a sequence of layers, for parameters of another model or of several
     dtypes, for another `zero`, and for a precision that the backend cannot compute in.
     """
-    check_list("devices", devices, "devices", cure="use devices(1)")
-    B = check_tensors("params", params, cure="take them from model.initial(rng)")
-    model, zero = get_model(model), check_count("zero", zero, most=3)
+    check_list("devices", devices, "devices", hint="use devices(1)")
+    check_list("params", params, "tensors", hint="take them from model.initial(rng)")
+    B = backend_of(params[0])
+    model, zero = get_model(model), check_count("zero", zero, max=3)
     flat_params = flatten_layers(model, params)
     compute_dtype = check_precision(B, precision, B.dtype_of(params[0]), devices[0])
     group = group_for(len(devices), group)
@@ -291,8 +291,8 @@ def check_precision(
 
 def check_sharded(sharded: ShardedParams, devices: int | None = None) -> None:
     """Raise `InvalidInput` unless `shard_params` made it for so many devices."""
-    cure = "make it with shard_params(params, devices, model)"
-    check_kind("sharded", sharded, ShardedParams, "sharded parameters", cure)
+    hint = "make it with shard_params(params, devices, model)"
+    check_kind("sharded", sharded, ShardedParams, "sharded parameters", hint)
     if devices is not None and len(sharded) != devices:
         raise InvalidInput(
             f"expected the shards of {devices} devices, got those of {len(sharded)}; "

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from ...backends import backend_of
 from ...backends.protocol import AnyDevice, Tensor, element_count
 from ...checks import check_count, check_list, check_positive
-from ...comm.allreduce import start_allreduce
-from ...comm.checks import check_algorithm, check_batch
+from ...comm.allreduce import check_algorithm, start_allreduce
 from ...comm.collectives import allgather, reduce_scatter
+from ...comm.split import check_batch
 from ...errors import InvalidInput, several
 from ...events import working
 from ...optimizers import Optimizer, check_optimizer, check_states
@@ -51,7 +51,7 @@ def train_on_mesh(
     halves (zero_bubble, zb_h2, zb_v) or places stages elsewhere.
     """
     B = check_batch(X, y)
-    check_list("devices", devices, "devices", cure="use devices(1)")
+    check_list("devices", devices, "devices", hint="use devices(1)")
     mesh = check_placed(placed).mesh
     if len(devices) != len(placed):
         raise InvalidInput(
