@@ -385,8 +385,8 @@ SHOWN = {
     "nonsense": Shown(
         "Invalid input rejected",
         invalid_found,
-        "Parameters of public functions got values that would train wrongly in "
-        "silence, and files were damaged at random, by seed.",
+        "Options of the command got values that make no sense, and files were damaged "
+        "at random, by seed.",
         invalid_rows,
     ),
     "ratios": Shown(

@@ -18,7 +18,7 @@ def test_the_readme_lists_the_core_and_counts_what_a_step_runs():
     )  # fmt: skip
     files, *counts = (int(count.replace(",", "")) for count in told.groups())
     assert files == len(core_files())
-    assert counts == pytest.approx(list(sizes.what_a_step_runs().values()), rel=0.05)
+    assert counts == pytest.approx(list(sizes.what_a_step_runs().values()), rel=0.1)
 
 
 def test_the_page_reads_the_core_in_its_order():

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from processes.asked_mesh import on_a_mesh, refusal
+from processes.asked_mesh import on_a_mesh, invalid
 from processes.asked_tokens import tokens_and_experts
 
 import d2lmulti
@@ -167,7 +167,7 @@ def every_dtype(B: Backend, group: Group, n: int) -> dict[str, bytes | str]:
     """Run collectives in every dtype that the backend has, and the engine's own."""
     ranks, found = group.local_ranks, {}
     for dtype in DTYPES:
-        if refusal(lambda dtype=dtype: B.zeros((1,), dtype)):
+        if invalid(lambda dtype=dtype: B.zeros((1,), dtype)):
             continue
 
         def tensors(rows: np.ndarray, ranks: Any = ranks, dtype: str = dtype) -> list:
@@ -184,7 +184,7 @@ def every_dtype(B: Backend, group: Group, n: int) -> dict[str, bytes | str]:
                     group.engine.reducible or DTYPES
                 ):
                     call = partial(d2lmulti.allreduce, xs, "native", group)
-                    assert "use another algorithm, such as ring" in refusal(call)
+                    assert "use another algorithm, such as ring" in invalid(call)
                     continue
                 d2lmulti.allreduce(xs, algorithm, group, op)
                 found[name] = xs
@@ -231,7 +231,7 @@ def everything(cases: list[str]) -> dict[str, Any]:
         "native": [B.numpy(x).tolist() for x in native],
         "told": engine.allgather_text(f"rang {rank} é"),
         "trained": train_all(n, B.name, cases),
-        "refused": refusal(lambda: d2lmulti.devices(n + 1)),
+        "refused": invalid(lambda: d2lmulti.devices(n + 1)),
         "mesh": on_a_mesh(B, group, n),
         "tokens": tokens_and_experts(B, group, n),
         "without messages": without_messages(B, group, n),
@@ -251,7 +251,7 @@ def without_messages(B: Backend, group: Group, n: int) -> Any:
         return None
     group.engine.point_to_point = False
     x = B.array(np.zeros(3))
-    refused = refusal(lambda: d2lmulti.allreduce([x], "ring", group))
+    refused = invalid(lambda: d2lmulti.allreduce([x], "ring", group))
     losses = {}
     for zero in (1, 3):  # which then use the engine's own collectives
         name = f"sharded, ZeRO {zero}"
