@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from processes.asked_mesh import on_a_mesh, invalid
+from processes.asked_mesh import invalid, on_a_mesh
 from processes.asked_tokens import tokens_and_experts
 
 import d2lmulti
