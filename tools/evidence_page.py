@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 Row = dict[str, Any]
@@ -40,68 +41,49 @@ def unique(rows: Iterable[Row], *keys: str) -> list[Any]:
     return [values[0] for values in found] if len(keys) == 1 else list(found)
 
 
-# -- weights compared with those of one device -----------------------------------------
+# -- one function a table: what was found in a sentence, and all rows ------------------
 
 
-def weights_found(rows: list[Row]) -> str:
-    """Return the largest difference of all runs."""
+def weights(rows: list[Row]) -> Iterator[str]:
+    """Show the differences from the weights of one device."""
     runs = [r for r in rows if r["ranks"]]
     double = [r for r in runs if r["dtype"] == "float64"]
     worst = max(r["difference"] for r in double)
-    text = (
+    yield (
         f"In {sum(len(r['ranks']) for r in double):,} runs in float64 of networks with "
         f"at most {max(r['weights'] for r in runs):,} weights, no weight on any device "
         f"differed from one device's by more than {small(worst)} of the largest weight "
         f"of its tensor, which is {worst / 2**-52:.0f} times the machine epsilon."
     )
-    for r in runs:
-        if r["dtype"] == "float32":
-            text += f" {ENGINES[r['engine']]} stores float32 only: "
-            text += f"{small(r['difference'])}."
-    return text
 
+    def cell(row: Row | None) -> str:
+        if row is None or not row["ranks"]:
+            return "error" if row else "not run"
+        single = ", float32" * (row["dtype"] == "float32")
+        return f"{small(row['difference'])} ({len(row['ranks'])}{single})"
 
-def weights_rows(rows: list[Row]) -> str:
-    """Lay out a table for each kind of engine, and the errors below."""
-    parts = []
+    cells = {(r["engine"], r["backend"], r["way"]): r for r in rows}
     own = [engine for engine in ENGINES if engine not in (ONE, "shared_memory")]
     for engines in ([ONE], ["shared_memory"], own):
-        columns = unique(
-            [r for r in rows if r["engine"] in engines], "engine", "backend"
-        )
-        cells = {(r["engine"], r["backend"], r["way"]): r for r in rows}
-        body = [
-            [way, *(weights_cell(cells.get((*at, way))) for at in columns)]
-            for way in unique(rows, "way")
-        ]
+        ours = [r for r in rows if r["engine"] in engines]
+        columns = unique(ours, "engine", "backend")
         if columns:
             head = [f"{ENGINES[engine]}, {backend}" for engine, backend in columns]
-            parts.append(table(["", *head], body))
+            ways = unique(rows, "way")
+            body = ([w, *(cell(cells.get((*at, w))) for at in columns)] for w in ways)
+            yield table(["", *head], body)
     why: dict[str, dict[str, None]] = {}
     for r in rows:
         for text in r["refused"].values():
             why.setdefault(text, {})[f"{r['way']} ({r['engine']})"] = None
-    parts += [f"- *{text}*: {'; '.join(ways)}" for text, ways in why.items()]
-    return "\n\n".join(parts)
+    yield "\n".join(f"- *{text}*: {'; '.join(ways)}" for text, ways in why.items())
 
 
-def weights_cell(row: Row | None) -> str:
-    """Write the largest difference and the number of world sizes."""
-    if row is None:
-        return "not run"
-    if not row["ranks"]:
-        return "error"
-    return f"{small(row['difference'])} ({len(row['ranks'])})"
-
-
-# -- collectives, planted bugs, invalid input ------------------------------------------
-
-
-def collectives_found(rows: list[Row]) -> str:
-    """Return the largest error in one process, and the bits between processes."""
+def collectives(rows: list[Row]) -> Iterator[str]:
+    """Show the calls in one process, and the bits between processes."""
     local = [r for r in rows if r["engine"] == ONE]
     between = [r for r in rows if r["engine"] != ONE]
-    return (
+    yield (
         f"In one process, {sum(r['calls'] for r in local):,} calls gave NumPy's "
         "results: small integers exactly, and normal float64 values within "
         f"{small(max(r['difference'] for r in local))} of the sum of their absolute "
@@ -109,39 +91,31 @@ def collectives_found(rows: list[Row]) -> str:
         "had to equal those of one process bit for bit; "
         f"{sum(len(r['differ']) for r in between)} did not."
     )
-
-
-def collectives_rows(rows: list[Row]) -> str:
-    """Lay out one table of one process, and one of what lies between processes."""
-    local = [r for r in rows if r["engine"] == ONE]
     backends = unique(local, "backend")
     cells = {(r["backend"], r["collective"]): r for r in local}
     body = []
     for name in unique(local, "collective"):
         at = [cells[backend, name] for backend in backends]
         body.append([name, *(f"{r['calls']}, {small(r['difference'])}" for r in at)])
-    bits = [
+    yield (
+        f"In one process, on {local[0]['ranks']} ranks and vectors of "
+        f"{local[0]['lengths']} elements, of each numeric dtype: the number of calls, "
+        "and the largest error on normal float64 values."
+    )
+    yield table(["", *backends], body)
+    lines = [
         [ENGINES[r["engine"]], r["backend"], r["ranks"], r["results"], len(r["differ"])]
-        for r in rows
-        if r["engine"] != ONE
+        for r in between
     ]
-    first = local[0]
-    return "\n\n".join([
-        f"In one process, on {', '.join(map(str, first['ranks']))} ranks and vectors "
-        f"of {', '.join(map(str, first['lengths']))} elements, of each numeric dtype: "
-        "the number of calls, and the largest error on normal float64 values.",
-        table(["", *backends], body),
-        "Between processes:",
-        table(["", "backend", "ranks", "results", "differ"], bits, words=2),
-    ])  # fmt: skip
+    yield table(["", "backend", "ranks", "results", "differ"], lines, words=2)
 
 
-def bugs_found(rows: list[Row]) -> str:
-    """Return how many bugs the tests noticed, and what they did to the weights."""
+def bugs(rows: list[Row]) -> Iterator[str]:
+    """Show which tests noticed the bugs, and what they did to the weights."""
     noticed = [r for r in rows if r["tests"]]
     tests = {test for r in noticed for test in r["tests"]}
     far = [x for r in rows if (x := r["difference"] or 0) > 1e-12]
-    return (
+    yield (
         f"{len(rows)} bugs were planted, one at a time. {len(tests)} different tests "
         f"noticed {len(noticed)} of them; none was written against the bug that it "
         "noticed. The authors chose the bugs, so this is no estimate of how many other "
@@ -149,180 +123,128 @@ def bugs_found(rows: list[Row]) -> str:
         f"the weights by at least {small(min(far))}; the others did not change them by "
         "more than rounding."
     )
-
-
-def bugs_rows(rows: list[Row]) -> str:
-    """Lay out one line per bug."""
-    head = ["bug", "planted in", "first failing test", "change of the weights"]
     body = []
     for r in rows:
-        failed = f", {r['raised']} of {r['runs']} runs failed" if r["raised"] else ""
+        failed = f", {r['raised']} of {r['runs']} runs failed" * (r["raised"] > 0)
         tests = ", ".join(f"`{test}`" for test in r["tests"])
-        change = small(r["difference"]) + failed
-        body.append([r["bug"], f"`{r['file']}`", tests, change])
-    return table(head, body, words=3)
+        body.append(
+            [r["bug"], f"`{r['file']}`", tests, small(r["difference"]) + failed]
+        )
+    head = ["bug", "planted in", "first failing test", "change of the weights"]
+    yield table(head, body, words=3)
 
 
-def invalid_found(rows: list[Row]) -> str:
-    """Return how many inputs were tried, and what became of them."""
-    tried, refused, equal = (
-        sum(r[key] for r in rows) for key in ("tried", "refused", "equal")
+def invalid(rows: list[Row]) -> Iterator[str]:
+    """Show how many inputs were tried, and what became of them."""
+    keys = ("tried", "refused", "equal")
+    tried, refused, equal = (sum(r[key] for r in rows) for key in keys)
+    yield (
+        f"Of {tried:,} invalid options and damaged files, {refused:,} were rejected "
+        f"with one of the library's own errors; the other {equal:,} were files that "
+        "read as before the damage."
     )
-    return (
-        f"Of {tried:,} invalid values, options, and damaged files, {refused:,} were "
-        f"rejected with one of the library's own errors; the other {equal:,} were "
-        "files that read as before the damage."
-    )
+    body = [[r["what"], *(r[key] for key in keys)] for r in rows]
+    yield table(["", "tried", "rejected", "read as before"], body)
 
 
-def invalid_rows(rows: list[Row]) -> str:
-    """Lay out one line per kind."""
-    body = [
-        [r["what"], f"{r['tried']:,}", f"{r['refused']:,}", r["equal"]] for r in rows
-    ]
-    return table(["", "tried", "rejected", "read as before"], body)
-
-
-# -- failures --------------------------------------------------------------------------
-
-
-def faults_found(rows: list[Row]) -> str:
-    """Return how often ranks failed, and after how many seconds that was reported."""
-    faults = [r for r in rows if "fault" in r]
+def faults(rows: list[Row]) -> Iterator[str]:
+    """Show how soon failed ranks were reported, and runs that resumed."""
+    happened = [r for r in rows if "fault" in r]
     again = [r for r in rows if "restarts" in r]
-    at_once = [r["seconds"] for r in faults if r["fault"] != "stopped"]
-    stopped = [r["seconds"] for r in faults if r["fault"] == "stopped"]
-    bad = sum(len(r["wrong"]) for r in faults)
-    return (
-        f"In {sum(r['times'] for r in faults)} launches of two ranks, a rank or the "
-        "launcher was killed or otherwise disturbed on purpose. "
+    at_once = [r["seconds"] for r in happened if r["fault"] != "stopped"]
+    stopped = [r["seconds"] for r in happened if r["fault"] == "stopped"]
+    bad = sum(len(r["wrong"]) for r in rows)
+    yield (
+        f"In {sum(r['times'] for r in happened)} launches of two ranks, a rank or the "
+        f"launcher was disturbed on purpose. "
         f"{f'All but {bad} times' if bad else 'Each time'}, the error named the rank, "
-        "all processes ended, and no file or shared memory was left, within "
+        f"all processes ended, and no file or shared memory was left, within "
         f"{max(at_once):.1f} s. A rank that was stopped, but not ended, was named "
         f"after at most {max(stopped, default=0):.1f} s, in case it continues. Of "
         f"{len(again)} runs that were killed repeatedly and resumed from their "
         f"checkpoints, {sum(r['same_bits'] for r in again)} ended with the bits of an "
         "undisturbed run."
     )
-
-
-def faults_rows(rows: list[Row]) -> str:
-    """Lay out the faults, then the runs that resumed."""
-    faults = [r for r in rows if "fault" in r]
-    engines = unique(faults, "engine")
-    cells = {(r["engine"], r["fault"]): r for r in faults}
-
-    def cell(r: Row | None) -> str:
-        return f"{r['times']}, {r['seconds']:.1f} s" if r else "not run"
-
+    cells = {
+        (r["engine"], r["fault"]): f"{r['times']}, {r['seconds']:.1f} s"
+        for r in happened
+    }
+    engines = unique(happened, "engine")
     body = [
-        [fault, *(cell(cells.get((engine, fault))) for engine in engines)]
-        for fault in unique(faults, "fault")
+        [fault, *(cells.get((engine, fault), "not run") for engine in engines)]
+        for fault in unique(happened, "fault")
     ]
-    again = [
-        [
-            ENGINES[r["engine"]],
-            r["backend"],
-            r["restarts"],
-            "no yes".split()[r["same_bits"]],
-        ]
-        for r in rows
-        if "restarts" in r
-    ]
-    return "\n\n".join([
-        "The number of repetitions, and the longest time until the rank was named and "
-        "all processes had ended:",
-        table(["", *(ENGINES[engine] for engine in engines)], body),
-        "Runs of two ranks, killed at random moments and restarted:",
-        table(["", "backend", "kills", "same bits"], again, words=2),
-    ])  # fmt: skip
+    yield "Repetitions, and the longest time until the rank was named and all ended:"
+    yield table(["", *(ENGINES[engine] for engine in engines)], body)
+    lines = [[ENGINES[r["engine"]], r["restarts"], r["same_bits"]] for r in again]
+    yield table(["killed and resumed", "kills", "same bits"], lines)
 
 
-def scripts_found(rows: list[Row]) -> str:
-    """Return that all resumed, and how often the other processes did not end."""
+def scripts(rows: list[Row]) -> Iterator[str]:
+    """Show that all scripts resumed, and how often other processes did not end."""
     kills = sum(r["kills"] for r in rows)
-    left = kills - sum(r["ended"] for r in rows)
-    return (
+    yield (
         f"After each of {kills} kills, the scripts resumed from their checkpoint, and "
         "in the end had the weights of an undisturbed run, bit for bit. The frameworks "
-        f"did not always clean up: ten seconds after {left} of the {kills} kills, "
-        "other processes of the job were still running. On a GPU, such an orphan keeps "
-        "its memory allocated, so end orphans before you restart a job."
+        "did not always clean up: ten seconds after "
+        f"{kills - sum(r['ended'] for r in rows)} of the kills, other processes of the "
+        "job were still running. On a GPU, such an orphan keeps its memory allocated, "
+        "so end orphans before you restart a job."
     )
-
-
-def scripts_rows(rows: list[Row]) -> str:
-    """Lay out a line for each script."""
+    keys = (
+        "machines",
+        "kills",
+        "launchers",
+        "epochs",
+        "ended",
+        "ended_without_launcher",
+    )
     head = ["", "machines", "kills", "of a launcher", "epochs", "ended within 10 s",
-            "without the launcher"]  # fmt: skip
+            "of these, without launcher"]  # fmt: skip
+    yield table(head, ([f"`{r['script']}.py`", *(r[k] for k in keys)] for r in rows))
+
+
+def times(rows: list[Row]) -> Iterator[str]:
+    """Show medians and quartiles of times and ratios."""
+
+    def verdict(row: Row) -> str:
+        low, high = row["ratio_quartiles"]
+        return "faster" if high < 1 else "slower" if low > 1 else "not distinguishable"
+
+    def between(middle: float, ends: Sequence[float] = ()) -> str:
+        words = [f"{x:.2f}" if x >= 0.1 else f"{x:.2g}" for x in (middle, *ends)]
+        return f"{words[0]} ({words[1]}\u2013{words[2]})" if ends else words[0]
+
+    kinds = Counter(verdict(r) for r in rows if ", to " in r["candidate"])
+    text = (
+        f"Of {kinds.total()} comparisons with the framework's own wrapper, the "
+        f"library's training step was faster in {kinds['faster']}, slower in "
+        f"{kinds['slower']}, and not distinguishable in "
+        f"{kinds['not distinguishable']}, where the quartiles of the ratio include 1."
+    )
+    for r in rows:
+        if r["candidate"] == "one element on 2, ours":  # the fixed price of a call
+            text += " An all-reduce of one element on two simulated devices took "
+            text += f"{r['seconds'] * 1e6:.1f} µs ({r['backend']})."
+    yield text
     body = [
-        [f"`{r['script']}.py`", r["machines"], r["kills"], r["launchers"], r["epochs"],
-         f"{r['ended']} of {r['kills']}",
-         f"{r['ended_without_launcher']} of {r['launchers']}"]
+        [r["candidate"], r["backend"], between(1e3 * r["seconds"]),
+         between(r["ratio"], r["ratio_quartiles"]),
+         verdict(r) if ", to " in r["candidate"] else ""]
         for r in rows
     ]  # fmt: skip
-    return table(head, body)
-
-
-# -- times -----------------------------------------------------------------------------
-
-
-def between(middle: float, ends: Sequence[float] = ()) -> str:
-    """Write a median and its quartiles."""
-    words = [f"{x:.2f}" if x >= 0.1 else f"{x:.2g}" for x in (middle, *ends)]
-    return f"{words[0]} ({words[1]}\u2013{words[2]})" if ends else words[0]
-
-
-def verdict(row: Row) -> str:
-    """Say which of the two is faster, if the quartiles tell."""
-    low, high = row["ratio_quartiles"]
-    return "faster" if high < 1 else "slower" if low > 1 else "not distinguishable"
-
-
-def times_found(rows: list[Row]) -> str:
-    """Count the comparisons with the frameworks' own, by their verdicts."""
-    peers = [r for r in rows if ", to " in r["candidate"]]
-    kinds = [verdict(r) for r in peers]
-    text = (
-        f"Of {len(kinds)} comparisons with the framework's own wrapper, the library's "
-        f"training step was faster in {kinds.count('faster')}, slower in "
-        f"{kinds.count('slower')}, and not distinguishable in "
-        f"{kinds.count('not distinguishable')}, where the quartiles of the ratio "
-        "include 1."
-    )
-    short = [r for r in rows if r["candidate"] == "one element on 2, ours"]
-    if short:
-        each = [f"{r['seconds'] * 1e6:.1f} µs ({r['backend']})" for r in short]
-        text += " An all-reduce of one element on two simulated devices took "
-        text += f"{', '.join(each)}; this is the fixed price of a call."
-    return text
-
-
-def times_rows(rows: list[Row]) -> str:
-    """Lay out every candidate; the ratio is to the first of its group or to a peer."""
-    parts = []
-    for part in unique([{"part": "sharded", **r} for r in rows], "part"):
-        body = []
-        for r in rows:
-            if r.get("part", "sharded") == part:
-                ms = between(1e3 * r["seconds"])
-                ratio = between(r["ratio"], r["ratio_quartiles"])
-                compared = verdict(r) if ", to " in r["candidate"] else ""
-                body.append([r["candidate"], r["backend"], ms, ratio, compared])
-        parts.append(table(["", "backend", "ms", "ratio", ""], body, words=2))
-    return "\n\n".join(parts)
+    yield table(["", "backend", "ms", "ratio", ""], body, words=2)
 
 
 # -- the page --------------------------------------------------------------------------
 
 
 class Shown(NamedTuple):
-    """The words of a table; `found` and `rows` read them off its rows."""
+    """The words of a table; `show` gives what was found, then the parts of all rows."""
 
     title: str
-    found: Callable[[list[Row]], str]
+    show: Callable[[list[Row]], Iterator[str]]
     how: str
-    rows: Callable[[list[Row]], str]
 
 
 TURNS = (
@@ -335,64 +257,55 @@ TURNS = (
 SHOWN = {
     "strategies": Shown(
         "Parallelism strategies compared with one device",
-        weights_found,
+        weights,
         "Small networks took 12 steps of SGD with momentum 0.9, once on one device and "
         "once under each strategy. A cell gives the largest difference of any weight "
         "on any device, divided by the largest weight of the same tensor on one "
         "device. The number in parentheses counts the world sizes: of 2, 3, and 4 in "
         "one process, and of 2 and 3 between processes. The last batch of each epoch "
         "has 7 examples, so it never divides evenly.",
-        weights_rows,
     ),
     "mesh": Shown(
         "Meshes compared with one device",
-        weights_found,
+        weights,
         "The same steps and the same comparison, with the ranks on a mesh of two or "
         "three axes of two ranks each.",
-        weights_rows,
     ),
     "collectives": Shown(
         "Collectives compared with NumPy",
-        collectives_found,
+        collectives,
         "Every collective was called on vectors of many lengths and dtypes.",
-        collectives_rows,
     ),
     "bugs": Shown(
         "Planted bugs",
-        bugs_found,
+        bugs,
         "Each bug was planted in a copy of the library. The ordinary tests of training "
         "then ran there until the first of them failed. The last column is the largest "
         "difference from one device in the runs of the first table (three ranks, "
         "PyTorch; for bugs in processes, NumPy over shared memory).",
-        bugs_rows,
     ),
     "faults": Shown(
         "Failed ranks reported and cleaned up",
-        faults_found,
+        faults,
         "In the middle of a run, one of two ranks was killed or stopped by a signal, "
         "exited, raised an exception, or met a full disk, or the launcher was killed.",
-        faults_rows,
     ),
     "scripts": Shown(
         "Scripts killed and restarted",
-        scripts_found,
+        scripts,
         "Each script of {doc}`scripts` ran in float64; two machines are two network "
         "namespaces of one computer. A launcher or a worker, chosen at random, was "
         "killed with `SIGKILL` at a random moment, and the run was restarted. The "
         "final weights also had to agree with those of one device within 10⁻¹².",
-        scripts_rows,
     ),
     "nonsense": Shown(
         "Invalid input rejected",
-        invalid_found,
+        invalid,
         "Options of the command got values that make no sense, and files were damaged "
         "at random, by seed.",
-        invalid_rows,
     ),
-    "ratios": Shown(
-        "Speed compared with the frameworks", times_found, TURNS, times_rows
-    ),
-    "sharded": Shown("Speed of sharded training", times_found, TURNS, times_rows),
+    "ratios": Shown("Speed compared with the frameworks", times, TURNS),
+    "sharded": Shown("Speed of sharded training", times, TURNS),
 }
 TOP = """\
 # Evidence
@@ -433,13 +346,13 @@ def render(record: Record, wrong: Mapping[str, list[Row]]) -> str:
         parts.append(f"Not made yet, and not shown: {'; '.join(missing)}.")
     there = {name: shown for name, shown in SHOWN.items() if name in record}
     for name, shown in there.items():
-        rows = record[name]["rows"]
-        parts += [f"## {shown.title}", shown.found(rows)]
+        found, *tables = shown.show(record[name]["rows"])
+        parts += [f"## {shown.title}", found]
         if name in wrong:
             lines = [f"- {row}" for row in wrong[name]]
             parts.append("**Wrong results:**\n\n" + "\n".join(lines))
         how = f"{shown.how} To repeat it: `make evidence ONLY={name}`."
-        parts.append(folded("How, and all rows", how, shown.rows(rows)))
+        parts.append(folded("How, and all rows", how, *tables))
     made = {name: record[name]["made"] for name in there}
     lines = [
         [there[name].title, m["date"], m["version"], f"`{m['sources']}`", m["minutes"],

@@ -56,27 +56,22 @@ class Table(NamedTuple):
     tests: tuple[str, ...] = ()
 
 
+PROCESSES = ("tests/processes",)
 # In the order of making them: timings first, while the machine is as quiet as it was.
 TABLES = {
     "ratios": Table(ratios.ratios, ratios.no_time),
     "sharded": Table(ratios.sharded, ratios.no_time),
-    "strategies": Table(
-        strategies.strategies, strategies.differs, ("tests/processes",)
-    ),
-    "mesh": Table(strategies.meshes, strategies.differs, ("tests/processes",)),
-    "collectives": Table(
-        collectives.collectives, collectives.is_no_sum, ("tests/processes",)
-    ),
+    "strategies": Table(strategies.strategies, strategies.differs, PROCESSES),
+    "mesh": Table(strategies.meshes, strategies.differs, PROCESSES),
+    "collectives": Table(collectives.collectives, collectives.is_no_sum, PROCESSES),
     "bugs": Table(
         reported.planted_bugs,
         reported.unnoticed,
         ("tests/backends", "tests/bugs", "tests/processes"),
     ),
-    "faults": Table(faults.faults, faults.ended_badly, ("tests/processes",)),
+    "faults": Table(faults.faults, faults.ended_badly, PROCESSES),
     "scripts": Table(
-        reported.killed_scripts,
-        reported.hardly_killed,
-        ("examples", "tests/processes"),
+        reported.killed_scripts, reported.hardly_killed, ("examples", *PROCESSES)
     ),
     "nonsense": Table(
         reported.invalid_input, reported.accepted, ("tests/backends", "tests/pure")
