@@ -35,7 +35,7 @@ class Adam:
         """m and v."""
         return 2
 
-    def start(self, params: Sequence[Tensor]) -> list[Tensor]:
+    def init(self, params: Sequence[Tensor]) -> list[Tensor]:
         """Make m of every parameter, then v of every parameter, then c1 and c2."""
         if not params:
             return []
@@ -50,7 +50,7 @@ class Adam:
         if len(state) != (2 * k + 2 if k else 0):
             raise InvalidInput(
                 f"expected two averages for each of {k} parameters and two more, got "
-                f"{len(state)}; make them with optimizer.start(params) and keep them"
+                f"{len(state)}; make them with optimizer.init(params) and keep them"
             )
         for c, beta in zip(state[2 * k :], (self.beta1, self.beta2), strict=False):
             _average_(c, 1, beta)

@@ -27,7 +27,7 @@ class Optimizer(Protocol):
     def states_per_parameter(self) -> int:
         """How many numbers the state keeps for each number of the parameters."""
 
-    def start(self, params: Sequence[Tensor]) -> list[Tensor]:
+    def init(self, params: Sequence[Tensor]) -> list[Tensor]:
         """Make the optimizer's state for one replica, on the replica's device."""
 
     def step_(
@@ -54,7 +54,7 @@ class SGD:
         """One velocity for each parameter, none without momentum."""
         return int(self.momentum > 0)
 
-    def start(self, params: Sequence[Tensor]) -> list[Tensor]:
+    def init(self, params: Sequence[Tensor]) -> list[Tensor]:
         """Make the velocities (zeros like the parameters), none without momentum."""
         if self.momentum == 0:
             return []
@@ -67,7 +67,7 @@ class SGD:
         if self.momentum and len(state) != len(params):
             raise InvalidInput(
                 f"expected one velocity for each of {len(params)} parameters, got "
-                f"{len(state)}; make them with optimizer.start(params) and keep them"
+                f"{len(state)}; make them with optimizer.init(params) and keep them"
             )
         for i, p in enumerate(params):
             B = backend_of(p)
@@ -83,7 +83,7 @@ def check_optimizer(optimizer: Any) -> Optimizer:
     """Refuse what is not an `Optimizer` object; None is SGD without momentum."""
     if optimizer is None:
         return SGD()
-    verbs = [getattr(optimizer, verb, None) for verb in ("start", "step_")]
+    verbs = [getattr(optimizer, verb, None) for verb in ("init", "step_")]
     if isinstance(optimizer, type) or not all(map(callable, verbs)):
         raise invalid("SGD(), Adam() or the like as optimizer", optimizer)
     return optimizer
@@ -93,7 +93,7 @@ def check_states(states: Any, owners: int, per: str = "device") -> Any:
     """Return one state per device (or stage); those left out are empty."""
     if states is None:
         return [[]] * owners
-    hint = "use [optimizer.start(params) for params in ...]"
+    hint = "use [optimizer.init(params) for params in ...]"
     return check_lists("states", states, owners, per, min_length=0, hint=hint)
 
 

@@ -26,7 +26,7 @@ from ..checks import (
 from ..comm.allreduce import Op, check_algorithm, start_allreduce
 from ..comm.group import Group, group_for
 from ..errors import InvalidInput
-from ..events import mark
+from ..events import notify_mark
 from ..optimizers.sgd import zeros_like
 from ..plans.rounds import Plan
 
@@ -134,7 +134,7 @@ class _Reducer:
                 return
             self.missing[i] -= 1
             if not self.missing[i]:
-                mark(f"gradient {i} ready")
+                notify_mark(f"gradient {i} ready")
             while self.next < len(self.buckets) and not any(
                 self.missing[i] for i in self.buckets[self.next]
             ):

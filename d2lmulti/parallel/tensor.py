@@ -19,7 +19,7 @@ from ..comm.cooperative import run_cooperatively
 from ..comm.group import Group, group_for
 from ..comm.split import check_batch, load
 from ..errors import InvalidInput
-from ..events import mark
+from ..events import notify_mark
 from ..models.model import Model
 from ..models.tensor_parallel.split import RankInfo, ShardSpec, SplitModel, run_to_loss
 from ..models.tensor_parallel.table import get_split
@@ -132,7 +132,7 @@ def train_layers(
         if cut.summed:
             grads = [B.grad(s[i]) for s in device_shards]
             start_allreduce(grads, algorithm, group).wait()
-            mark("shared parameters")
+            notify_mark("shared parameters")
     for shards, state in zip(device_shards, states, strict=True):
         optimizer.step_(shards, state, lr, n=element_count(y))
     return losses[:1] if group.local_ranks[0] == 0 else []

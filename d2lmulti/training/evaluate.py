@@ -57,7 +57,9 @@ def evaluate(
         for first in range(start, end, batch_size):
             part = B.array(X[first : min(first + batch_size, end)], devices[i])
             with B.pause(), framework_errors(model.name, part):
-                guesses[i].append(B.argmax(model.predict(B, device_params[i], part)))
+                guesses[i].append(
+                    B.argmax(model.forward_eval(B, device_params[i], part))
+                )
     hits = []
     for i, rank in enumerate(group.local_ranks):
         labels = y[slice(*bounds[rank])].reshape(-1)

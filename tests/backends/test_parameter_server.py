@@ -50,7 +50,7 @@ def test_synchronous_equals_one_device(
     history = run(B, data, workers, servers=servers, placement=placement, momentum=0.9)
     start = [B.array(p) for p in SMALL.initial(np.random.default_rng(0))]
     alone = [get_params(start, "cpu")]
-    states = [optimizer.start(alone[0])]
+    states = [optimizer.init(alone[0])]
     for epoch in range(2):
         for X, y in batches(data.train_X, data.train_y, 29, 0, epoch):
             train_batch(

@@ -38,18 +38,18 @@ CASES: dict[str, dict[str, Any]] = {
     "data, statistics": {"model": "lenet_bn", "algorithm": "auto"},
     "data, buckets": {"model": "mlp", "algorithm": "ring", "bucket_bytes": 50_000},
     "data, native": {"model": "mlp", "algorithm": "native", "bucket_bytes": 50_000},
-    "layer": {"model": "mlp", "strategy": "layer", "algorithm": "ring"},
-    "model": {"model": "deep_mlp", "strategy": "model", "micro_batches": 3},
-    "model, interleaved": {
+    "tensor": {"model": "mlp", "strategy": "tensor", "algorithm": "ring"},
+    "pipeline": {"model": "deep_mlp", "strategy": "pipeline", "micro_batches": 3},
+    "pipeline, interleaved": {
         "model": "deep_mlp",
-        "strategy": "model",
+        "strategy": "pipeline",
         "schedule": "interleaved",
         "micro_batches": 4,
         "stages": 2,  # a rank
     },
-    "model, V-shaped": {
+    "pipeline, V-shaped": {
         "model": "deep_mlp",
-        "strategy": "model",
+        "strategy": "pipeline",
         "schedule": "zb_v",
         "micro_batches": 3,
         "optimizer": "adam",
@@ -80,7 +80,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 A_FEW = (  # one of each way to split
-    "data, buckets", "layer", "model, interleaved", "mesh, ZeRO 1", "sharded, ZeRO 3",
+    "data, buckets", "tensor", "pipeline, interleaved", "mesh, ZeRO 1",
+    "sharded, ZeRO 3",
 )  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def test_a_step_enters_the_core_and_the_backends_own_module(B) -> None:
     X = B.array(rng.normal(size=(4, 1, 28, 28)).astype("float32"))
     y, places = B.array(rng.integers(0, 10, 4)), devices(2, B.name, simulate=True)
 
-    states = [SGD(0.9).start(start) for _ in places]
+    states = [SGD(0.9).init(start) for _ in places]
 
     def step() -> None:
         device_params = [get_params(start, place) for place in places]
