@@ -19,8 +19,8 @@ LEFT_OUT: dict[str, str] = {
     "d2lmulti.observe.pipeline_record.Durations": "checked by add_transfers",
     "d2lmulti.models.mlp.mlp": "a model's forward pass: its errors are explained",
     "d2lmulti.models.model.run_layers": "inside a model",
-    "d2lmulti.models.tensor_parallel.split.RankInfo": "inside a model",
-    "d2lmulti.models.tensor_parallel.split.run_split": "inside a model",
+    "d2lmulti.models.tensor_parallel.layers.RankInfo": "inside a model",
+    "d2lmulti.models.tensor_parallel.layers.run_split": "inside a model",
     "d2lmulti.models.transformer.attention": "inside a model",
     "d2lmulti.parallel.experts.expert_layer": "inside a model",
     "d2lmulti.comm.cooperative.run_cooperatively": "takes a model's own calls",
@@ -31,6 +31,6 @@ LEFT_OUT: dict[str, str] = {
 }
 FOR_PICTURES = ("d2lmulti_book.figures", "d2lmulti_book.notebook")
 A_CALL_OR_INSTRUCTION = (
-    "d2lmulti.plans.requests",
+    "d2lmulti.comm.cooperative",
     "d2lmulti.plans.pipeline",
 )

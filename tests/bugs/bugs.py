@@ -134,7 +134,8 @@ BUGS = [
     Bug(
         "the gradient of a cut is not summed",
         "comm/cooperative.py",
-        'dys += self._carry(call.backward, grads, call, backs, "backward")',
+        "dys += self._carry(\n                    request.backward, grads, request, "
+        'backwards, "backward"\n                )',
         "dys += grads",
         SYNCHRONISED,
     ),
@@ -203,7 +204,7 @@ BUGS = [
     ),
     Bug(
         "f forgets to sum the gradients",
-        "plans/requests.py",
+        "comm/cooperative.py",
         'forward, backward = "identity", "all-reduce"',
         'forward, backward = "identity", "identity"',
         BLOCKS,
