@@ -219,8 +219,8 @@ BUGS = [
     Bug(
         "each device keeps the gradient of its own tokens",
         "parallel/tensor.py",
-        "if cut.summed:",
-        "if cut.summed and group.size == 1:",
+        "if spec.summed:",
+        "if spec.summed and group.size == 1:",
         TOKENS,
     ),
     Bug(
