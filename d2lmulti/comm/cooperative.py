@@ -14,10 +14,10 @@ from typing import Any, ClassVar, NamedTuple
 
 from ..backends import backend_of
 from ..backends.protocol import Backend, Tensor
+from ..checks import check_same
 from ..errors import InvalidInput
-from ..events import mark
+from ..events import notify_mark
 from ..plans.rounds import Plan
-from .agreement import check_same
 from .allreduce import Op, start_allreduce
 from .collectives import allgather, alltoall, reduce_scatter
 from .group import Group
@@ -231,7 +231,7 @@ class Segments:
                     here = backwards[number](list(here))
             for i, x in zip(indices, here, strict=True):
                 results[i] = x
-        mark(f"{request.layer or type(request).__name__} {direction}")
+        notify_mark(f"{request.layer or type(request).__name__} {direction}")
         return results
 
     def _collect(

@@ -10,17 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..backends import backend_of
-from ..backends.checks import check_lists, check_tensors
 from ..backends.protocol import AnyDevice, Backend, Tensor, element_count
-from ..checks import check_list, check_positive
-from ..comm.allreduce import start_allreduce
-from ..comm.checks import check_algorithm, check_batch
+from ..checks import check_list, check_lists, check_positive
+from ..comm.allreduce import check_algorithm, start_allreduce
 from ..comm.collectives import allgather
 from ..comm.cooperative import run_cooperatively
 from ..comm.group import Group, group_for
-from ..comm.split import load
+from ..comm.split import check_batch, load
 from ..errors import InvalidInput
-from ..events import mark
+from ..events import notify_mark
 from ..models.model import Model
 from ..models.tensor_parallel import (
     RankInfo,
@@ -47,8 +45,8 @@ def split_params(
     model's, and, naming layer and dimension, for what cannot be divided evenly.
     """
     specs = get_split(model).cuts
-    check_tensors("params", params, cure="take them from model.initial(rng)")
-    check_list("devices", devices, "devices", cure="use devices(1)")
+    check_list("params", params, "tensors", hint="take them from model.initial(rng)")
+    check_list("devices", devices, "devices", hint="use devices(1)")
     _check_count(params, specs, "parameters")
     group = group_for(len(devices), group)
     for i, (p, (layer, spec)) in enumerate(zip(params, specs, strict=True)):
@@ -108,7 +106,7 @@ def train_layers(
     optimizer's, one per device. All devices have the same summed loss: the process of
     rank 0 returns it, as a list of one, and the others return an empty list.
     """
-    check_list("devices", devices, "devices", cure="use devices(1)")
+    check_list("devices", devices, "devices", hint="use devices(1)")
     optimizer, states = check_optimizer(optimizer), check_states(states, len(devices))
     check_positive("lr", lr, "try 0.05")
     group = group_for(len(devices), group)
@@ -131,7 +129,7 @@ def train_layers(
         if spec.summed:
             grads = [B.grad(shards[i]) for shards in device_shards]
             start_allreduce(grads, algorithm, group).wait()
-            mark("shared parameters")
+            notify_mark("shared parameters")
     for shards, state in zip(device_shards, states, strict=True):
         optimizer.step_(shards, state, lr, n=element_count(y))
     return losses[:1] if group.local_ranks[0] == 0 else []
@@ -142,9 +140,9 @@ def _check_shards(
     specs: Sequence[tuple[str, ShardSpec]],
     devices: int,
 ) -> None:
-    cure = "use split_params(params, devices, model)"
-    check_list("device_shards", device_shards, "lists of shards", cure=cure)
-    check_lists("device_shards", device_shards, devices, cure=cure)
+    hint = "use split_params(params, devices, model)"
+    check_list("device_shards", device_shards, "lists of shards", hint=hint)
+    check_lists("device_shards", device_shards, devices, hint=hint)
     for shards in device_shards:
         _check_count(shards, specs, "shards per device")
 

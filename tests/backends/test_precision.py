@@ -49,7 +49,7 @@ def start(B, k, zero, precision, optimizer):
     params = [B.array(p.astype("float32")) for p in MODEL.initial(rng)]
     places = d2lmulti.devices(k, B.name)
     sharded = shard_params(params, places, MODEL, zero, precision=precision)
-    return places, sharded, [optimizer.start(mine) for mine in sharded.parts()]
+    return places, sharded, [optimizer.init(mine) for mine in sharded.parts()]
 
 
 def step(B, places, sharded, optimizer, states, seed=0, **more):

@@ -156,8 +156,8 @@ BUGS = [
     Bug(
         "all replicas share one velocity",
         "training/strategy.py",
-        "[optimizer.start(mine) for mine in self.trained()]",
-        "[optimizer.start(self.trained()[0])] * len(self.owned)",
+        "[optimizer.init(mine) for mine in self.trained()]",
+        "[optimizer.init(self.trained()[0])] * len(self.owned)",
         TRAINED,
     ),
     Bug(
@@ -170,8 +170,8 @@ BUGS = [
     Bug(
         "evaluation looks at replica 0 only",
         "training/evaluate.py",
-        "model.predict(B, device_params[i], part)",
-        "model.predict(B, device_params[0], part)",
+        "model.forward_eval(B, device_params[i], part)",
+        "model.forward_eval(B, device_params[0], part)",
         EVALUATED,
     ),
     Bug(

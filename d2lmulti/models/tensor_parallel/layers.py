@@ -18,7 +18,7 @@ import numpy as np
 
 from ...backends.protocol import Backend, Tensor
 from ...comm.cooperative import CommGenerator, Copy, Reduce
-from ..checks import explained
+from ...errors import framework_errors
 from ..lenet import convolution, dense, dense_relu
 from ..model import Layer, Model, losses_of
 
@@ -124,7 +124,7 @@ def run_to_loss(
     part: RankInfo,
 ) -> CommGenerator:
     """Return the summed loss of the targets y, or, without them, `run_split`."""
-    with explained(model.name, X):
+    with framework_errors(model.name, X):
         out = yield from run_split(B, model, shards, X, part)
         if y is None:
             return out

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ...backends import checks
 from ...backends.protocol import Backend, Tensor
+from ...checks import check_ids
 from ...comm.cooperative import (
     AllToAll,
     Apply,
@@ -188,7 +188,7 @@ def _own_ids(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return ids counted from the first own one (0 if not own), and which are own."""
     every = B.numpy(ids)
-    checks.ids(every, count * part.ranks)
+    check_ids(every, count * part.ranks)
     rows = every - part.rank * count
     inside = (rows >= 0) & (rows < count)
     return np.where(inside, rows, 0), inside

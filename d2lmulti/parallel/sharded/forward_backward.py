@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from ...backends import backend_of
 from ...backends.protocol import AnyDevice, Tensor, element_count
 from ...comm.group import Group
-from ...events import working
-from ...models.checks import explained
+from ...errors import framework_errors
+from ...events import notify_work
 from ...models.model import losses_of, run_layers
 from ...optimizers.sgd import zeros_like
 from .collectives import gather_flat, scatter_flat_
@@ -113,7 +113,7 @@ class ForwardBackward:
         """Apply a layer on each device."""
         layers, outs = self.sharded.flat_params[l].layers, []
         for own, H in zip(params, Hs, strict=True):
-            with explained(self.sharded.model.name, H):
+            with framework_errors(self.sharded.model.name, H):
                 outs.append(run_layers(self.B, layers, own, H))
         return outs
 
@@ -177,4 +177,4 @@ class ForwardBackward:
     def span(self, what: str, l: int) -> AbstractContextManager[Any]:
         """Measure work on a layer on every device's track."""
         name = f"{what} {self.sharded.flat_params[l].name}"
-        return working(self.devices, name, self.B.synchronize)
+        return notify_work(self.devices, name, self.B.synchronize)

@@ -14,14 +14,13 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ...backends import backend_of
-from ...backends.checks import check_tensors
 from ...backends.protocol import AnyDevice, Backend, Tensor, element_count
 from ...checks import check_choice, check_count, check_kind, check_list
 from ...comm.collectives import allgather
 from ...comm.group import Group, group_for
 from ...comm.split import load
 from ...errors import InvalidInput
-from ...events import mark
+from ...events import notify_mark
 from ...models import get_model
 from ...models.lenet import LENET
 from ...models.model import Layer, Model
@@ -154,15 +153,16 @@ def shard_params(
 
     Each layer's parameters become one vector, which `even_bounds` cuts into one shard
     per device; sizes need not divide evenly, and shards may be empty. Optimizer states
-    belong to the shards: `[optimizer.start(own) for own in sharded.parts()]`. With
+    belong to the shards: `[optimizer.init(own) for own in sharded.parts()]`. With
     `precision` bf16 or fp16, layers are held, computed, and sent in 16 bits, and each
     device also stores its own shards in float32. Raises `InvalidInput` for a model
     that is not a sequence of layers, for parameters of another model or of several
     dtypes, for another `zero`, and for a precision that the backend cannot compute in.
     """
-    check_list("devices", devices, "devices", cure="use devices(1)")
-    B = check_tensors("params", params, cure="take them from model.initial(rng)")
-    model, zero = get_model(model), check_count("zero", zero, most=3)
+    check_list("devices", devices, "devices", hint="use devices(1)")
+    check_list("params", params, "tensors", hint="take them from model.initial(rng)")
+    B = backend_of(params[0])
+    model, zero = get_model(model), check_count("zero", zero, max=3)
     flat_params = flatten_layers(model, params)
     compute_dtype = check_precision(B, precision, B.dtype_of(params[0]), devices[0])
     group = group_for(len(devices), group)
@@ -203,7 +203,7 @@ def gather_parts(
     for shards in zip(*parts, strict=True):
         with backend_of(shards[0]).pause():
             gathered.append(allgather(shards, group))
-        mark("all-gather")
+        notify_mark("all-gather")
     return [list(flats) for flats in zip(*gathered, strict=True)]
 
 
@@ -291,8 +291,8 @@ def check_precision(
 
 def check_sharded(sharded: ShardedParams, devices: int | None = None) -> None:
     """Raise `InvalidInput` unless `shard_params` made it for so many devices."""
-    cure = "make it with shard_params(params, devices, model)"
-    check_kind("sharded", sharded, ShardedParams, "sharded parameters", cure)
+    hint = "make it with shard_params(params, devices, model)"
+    check_kind("sharded", sharded, ShardedParams, "sharded parameters", hint)
     if devices is not None and len(sharded) != devices:
         raise InvalidInput(
             f"expected the shards of {devices} devices, got those of {len(sharded)}; "

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from ...backends import backend_of
 from ...backends.protocol import AnyDevice, Tensor, element_count
 from ...checks import check_count, check_list, check_positive
-from ...comm.checks import check_batch
 from ...comm.group import Group, group_for, local_group
 from ...comm.parts import by_device, split_in_parts
-from ...events import working
+from ...comm.split import check_batch
+from ...events import notify_work
 from ...optimizers import Optimizer, check_optimizer, check_states
 from .collectives import gather_flat_
 from .forward_backward import ForwardBackward
@@ -59,7 +59,7 @@ def train_shards(
     Raises `InvalidInput` for shards of other devices, for lists of different lengths,
     for fewer examples per device than parts, and as `split_batch` does.
     """
-    check_list("devices", devices, "devices", cure="use devices(1)")
+    check_list("devices", devices, "devices", hint="use devices(1)")
     check_sharded(sharded, len(devices))
     B = check_batch(X, y, sharded.model.vocabulary)
     states = check_states(states, len(devices))
@@ -67,7 +67,7 @@ def train_shards(
     check_positive("lr", lr, "try 0.05")
     check_positive("loss_scale", loss_scale, "try 1024")
     if n is not None:
-        n = check_count("n", n, cure="n is the number of targets in the whole batch")
+        n = check_count("n", n, hint="n is the number of targets in the whole batch")
     group = group_for(len(devices), group)
     batch_group = group if n is None else local_group(len(devices))
     losses: list[Tensor] = []
@@ -84,7 +84,7 @@ def train_shards(
         attach_grads(shards)
         _set_grads(sharded, shards, loss_scale)
     for own, state, device in zip(shards, states, devices, strict=True):
-        with working([device], "update", B.synchronize):
+        with notify_work([device], "update", B.synchronize):
             optimizer.step_(own, state, lr, n=element_count(y) if n is None else n)
     _store(sharded, sharded.update_(shards), group)
     return by_device(losses, len(devices))
