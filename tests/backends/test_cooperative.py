@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from d2lmulti.comm.agreement import check_same
 
 from d2lmulti.backends.protocol import Backend
+from d2lmulti.checks import check_same
 from d2lmulti.comm.cooperative import (
     Copy,
     Gather,
