@@ -14,8 +14,8 @@ import numpy as np
 
 from ..backends.protocol import Backend, Tensor
 from ..plans.requests import Sum
-from .lenet import LENET
 from .model import Model
+from .networks import LENET
 from .together import together
 
 _MOMENTUM = 0.9  # of the moving averages that evaluation uses

@@ -10,7 +10,7 @@ import pytest
 
 from d2lmulti import SGD, Adam, devices, get_params, ledger, train_batch
 from d2lmulti.backends.protocol import Backend, element_count
-from d2lmulti.models.mlp import make_mlp
+from d2lmulti.models.networks import make_mlp
 from d2lmulti.models.tensor_parallel.split import SplitModel
 from d2lmulti.models.tensor_parallel.table import get_split
 from d2lmulti.models.transformer import make_transformer

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import d2lmulti
-from d2lmulti.models.lenet import lenet
 from d2lmulti.models.model import Model
+from d2lmulti.models.networks import lenet
 from d2lmulti.models.together import together
 from d2lmulti.plans.requests import Sum
 

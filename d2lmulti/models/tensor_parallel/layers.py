@@ -14,8 +14,8 @@ from typing import Any
 
 from ...backends.protocol import Backend, Tensor
 from ...plans.requests import Copy, Reduce
-from ..lenet import convolution, dense, dense_relu
 from ..model import Layer
+from ..networks import convolution, dense, dense_relu
 from .split import REPLICATED, RankInfo, ShardSpec, SplitLayer, Talk
 
 _COLUMNS, _ROWS = ShardSpec(1, "outputs"), ShardSpec(0, "inputs")
