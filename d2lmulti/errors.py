@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 
-def several(n: int, noun: str) -> str:
+def plural(n: int, noun: str) -> str:
     """Count things in words: `1 device`, `2 devices`."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 

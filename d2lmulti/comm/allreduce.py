@@ -12,7 +12,7 @@ from typing import Literal
 
 from ..backends.protocol import Tensor, backend_of, element_count, itemsize, nbytes
 from ..checks import check_choice, check_data, check_native
-from ..events import moved, observers, told
+from ..events import notify_round, notify_rounds, observers
 from ..plans.allreduce import ALLREDUCE, choose_allreduce
 from ..plans.rounds import Plan, Round
 from .group import Group, Work, group_for
@@ -109,9 +109,9 @@ def exchange(
     if call and group.is_distributed:
         form = f"{tuple(data[0].shape)} {backend_of(data[0]).dtype_of(data[0])}"
         group.engine.begin(f"{call} of {form}")
-    rounds = group.numbered(rounds)
+    rounds = group.to_global_ranks(rounds)
     if observers.get():
-        rounds = told(rounds, itemsize(data[0]))
+        rounds = notify_rounds(rounds, itemsize(data[0]))
     group.engine.exchange(data, rounds, "max" if op == "max" else "sum")
 
 
@@ -135,8 +135,8 @@ def start_native(
         engine.begin(f"native {op} {what} at rank {root} of {shape} {dtype}")
     if observers.get():
         size = itemsize(x)
-        for this_round in group.numbered(rounds):
-            moved(this_round, size)
+        for this_round in group.to_global_ranks(rounds):
+            notify_round(this_round, size)
     if what == "allreduce" and not element_count(x):  # some engines fail on that
         return Work()
     return engine.start(what, data, "max" if op == "max" else "sum", root)

@@ -21,7 +21,7 @@ from ..checks import (
     check_rows,
 )
 from ..errors import InvalidInput
-from ..events import unwatched
+from ..events import unobserved
 from ..plans import collectives as plans
 from ..plans.collectives import alltoall as plan_alltoall
 from ..plans.rounds import Round, even_bounds
@@ -171,6 +171,6 @@ def _rows_of_all(data: Sequence[Tensor], group: Group) -> list[int]:
     for x, rank in zip(data, group.local_ranks, strict=True):
         mine = np.where(np.arange(group.size) == rank, len(x), 0)
         counts.append(B.array(mine, B.device_of(x)))
-    with unwatched():
+    with unobserved():
         start_allreduce(counts, usual_algorithm(group), group).wait()
     return [int(count) for count in B.numpy(counts[0])]

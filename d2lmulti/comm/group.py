@@ -167,7 +167,7 @@ class Group:
         """Whether this process holds rank 0, which speaks and writes for all."""
         return 0 in self.local_ranks
 
-    def numbered(self, rounds: Iterable[Round]) -> Iterable[Round]:
+    def to_global_ranks(self, rounds: Iterable[Round]) -> Iterable[Round]:
         """Give rounds in the numbers of all ranks, of which a sub-group has some."""
         return rounds
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ..backends.protocol import AnyDevice, Backend, Tensor, backend_of, nbytes
 from ..checks import check_ids, check_list
-from ..errors import InvalidInput, several
-from ..events import loaded, observers, working
+from ..errors import InvalidInput, plural
+from ..events import notify_load, notify_work, observers
 from ..plans.rounds import even_bounds
 from .group import Group, group_for
 
@@ -16,7 +16,7 @@ def load(x: Tensor, device: AnyDevice) -> Tensor:
     """Copy `x` from the host to a device, into storage of its own."""
     copy = backend_of(x).copy_to(x, device)
     if observers.get():
-        loaded(nbytes(copy))
+        notify_load(nbytes(copy))
     return copy
 
 
@@ -58,16 +58,16 @@ def split_batch(
     check_batch(X, y)
     if len(X) < group.size:
         raise InvalidInput(
-            f"cannot split {several(len(X), 'example')} over "
-            f"{several(group.size, 'device')}; use at least "
-            f"{several(group.size, 'example')} or fewer devices"
+            f"cannot split {plural(len(X), 'example')} over "
+            f"{plural(group.size, 'device')}; use at least "
+            f"{plural(group.size, 'example')} or fewer devices"
         )
     bounds = even_bounds(len(X), group.size)
     mine = [bounds[rank] for rank in group.local_ranks]
     pairs = list(zip(mine, devices, strict=True))
     X_shards, y_shards, wait = [], [], backend_of(X).synchronize
     for (first, last), device in pairs:
-        with working([device], "load", wait):
+        with notify_work([device], "load", wait):
             X_shards.append(load(X[first:last], device))
             y_shards.append(load(y[first:last], device))
     return X_shards, y_shards

@@ -39,7 +39,7 @@ class Subgroup(Group):
 
     ranks: tuple[int, ...] = ()
 
-    def numbered(self, rounds: Iterable[Round]) -> Iterator[Round]:
+    def to_global_ranks(self, rounds: Iterable[Round]) -> Iterator[Round]:
         """Give rounds in the numbers of all ranks."""
         return (_renumbered(this_round, self.ranks) for this_round in rounds)
 

@@ -11,7 +11,7 @@ from ..backends.protocol import Backend, Tensor
 from ..checks import check_choice, check_ids
 from ..errors import InvalidInput
 
-MOST_WIDTH = 10**7  # of a layer; more is a slip of the finger
+MAX_WIDTH = 10**7  # of a layer; more is a slip of the finger
 
 
 class Layer(NamedTuple):
@@ -26,7 +26,7 @@ class Model(NamedTuple):
     """A network as functions.
 
     `initial(rng)` draws the parameters as float64 NumPy arrays. `forward(B, params, X)`
-    returns the logits in training, `predict` in evaluation. The last `buffers`
+    returns the logits in training, `forward_eval` in evaluation. The last `buffers`
     parameters are statistics that no gradient trains. `layers` are the same network as
     a sequence that can be cut into stages; empty where it cannot. Where the devices
     must talk in the middle of a step, `together(B, replicas, shards, group, algorithm)`
@@ -38,7 +38,7 @@ class Model(NamedTuple):
     name: str
     initial: Callable[[np.random.Generator], list[np.ndarray]]
     forward: Callable[[Backend, Sequence[Tensor], Tensor], Tensor]
-    predict: Callable[[Backend, Sequence[Tensor], Tensor], Tensor]
+    forward_eval: Callable[[Backend, Sequence[Tensor], Tensor], Tensor]
     buffers: int = 0
     layers: tuple[Layer, ...] = ()
     vocabulary: int = 0

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..checks import check_count, check_kind
-from ..events import Observer, watching
+from ..events import Observer, observe
 from ..plans.rounds import Round, make_round
 
 _MAX_ROWS = 1 << 16  # messages noted before those of the same link are added up
@@ -198,5 +198,5 @@ class Ledger(Observer):
 def ledger() -> Iterator[Ledger]:
     """Count everything that moves inside the `with` block; ledgers may nest."""
     mine = Ledger()
-    with watching(mine):
+    with observe(mine):
         yield mine

@@ -26,8 +26,8 @@ from ..checks import (
 from ..comm.allreduce import Op, check_algorithm, start_allreduce
 from ..comm.group import Group, group_for
 from ..errors import InvalidInput
-from ..events import mark
-from ..optimizers.sgd import zeros_like
+from ..events import notify_mark
+from ..optimizers import zeros_like
 from ..plans.rounds import Plan
 
 DEFAULT_BYTES = 25 * 2**20  # as PyTorch's DistributedDataParallel
@@ -134,7 +134,7 @@ class _Reducer:
                 return
             self.missing[i] -= 1
             if not self.missing[i]:
-                mark(f"gradient {i} ready")
+                notify_mark(f"gradient {i} ready")
             while self.next < len(self.buckets) and not any(
                 self.missing[i] for i in self.buckets[self.next]
             ):

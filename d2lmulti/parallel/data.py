@@ -23,10 +23,10 @@ from ..comm.allreduce import check_algorithm, start_allreduce
 from ..comm.group import Group, group_for, local_group
 from ..comm.split import check_batch, load, split_batch
 from ..errors import framework_errors
-from ..events import working
-from ..models.lenet import LENET
+from ..events import notify_work
 from ..models.model import Model, get_model, losses_of
-from ..optimizers.sgd import Optimizer, check_optimizer, check_states
+from ..models.networks import LENET
+from ..optimizers import Optimizer, check_optimizer, check_states
 from ..plans.rounds import Plan
 
 Reducer = Callable[..., AbstractContextManager[Any]]  # such as `reduce_in_buckets`
@@ -109,7 +109,7 @@ def train_batch(
             with (
                 B.record(),
                 framework_errors(model.name, X),
-                working([device], "forward", B.synchronize),
+                notify_work([device], "forward", B.synchronize),
             ):
                 logits = model.forward(B, params, X_shard)
                 losses.append(losses_of(B, logits, y_shard, y).sum())
@@ -117,7 +117,7 @@ def train_batch(
         with (
             B.record(),
             framework_errors(model.name, X),
-            working(devices, "forward", B.synchronize),
+            notify_work(devices, "forward", B.synchronize),
         ):
             outs, backward = model.together(
                 B, device_params, X_shards, group, algorithm
@@ -127,23 +127,23 @@ def train_batch(
 
     if reducer is not None:
         with (
-            working(devices, "backward and all-reduce", B.synchronize),
+            notify_work(devices, "backward and all-reduce", B.synchronize),
             reducer(trained, algorithm=algorithm, group=group),
         ):
             (backward or B.backward)(losses)
     else:
         if backward is None:
             for loss, device in zip(losses, devices, strict=True):
-                with working([device], "backward", B.synchronize):
+                with notify_work([device], "backward", B.synchronize):
                     B.backward([loss])
         else:
-            with working(devices, "backward", B.synchronize):
+            with notify_work(devices, "backward", B.synchronize):
                 backward(losses)
-        with working(devices, "all-reduce", B.synchronize):
+        with notify_work(devices, "all-reduce", B.synchronize):
             for same_parameter in zip(*trained, strict=True):
                 grads = [B.grad(p) for p in same_parameter]
                 start_allreduce(grads, algorithm, group).wait()
     for params, state, device in zip(trained, states, devices, strict=True):
-        with working([device], "update", B.synchronize):
+        with notify_work([device], "update", B.synchronize):
             optimizer.step_(params, state, lr, n=element_count(y) if n is None else n)
     return losses

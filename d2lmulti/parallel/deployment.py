@@ -26,10 +26,10 @@ from ..comm.devices import Device, devices
 from ..comm.group import local_group
 from ..comm.split import check_batch, split_batch
 from ..errors import InvalidInput, framework_errors
-from ..events import moved
+from ..events import notify_round
 from ..models import get_model
-from ..models.lenet import LENET
 from ..models.model import Model, losses_of
+from ..models.networks import LENET
 from ..optimizers import Optimizer, check_optimizer
 from ..plans.rounds import make_round
 
@@ -195,4 +195,4 @@ def _count(params: Sequence[Tensor], config: DeploymentConfig, add: bool) -> Non
     for p, home in zip(params, homes, strict=True):
         source, target = (clones, home) if add else (home, clones)
         this_round = make_round(source, target, 0, element_count(p), add)
-        moved(this_round, itemsize(p))
+        notify_round(this_round, itemsize(p))

@@ -15,7 +15,7 @@ from ..backends.protocol import AnyDevice, Tensor, element_count, itemsize
 from ..checks import check_count, check_list, check_positive
 from ..comm.split import load
 from ..errors import InvalidInput
-from ..events import moved, observers
+from ..events import notify_round, observers
 from ..observe.push_pull import Event, check_backups, check_mode, check_workers
 from ..optimizers import Optimizer, check_optimizer
 from ..plans.placement import server_sizes, shard_to_servers
@@ -96,7 +96,7 @@ class ParameterServer:
         for x in (*self.shard, *(p for replica in self._replicas for p in replica)):
             B.attach_grad(x)
         self._optimizer = check_optimizer(optimizer)
-        self._state = self._optimizer.start(self.shard)
+        self._state = self._optimizer.init(self.shard)
         self._pulled: dict[int, int] = {}  # worker -> version it computes from
         self._pushed: dict[int, list[Tensor]] = {}  # this round's gradients, in sync
 
@@ -198,7 +198,7 @@ class ParameterServer:
         ranks = [workers + server for server in range(self.servers)]
         source, target = (ranks, worker) if pull else (worker, ranks)
         lengths = [amount // size for amount in self.server_bytes]
-        moved(make_round(source, target, 0, lengths, not pull), size)
+        notify_round(make_round(source, target, 0, lengths, not pull), size)
 
     def _check_worker(self, worker: int) -> None:
         check_count("worker", worker, min=0, max=len(self._replicas) - 1)

@@ -25,7 +25,7 @@ import numpy as np
 from ..checks import check_count, check_flag, check_kind, check_path
 from ..comm.group import Group
 from ..errors import DataCorrupt, DataUnavailable, InvalidInput
-from ..events import unwatched
+from ..events import unobserved
 from ..files import check_output, locked, write_atomically
 from .history import Epoch
 from .metrics import check_state, on_rank_zero
@@ -207,7 +207,7 @@ class Saver:
         if self.path is None:
             return
         path = self.path
-        with unwatched():
+        with unobserved():
             at.params, at.state, at.buffers = split.snapshot()
         check_state([*at.params, *at.state], f"at epoch {at.epoch}, step {at.step}")
         on_rank_zero(split.group, lambda: save_checkpoint(path, at))

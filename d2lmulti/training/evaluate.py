@@ -14,8 +14,8 @@ from ..comm.collectives import usual_algorithm
 from ..comm.group import Group, group_for
 from ..errors import InvalidInput, framework_errors
 from ..models import get_model
-from ..models.lenet import LENET
 from ..models.model import Model
+from ..models.networks import LENET
 from ..plans.rounds import even_bounds
 
 
@@ -57,7 +57,9 @@ def evaluate(
         for first in range(start, end, batch_size):
             part = B.array(X[first : min(first + batch_size, end)], devices[i])
             with B.pause(), framework_errors(model.name, part):
-                guesses[i].append(B.argmax(model.predict(B, device_params[i], part)))
+                guesses[i].append(
+                    B.argmax(model.forward_eval(B, device_params[i], part))
+                )
     hits = []
     for i, rank in enumerate(group.local_ranks):
         labels = y[slice(*bounds[rank])].reshape(-1)

@@ -129,7 +129,7 @@ def fingerprint(
     at the `start`, by each of its functions.
     """
     X = B.array(data.train_X[:1])
-    functions = [model.predict, *([] if model.together else [model.forward])]
+    functions = [model.forward_eval, *([] if model.together else [model.forward])]
     if model.layers:
         functions.append(lambda B, params, X: run_layers(B, model.layers, params, X))
     with B.pause():

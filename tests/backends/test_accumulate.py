@@ -11,7 +11,7 @@ from backends.test_checkpoint import run as run_saved
 
 from d2lmulti import devices, ledger, load, train
 from d2lmulti.errors import InvalidInput
-from d2lmulti.models.mlp import make_mlp
+from d2lmulti.models.networks import make_mlp
 from d2lmulti.observe.timeline import timeline
 from d2lmulti.optimizers import SGD, Adam
 from d2lmulti.parallel.data import get_params
@@ -120,8 +120,6 @@ REFUSED = {
     "a model whose devices meet": (
         {"model": "lenet_sync_bn", "accumulate": 2}, "lenet_sync_bn.*or lenet_bn",
     ),
-    "layers": ({"k": 2, "strategy": "layer", "accumulate": 2}, "layer, got accumulate"),
-    "stages": ({"k": 2, "strategy": "model", "accumulate": 2}, "model, got accumulate"),
     "more parts than a shard has": (
         {"k": 2, "strategy": "sharded", "accumulate": 12}, "fewer than 24 devices",
     ),

@@ -14,8 +14,8 @@ from d2lmulti import SGD, Adam, ledger
 from d2lmulti.backends import framework_names
 from d2lmulti.comm.mesh import AXES, Mesh
 from d2lmulti.errors import InvalidInput
-from d2lmulti.models.mlp import make_mlp
-from d2lmulti.models.tensor_parallel.table import get_split
+from d2lmulti.models.networks import make_mlp
+from d2lmulti.models.tensor_parallel import get_split
 from d2lmulti.models.transformer import make_transformer
 from d2lmulti.training.mesh import gather_from_mesh, place_on_mesh, train_on_mesh
 from d2lmulti_book.notebook import is_installed
@@ -48,7 +48,7 @@ def alone(B):
     @cache
     def run(examples, optimizer, steps, model=MODEL):
         params = d2lmulti.get_params(start(B, model), "sim:0")
-        state, losses = OPTIMIZERS[optimizer].start(params), []
+        state, losses = OPTIMIZERS[optimizer].init(params), []
         for X, y in batches(examples, steps):
             (loss,) = d2lmulti.train_batch(
                 B.array(X), B.array(y), [params], ["sim:0"], LR, model=model,
@@ -68,7 +68,7 @@ def on_mesh(
     params = start(B, getattr(model, "whole", model))
     placed = place_on_mesh(params, places, mesh, model, stages=stages, zero=zero)
     learner = OPTIMIZERS[optimizer]
-    states, losses = [learner.start(mine) for mine in placed.parts()], []
+    states, losses = [learner.init(mine) for mine in placed.parts()], []
     for X, y in batches(examples, steps):
         parts = train_on_mesh(
             B.array(X), B.array(y), placed, places, LR, optimizer=learner,

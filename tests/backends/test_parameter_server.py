@@ -11,8 +11,8 @@ from d2lmulti.backends.protocol import Backend
 from d2lmulti.data.batches import batches
 from d2lmulti.data.datasets import Dataset
 from d2lmulti.errors import InvalidInput
-from d2lmulti.models.mlp import initial_mlp, mlp
 from d2lmulti.models.model import Model
+from d2lmulti.models.networks import initial_mlp, mlp
 from d2lmulti.observe.link import Link
 from d2lmulti.observe.push_pull import worker_seconds
 from d2lmulti.optimizers import SGD
@@ -50,7 +50,7 @@ def test_synchronous_equals_one_device(
     history = run(B, data, workers, servers=servers, placement=placement, momentum=0.9)
     start = [B.array(p) for p in SMALL.initial(np.random.default_rng(0))]
     alone = [get_params(start, "cpu")]
-    states = [optimizer.start(alone[0])]
+    states = [optimizer.init(alone[0])]
     for epoch in range(2):
         for X, y in batches(data.train_X, data.train_y, 29, 0, epoch):
             train_batch(

@@ -22,8 +22,8 @@ from d2lmulti import (
 )
 from d2lmulti.comm.group import local_group
 from d2lmulti.errors import InvalidInput
-from d2lmulti.models.mlp import make_mlp
 from d2lmulti.models.model import Layer, Model
+from d2lmulti.models.networks import make_mlp
 from d2lmulti.parallel.sharded import forward_backward
 from d2lmulti.training.strategies import make_strategy
 
@@ -45,11 +45,11 @@ def run(B, k, zero, optimizer, model=MODEL, steps=10):
     places = d2lmulti.devices(k, B.name)
     if zero:
         held = shard_params(start, places, model, zero)
-        states = [optimizer.start(own) for own in held.parts()]
+        states = [optimizer.init(own) for own in held.parts()]
         step = partial(train_shards, optimizer=optimizer, states=states)
     else:
         held = [d2lmulti.get_params(start, place) for place in places]
-        states = [optimizer.start(own) for own in held]
+        states = [optimizer.init(own) for own in held]
         step = partial(train_batch, model=model, optimizer=optimizer, states=states)
     losses = []
     for _ in range(steps):

@@ -14,7 +14,7 @@ from d2lmulti.backends.protocol import Backend, Tensor
 from d2lmulti.comm.collectives import run_plan
 from d2lmulti.comm.group import local_group
 from d2lmulti.errors import D2LMultiError
-from d2lmulti.models.mlp import make_mlp
+from d2lmulti.models.networks import make_mlp
 from d2lmulti.plans.rounds import make_round
 from d2lmulti.training.evaluate import evaluate
 
@@ -48,7 +48,7 @@ def same_replica_twice(B: Backend) -> object:
 
 def same_velocity_twice(B: Backend) -> object:
     params, momentum = replicas(B, 2), SGD(0.9)
-    states = [momentum.start(params[0])] * 2
+    states = [momentum.init(params[0])] * 2
     return step(B, device_params=params, optimizer=momentum, states=states)
 
 
@@ -148,7 +148,7 @@ CASES = {
     "one replica twice": (same_replica_twice, "twice"),
     "one velocity twice": (same_velocity_twice, "twice"),
     "momentum without velocities": (
-        lambda B: step(B, optimizer=SGD(0.9)), "got 0", "start(params)",
+        lambda B: step(B, optimizer=SGD(0.9)), "got 0", "init(params)",
     ),
     "a momentum of 1": (lambda B: SGD(1.0), "1.0"),
     "a negative learning rate": (lambda B: step(B, lr=-0.1), "-0.1"),

@@ -25,7 +25,7 @@ def test_logits_do_not_know_the_future(B: Backend) -> None:
     changed[:, 3:] = (ids[:, 3:] + 1) % 7
     with B.pause():
         first, second = (
-            B.numpy(SMALL.predict(B, start(B), B.array(x))).reshape((2, 5, 7))
+            B.numpy(SMALL.forward_eval(B, start(B), B.array(x))).reshape((2, 5, 7))
             for x in (ids, changed)
         )
     assert np.abs(first[:, :3] - second[:, :3]).max() < 1e-12
@@ -39,7 +39,7 @@ def test_the_past_matters(B: Backend) -> None:
     changed[0, 0] = (ids[0, 0] + 1) % 7
     with B.pause():
         first, second = (
-            B.numpy(SMALL.predict(B, start(B), B.array(x))) for x in (ids, changed)
+            B.numpy(SMALL.forward_eval(B, start(B), B.array(x))) for x in (ids, changed)
         )
     assert np.abs(first[-1] - second[-1]).max() > 1e-3
 
@@ -66,7 +66,7 @@ def test_replicas_equal_one_device_with_adam(framework: Backend, k: int) -> None
     for count in (1, k):
         places = devices(count, B.name)
         device_params = [get_params(start(B), place) for place in places]
-        states = [optimizer.start(params) for params in device_params]
+        states = [optimizer.init(params) for params in device_params]
         for ids in batches:
             X, y = B.array(ids[:, :-1]), B.array(ids[:, 1:])
             train_batch(
@@ -99,13 +99,13 @@ def test_it_learns_the_same_however_it_is_split(framework: Backend) -> None:
     """Below two nats a character; alone, split by layer and by stage alike."""
     some, losses = load("text", "float64").first(64), {}
     model = make_transformer("small", width=16, heads=4, blocks=2)
-    for strategy, k in [("data", 1), ("layer", 4), ("model", 4)]:
+    for strategy, k in [("data", 1), ("tensor", 4), ("pipeline", 4)]:
         losses[strategy] = train(
             k, 16, 0.03, epochs=7, dataset=some, model=model, optimizer="adam",
             strategy=strategy, dtype="float64", backend=framework.name,
         ).losses  # fmt: skip
     assert losses["data"][0] > 3 and losses["data"][-1] < 2
-    for strategy in ("layer", "model"):
+    for strategy in ("tensor", "pipeline"):
         assert np.allclose(losses[strategy], losses["data"], rtol=1e-3)
 
 

@@ -41,7 +41,7 @@ BUGS = [
     *TOKEN_BUGS,
     Bug(
         "the gradient is not divided by n",
-        "optimizers/sgd.py",
+        "optimizers.py",
         "v = B.grad(p) / n",
         "v = B.grad(p)",
         PLAIN_NUMPY,
@@ -134,7 +134,8 @@ BUGS = [
     Bug(
         "the gradient of a cut is not summed",
         "comm/cooperative.py",
-        'dys += self._carry(call.backward, grads, call, backs, "backward")',
+        "dys += self._carry(\n                    request.backward, grads, request, "
+        'backwards, "backward"\n                )',
         "dys += grads",
         SYNCHRONISED,
     ),
@@ -155,13 +156,13 @@ BUGS = [
     Bug(
         "all replicas share one velocity",
         "training/strategy.py",
-        "[optimizer.start(mine) for mine in self.trained()]",
-        "[optimizer.start(self.trained()[0])] * len(self.owned)",
+        "[optimizer.init(mine) for mine in self.trained()]",
+        "[optimizer.init(self.trained()[0])] * len(self.owned)",
         TRAINED,
     ),
     Bug(
         "the momentum is forgotten",
-        "optimizers/__init__.py",
+        "optimizers.py",
         "return SGD(0.9 if momentum is None else momentum)",
         "return SGD()",
         PLAIN_NUMPY,
@@ -169,8 +170,8 @@ BUGS = [
     Bug(
         "evaluation looks at replica 0 only",
         "training/evaluate.py",
-        "model.predict(B, device_params[i], part)",
-        "model.predict(B, device_params[0], part)",
+        "model.forward_eval(B, device_params[i], part)",
+        "model.forward_eval(B, device_params[0], part)",
         EVALUATED,
     ),
     Bug(
@@ -203,7 +204,7 @@ BUGS = [
     ),
     Bug(
         "f forgets to sum the gradients",
-        "plans/requests.py",
+        "comm/cooperative.py",
         'forward, backward = "identity", "all-reduce"',
         'forward, backward = "identity", "identity"',
         BLOCKS,
@@ -218,8 +219,8 @@ BUGS = [
     Bug(
         "each device keeps the gradient of its own tokens",
         "parallel/tensor.py",
-        "if cut.summed:",
-        "if cut.summed and group.size == 1:",
+        "if spec.summed:",
+        "if spec.summed and group.size == 1:",
         TOKENS,
     ),
     Bug(

@@ -17,7 +17,7 @@ from processes.staying import Staying, started_once
 import d2lmulti
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.errors import InvalidInput
-from d2lmulti.models.mlp import make_mlp
+from d2lmulti.models.networks import make_mlp
 from d2lmulti.optimizers import SGD, Adam
 from d2lmulti.plans.schedules import SCHEDULES
 from d2lmulti.processes.process_group import started
@@ -29,7 +29,7 @@ DATA = d2lmulti.Dataset(
     "noise", RNG.normal(size=(12, 1, 28, 28)), RNG.integers(0, 10, 12),
     RNG.normal(size=(4, 1, 28, 28)), RNG.integers(0, 10, 4), tuple("0123456789"),
 )  # fmt: skip
-PIPELINE = {"strategy": "model", "model": "deep_mlp"}
+PIPELINE = {"strategy": "pipeline", "model": "deep_mlp"}
 
 
 class MySGD(SGD):
@@ -139,8 +139,8 @@ CASES: dict[str, Case] = {
     ),
     "buckets": ({}, {"bucket_bytes": 99}, "bucket_bytes None on rank 0 and 99 on"),
     "strategy": (
-        {"model": "mlp"}, {"model": "mlp", "strategy": "layer"},
-        "strategy data on rank 0 and layer on rank 1;",
+        {"model": "mlp"}, {"model": "mlp", "strategy": "tensor"},
+        "strategy data on rank 0 and tensor on rank 1;",
     ),
     "schedule": (
         PIPELINE, PIPELINE | {"schedule": "gpipe"},

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from ...checks import check_choice, check_count, check_list, check_number
-from ...errors import InvalidInput, several
+from ...errors import InvalidInput, plural
 from ...models import get_model
 from ...models.model import Layer, Model
 from ...plans.rounds import even_bounds
@@ -54,8 +54,8 @@ def cut_stages(
         _check_costs(costs, count)
     if stages > count:
         raise InvalidInput(
-            f"cannot cut the {several(count, 'layer')} of {model.name!r} into "
-            f"{stages} stages; use at most {several(count, 'stage')} or a deeper model"
+            f"cannot cut the {plural(count, 'layer')} of {model.name!r} into "
+            f"{stages} stages; use at most {plural(count, 'stage')} or a deeper model"
         )
     if by == "layers":
         bounds = even_bounds(count, stages)

@@ -11,7 +11,7 @@ from ...checks import check_kind, check_list, check_lists
 from ...comm.collectives import broadcast
 from ...comm.group import Group, current_group, group_for
 from ...comm.split import load
-from ...errors import InvalidInput, several
+from ...errors import InvalidInput, plural
 from .cutting import Stage
 
 
@@ -137,6 +137,6 @@ def check_shares(stages: int, group: Group) -> None:
     if not stages or stages % group.size:
         raise InvalidInput(
             f"expected as many stages as devices, or a multiple of it, got "
-            f"{several(stages, 'stage')} for {several(group.size, 'device')}; cut with "
+            f"{plural(stages, 'stage')} for {plural(group.size, 'device')}; cut with "
             "cut_stages(model, len(devices))"
         )

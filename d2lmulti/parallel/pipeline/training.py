@@ -17,7 +17,7 @@ from ...checks import (
 )
 from ...comm.group import Group, group_for
 from ...comm.split import check_batch
-from ...errors import InvalidInput, several
+from ...errors import InvalidInput, plural
 from ...observe.pipeline_record import PipelineRecord
 from ...optimizers import Optimizer, check_optimizer, check_states
 from ...plans.pipeline import Lists
@@ -132,7 +132,7 @@ def _micro_bounds(X: Tensor, y: Tensor, micro_batches: int) -> list[tuple[int, i
     check_count("micro_batches", micro_batches)
     if len(X) < micro_batches:
         raise InvalidInput(
-            f"cannot split {several(len(X), 'example')} into {micro_batches} "
+            f"cannot split {plural(len(X), 'example')} into {micro_batches} "
             f"micro-batches; use at least {micro_batches} examples or fewer of them"
         )
     return even_bounds(len(X), micro_batches)

@@ -18,7 +18,7 @@ from ...backends.protocol import Tensor, element_count
 from ...comm.allreduce import exchange
 from ...comm.group import Group
 from ...errors import InvalidInput
-from ...events import mark
+from ...events import notify_mark
 from ...plans.rounds import make_round
 from .blocks import AttentionOutput, BlockAttention
 from .positions import Tokens, check_like, check_tokens
@@ -64,7 +64,7 @@ def ring_attention(
             for own, block in zip(attention, blocks_at(step, blocks), strict=True):
                 own.update(*block)
         outputs = [own.finish() for own in attention]
-    mark("ring attention forward")
+    notify_mark("ring attention forward")
 
     def backward(grads: Sequence[Tensor]) -> tuple[list[Tensor], ...]:
         check_like("gradients", grads, tokens, queries[0])
@@ -99,7 +99,7 @@ def ring_attention(
                 ]
                 for i in (0, 1)
             )
-        mark("ring attention backward")
+        notify_mark("ring attention backward")
         return dQs, dKs, dVs
 
     return AttentionOutput(outputs, backward)
@@ -134,7 +134,7 @@ def ulysses_attention(
         for own, K, V in zip(attention, Ks, Vs, strict=True):
             own.update(K, V, everywhere)
         outputs = _to_tokens(tokens, [own.finish() for own in attention])
-    mark("Ulysses forward")
+    notify_mark("Ulysses forward")
 
     def backward(grads: Sequence[Tensor]) -> tuple[list[Tensor], ...]:
         check_like("gradients", grads, tokens, queries[0])
@@ -148,7 +148,7 @@ def ulysses_attention(
                 dVs.append(dV)
             dQs = [own.finish_backward() for own in attention]
             found = tuple(_to_tokens(tokens, xs) for xs in (dQs, dKs, dVs))
-        mark("Ulysses backward")
+        notify_mark("Ulysses backward")
         return found
 
     return AttentionOutput(outputs, backward)

@@ -22,7 +22,7 @@ from ...checks import (
     check_rows,
 )
 from ...comm.group import Group, group_for
-from ...errors import InvalidInput, several
+from ...errors import InvalidInput, plural
 from ...plans.rounds import MOST_ELEMENTS, even_bounds
 
 ORDERS = ("contiguous", "striped", "zigzag")
@@ -44,7 +44,7 @@ def token_positions(length: int, ranks: int, order: str = "zigzag") -> list[np.n
     length = check_count("length", length, max=MOST_ELEMENTS)
     if length < ranks:
         raise InvalidInput(
-            f"cannot distribute {several(length, 'token')} over {ranks} ranks; use a "
+            f"cannot distribute {plural(length, 'token')} over {ranks} ranks; use a "
             f"sequence of at least {ranks} tokens, or fewer ranks"
         )
     if order == "striped":
@@ -126,7 +126,7 @@ def check_like(name: str, xs: Sequence[Tensor], tokens: Tokens, like: Tensor) ->
         if backend_of(x) is not B or given != wanted:
             raise InvalidInput(
                 f"expected {name} of shape {wanted[0]} {wanted[1]} on rank {rank}, one "
-                f"row for each of its {several(count, 'position')}, got {given[0]} "
+                f"row for each of its {plural(count, 'position')}, got {given[0]} "
                 f"{given[1]}; cut all of them by the same positions"
             )
 

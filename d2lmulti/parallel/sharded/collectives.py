@@ -16,7 +16,7 @@ from ...backends.protocol import Tensor, element_count
 from ...comm.allreduce import exchange
 from ...comm.collectives import allgather, reduce_scatter
 from ...comm.group import Group
-from ...events import mark
+from ...events import notify_mark
 from ...plans.collectives import ring_allgather, ring_reduce_scatter
 from ...plans.rounds import Round, even_bounds, even_edges
 
@@ -44,7 +44,7 @@ def gather_flat_(flats: Sequence[Tensor], group: Group) -> None:
             shards = _own_shards(flats, group)
             for flat, full in zip(flats, allgather(shards, group), strict=True):
                 B.write_(flat, 0, size, full)
-    mark("all-gather")
+    notify_mark("all-gather")
 
 
 def scatter_flat_(grads: Sequence[Tensor], group: Group) -> list[Tensor]:
@@ -60,7 +60,7 @@ def scatter_flat_(grads: Sequence[Tensor], group: Group) -> list[Tensor]:
             shards = _own_shards(grads, group)
         else:
             shards = reduce_scatter(grads, group)
-    mark("reduce-scatter")
+    notify_mark("reduce-scatter")
     return shards
 
 

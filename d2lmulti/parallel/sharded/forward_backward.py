@@ -10,9 +10,9 @@ from ...backends import backend_of
 from ...backends.protocol import AnyDevice, Tensor, element_count
 from ...comm.group import Group
 from ...errors import framework_errors
-from ...events import working
+from ...events import notify_work
 from ...models.model import losses_of, run_layers
-from ...optimizers.sgd import zeros_like
+from ...optimizers import zeros_like
 from .collectives import gather_flat, scatter_flat_
 from .sharded_params import ShardedParams, attach_grads
 
@@ -177,4 +177,4 @@ class ForwardBackward:
     def span(self, what: str, l: int) -> AbstractContextManager[Any]:
         """Measure work on a layer on every device's track."""
         name = f"{what} {self.sharded.flat_params[l].name}"
-        return working(self.devices, name, self.B.synchronize)
+        return notify_work(self.devices, name, self.B.synchronize)

@@ -20,11 +20,11 @@ from ...comm.collectives import allgather
 from ...comm.group import Group, group_for
 from ...comm.split import load
 from ...errors import InvalidInput
-from ...events import mark
+from ...events import notify_mark
 from ...models import get_model
-from ...models.lenet import LENET
 from ...models.model import Layer, Model
-from ...optimizers.sgd import zeros_like
+from ...models.networks import LENET
+from ...optimizers import zeros_like
 from ...plans.rounds import even_bounds
 
 Flats = list[list[Tensor]]  # per device, one flat vector per layer
@@ -153,7 +153,7 @@ def shard_params(
 
     Each layer's parameters become one vector, which `even_bounds` cuts into one shard
     per device; sizes need not divide evenly, and shards may be empty. Optimizer states
-    belong to the shards: `[optimizer.start(own) for own in sharded.parts()]`. With
+    belong to the shards: `[optimizer.init(own) for own in sharded.parts()]`. With
     `precision` bf16 or fp16, layers are held, computed, and sent in 16 bits, and each
     device also stores its own shards in float32. Raises `InvalidInput` for a model
     that is not a sequence of layers, for parameters of another model or of several
@@ -203,7 +203,7 @@ def gather_parts(
     for shards in zip(*parts, strict=True):
         with backend_of(shards[0]).pause():
             gathered.append(allgather(shards, group))
-        mark("all-gather")
+        notify_mark("all-gather")
     return [list(flats) for flats in zip(*gathered, strict=True)]
 
 

@@ -10,7 +10,7 @@ from ...checks import check_count, check_list, check_positive
 from ...comm.group import Group, group_for, local_group
 from ...comm.parts import by_device, split_in_parts
 from ...comm.split import check_batch
-from ...events import working
+from ...events import notify_work
 from ...optimizers import Optimizer, check_optimizer, check_states
 from .collectives import gather_flat_
 from .forward_backward import ForwardBackward
@@ -84,7 +84,7 @@ def train_shards(
         attach_grads(shards)
         _set_grads(sharded, shards, loss_scale)
     for own, state, device in zip(shards, states, devices, strict=True):
-        with working([device], "update", B.synchronize):
+        with notify_work([device], "update", B.synchronize):
             optimizer.step_(own, state, lr, n=element_count(y) if n is None else n)
     _store(sharded, sharded.update_(shards), group)
     return by_device(losses, len(devices))

@@ -11,9 +11,8 @@ from ...checks import check_count, check_kind, check_list
 from ...comm.collectives import broadcast
 from ...comm.mesh import Mesh
 from ...comm.subgroups import Subgroup
-from ...errors import InvalidInput, several
-from ...models.tensor_parallel.split import REPLICATED, ShardSpec, SplitModel
-from ...models.tensor_parallel.table import get_split
+from ...errors import InvalidInput, plural
+from ...models.tensor_parallel import REPLICATED, ShardSpec, SplitModel, get_split
 from ...parallel.tensor import AnyModel, gather_params, split_params
 from ...plans.rounds import even_bounds
 
@@ -86,7 +85,7 @@ def place_on_mesh(
     check_list("devices", devices, "devices", hint=f"use devices({mesh.size})")
     if len(devices) != len(mesh.group.local_ranks):
         raise InvalidInput(
-            f"expected {several(len(mesh.group.local_ranks), 'device')}, one for each "
+            f"expected {plural(len(mesh.group.local_ranks), 'device')}, one for each "
             f"rank of {mesh!r} here, got {len(devices)}; use devices({mesh.size})"
         )
     hint = "on a mesh only the optimizer's state can be sharded"
@@ -197,7 +196,7 @@ def cut_stages(model: SplitModel, p: int, stages: int | None = None) -> list[Sta
     if count % p or count > len(model.layers):
         raise InvalidInput(
             f"cannot cut the {len(model.layers)} layers of {model.name!r} into "
-            f"{several(count, 'stage')} for {several(p, 'rank')} along pipeline; use a "
+            f"{plural(count, 'stage')} for {plural(p, 'rank')} along pipeline; use a "
             f"multiple of {p}, and at most {len(model.layers)}"
         )
     found, first, own = [], 0, [0] * p

@@ -11,8 +11,8 @@ from ...checks import check_count, check_list, check_positive
 from ...comm.allreduce import check_algorithm, start_allreduce
 from ...comm.collectives import allgather, reduce_scatter
 from ...comm.split import check_batch
-from ...errors import InvalidInput, several
-from ...events import working
+from ...errors import InvalidInput, plural
+from ...events import notify_work
 from ...optimizers import Optimizer, check_optimizer, check_states
 from ...parallel.pipeline import make_lists
 from ...plans.pipeline import BackwardInput, BackwardWeight, Lists
@@ -55,7 +55,7 @@ def train_on_mesh(
     mesh = check_placed(placed).mesh
     if len(devices) != len(placed):
         raise InvalidInput(
-            f"expected the {several(len(placed), 'device')} of place_on_mesh, got "
+            f"expected the {plural(len(placed), 'device')} of place_on_mesh, got "
             f"{len(devices)}; pass the same list"
         )
     check_positive("lr", lr, "try 0.05")
@@ -74,11 +74,11 @@ def train_on_mesh(
         if replica.index:
             mine = bounds[at * experts : (at + 1) * experts]
             losses += replica.run(lists, X, y, mine)
-    with working(devices, "all-reduce", B.synchronize):
+    with notify_work(devices, "all-reduce", B.synchronize):
         _sum_copies(placed, algorithm)
         parts = _sum_replicas(placed, algorithm)
     for mine, state, device in zip(parts, states, devices, strict=True):
-        with working([device], "update", B.synchronize):
+        with notify_work([device], "update", B.synchronize):
             optimizer.step_(mine, state, lr, n=element_count(y))
     if placed.zero:
         _share(placed, parts)
@@ -165,7 +165,7 @@ def _bounds(n: int, replicas: int, micro_batches: int) -> list[list[tuple[int, i
     """Cut a batch for the replicas, and each part into micro-batches."""
     if n // replicas < micro_batches:
         raise InvalidInput(
-            f"cannot split {several(n, 'example')} over {replicas} replicas of "
+            f"cannot split {plural(n, 'example')} over {replicas} replicas of "
             f"{micro_batches} micro-batches each; use at least "
             f"{replicas * micro_batches} examples, or fewer of these"
         )
