@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from d2lmulti.models.mlp import make_mlp
+from d2lmulti.models.networks import make_mlp
 from pure.idx_files import write_set
 
 import d2lmulti
