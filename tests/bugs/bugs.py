@@ -41,7 +41,7 @@ BUGS = [
     *TOKEN_BUGS,
     Bug(
         "the gradient is not divided by n",
-        "optimizers/sgd.py",
+        "optimizers.py",
         "v = B.grad(p) / n",
         "v = B.grad(p)",
         PLAIN_NUMPY,
@@ -134,7 +134,8 @@ BUGS = [
     Bug(
         "the gradient of a cut is not summed",
         "comm/cooperative.py",
-        'dys += self._carry(call.backward, grads, call, backs, "backward")',
+        "dys += self._carry(\n                    request.backward, grads, request, "
+        'backwards, "backward"\n                )',
         "dys += grads",
         SYNCHRONISED,
     ),
@@ -161,7 +162,7 @@ BUGS = [
     ),
     Bug(
         "the momentum is forgotten",
-        "optimizers/__init__.py",
+        "optimizers.py",
         "return SGD(0.9 if momentum is None else momentum)",
         "return SGD()",
         PLAIN_NUMPY,
@@ -203,7 +204,7 @@ BUGS = [
     ),
     Bug(
         "f forgets to sum the gradients",
-        "plans/requests.py",
+        "comm/cooperative.py",
         'forward, backward = "identity", "all-reduce"',
         'forward, backward = "identity", "identity"',
         BLOCKS,
@@ -218,8 +219,8 @@ BUGS = [
     Bug(
         "each device keeps the gradient of its own tokens",
         "parallel/tensor.py",
-        "if cut.summed:",
-        "if cut.summed and group.size == 1:",
+        "if spec.summed:",
+        "if spec.summed and group.size == 1:",
         TOKENS,
     ),
     Bug(

@@ -1,0 +1,204 @@
+"""Figures to play with: the directives `schedule-slider` and `step-calculator`.
+
+A directive puts controls and data into the page, as a figure whose caption is its
+content. tools/schedule_vectors.py and tools/calculator_data.py write the data; scripts
+in _static and _extra/calculator draw and compute. No other host is asked for anything.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from pathlib import Path
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+ROOT = Path(__file__).resolve().parent.parent
+CHARTS = ROOT / "_static" / "schedules.json"
+CALCULATOR = ROOT / "_extra" / "calculator"
+KINDS = {
+    "F": "forward",
+    "B": "backward",
+    "I": "backward, input",
+    "W": "backward, weights",
+}
+FIRST_CHART = {"schedule": "1F1B", "devices": 4, "micros": 8}
+
+
+def slider(name: str, label: str, values: list[int], first: int) -> str:
+    """Write a slider over the places in a list of values."""
+    return (
+        f'<label>{label} <input type="range" data-part="{name}" min="0" '
+        f'max="{len(values) - 1}" value="{values.index(first)}">'
+        f"<output>{first}</output></label>"
+    )
+
+
+def slider_page(vectors: str) -> str:
+    """Write what stands in the page; the script fills in the chart."""
+    found = json.loads(vectors)
+    options = "".join(
+        f"<option{' selected' * (name == FIRST_CHART['schedule'])}>{html.escape(name)}"
+        "</option>"
+        for name in found["charts"]
+    )
+    kinds = "".join(
+        f'<li data-kind="{kind}"><span class="{kind}"></span>{name}</li>'
+        for kind, name in KINDS.items()
+    )
+    return f"""\
+<div class="chart-box schedule-slider">
+<div class="controls">
+<label>Schedule <select data-part="schedule">{options}</select></label>
+{slider("devices", "Devices", found["devices"], FIRST_CHART["devices"])}
+{slider("micros", "Micro-batches", found["microBatches"], FIRST_CHART["micros"])}
+</div>
+<div class="rows">
+<div data-part="names"></div>
+<div class="chart" data-part="chart" tabindex="0" role="group" \
+aria-label="Chart over time, in slots"></div>
+<div data-part="held"></div>
+</div>
+<ul class="legend">{kinds}
+<li data-part="later"><span class="mark F"></span>of a later stage</li></ul>
+<p data-part="facts" aria-live="polite"></p>
+<noscript><p>A script draws the charts, and this browser runs none.</p></noscript>
+<script type="application/json">{vectors}</script>
+</div>
+"""
+
+
+SCRIPTS = ("kernels", "layers", "replicas", "step_time", "pipeline", "calculator")
+TWOS = [2**i for i in range(15)]
+NUMBERS = {
+    "gpus": TWOS,
+    "tensor": TWOS[:5],
+    "pipeline": TWOS[:6],
+    "micro_batch": TWOS[:4],
+    "micro_batches": TWOS[:8],
+}
+FIRST = {
+    "network": "llama3-8b",
+    "cluster": "dgx-h100",
+    "program": "nanotron",
+    "gpus": 64,
+    "tensor": 2,
+    "pipeline": 4,
+    "micro_batch": 1,
+    "micro_batches": 16,
+    "zero": 1,
+    "recompute": "none",
+}
+
+
+def choice(name: str, label: str, options: dict[str, str]) -> str:
+    """Write a list to choose from: value -> what stands there."""
+    lines = []
+    for value, words in options.items():
+        first = " selected" if value == str(FIRST[name]) else ""
+        lines.append(
+            f'<option value="{html.escape(value)}"{first}>{html.escape(words)}</option>'
+        )
+    select = f'<select data-part="{name}">{"".join(lines)}</select>'
+    return f"<label>{html.escape(label)} {select}</label>"
+
+
+def controls(tables: dict[str, dict[str, object]], labels: dict[str, str]) -> str:
+    """Write all controls."""
+    offered: dict[str, dict[str, str]] = {
+        "network": {name: name for name in tables["networks"]},
+        "cluster": {name: name for name in tables["clusters"]},
+        "program": {name: name for name in tables["programs"]},
+    }
+    for name, values in NUMBERS.items():
+        offered[name] = {str(value): f"{value:,}" for value in values}
+    for name, kinds in (("zero", "0123"), ("recompute", ("none", "selective", "full"))):
+        offered[name] = {kind: labels[f"{name} {kind}"] for kind in kinds}
+    return "\n".join(choice(name, labels[name], offered[name]) for name in FIRST)
+
+
+def calculator_page(labels: dict[str, str], text: str, up: str) -> str:
+    """Write what stands in the page; `up` leads from it to the book's first folder."""
+    known = {key: html.escape(words) for key, words in labels.items()}
+    kinds = "".join(f'<li><span class="{k}"></span>{known[k]}</li>' for k in KINDS)
+    scripts = "\n".join(
+        f'<script src="{up}calculator/{name}.js" defer></script>' for name in SCRIPTS
+    )
+    data = json.dumps({"data": json.loads(text), "labels": labels}, ensure_ascii=False)
+    data = data.replace("<", "\\u003c")
+    return f"""\
+<div class="chart-box step-calculator">
+<div class="controls">
+{controls(json.loads(text), labels)}
+</div>
+<p data-part="facts" aria-live="polite"></p>
+<p data-part="fits" aria-live="polite"></p>
+<div data-part="results">
+<p class="head">{known["time"]}</p>
+<div data-part="time"></div>
+<ul class="legend" data-part="time-parts"></ul>
+<p class="head">{known["memory"]}</p>
+<div data-part="memory"></div>
+<ul class="legend" data-part="memory-parts"></ul>
+<div data-part="played">
+<div class="rows two">
+<div data-part="names"></div>
+<div class="chart" data-part="chart" tabindex="0" role="group" \
+aria-label="{known["chart"]}"></div>
+</div>
+<ul class="legend">{kinds}</ul>
+<p data-part="note"></p>
+</div>
+</div>
+<noscript><p>{known["noscript"]}</p></noscript>
+<script type="application/json">{data}</script>
+{scripts}
+</div>
+"""
+
+
+class Interactive(SphinxDirective):
+    """A figure to play with; its content is the caption."""
+
+    has_content = True
+    option_spec = {"name": directives.unchanged}  # noqa: RUF012 (docutils' own way)
+
+    def run(self) -> list[nodes.Node]:
+        figure = nodes.figure(align="center")
+        figure += nodes.raw("", self.page(), format="html")
+        words, _ = self.parse_inline(" ".join(self.content), lineno=self.lineno)
+        figure += nodes.caption("", "", *words)
+        self.add_name(figure)
+        return [figure]
+
+    def read(self, file: Path) -> str:
+        self.env.note_dependency(str(file))
+        return file.read_text(encoding="utf-8")
+
+
+class ScheduleSlider(Interactive):
+    """Charts of pipeline schedules to choose from."""
+
+    def page(self) -> str:
+        return slider_page(self.read(CHARTS))
+
+
+class StepCalculator(Interactive):
+    """A training step's time and memory."""
+
+    def page(self) -> str:
+        labels = self.read(CALCULATOR / f"labels.{self.config.language}.json")
+        up = "../" * self.env.docname.count("/")
+        return calculator_page(
+            json.loads(labels), self.read(CALCULATOR / "data.json"), up
+        )
+
+
+def setup(app: Sphinx) -> dict[str, object]:
+    """Register the directives."""
+    app.add_directive("schedule-slider", ScheduleSlider)
+    app.add_directive("step-calculator", StepCalculator)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

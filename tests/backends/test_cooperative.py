@@ -1,0 +1,165 @@
+"""What each collective request answers, and its backward pass; ranks that differ."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from d2lmulti.backends.protocol import Backend
+from d2lmulti.checks import check_same
+from d2lmulti.comm.cooperative import (
+    Copy,
+    Gather,
+    Max,
+    Reduce,
+    Scatter,
+    Sum,
+    run_cooperatively,
+)
+from d2lmulti.comm.group import local_group
+from d2lmulti.errors import InvalidInput
+from d2lmulti.models.tensor_parallel.layers import RankInfo, named
+from d2lmulti.models.tensor_parallel.transformer import split_cross_entropy
+
+RANKS = 3
+
+
+def forward(B, call, x, weight, kept):
+    """Square x, exchange it, weigh the answer; and use what was kept beside it."""
+    answer, kept = yield call(x**2, keep=(kept * 2,))
+    return (answer * weight).sum() + (kept * kept).sum()
+
+
+def run(B: Backend, call, rows: int = RANKS):
+    """Return x, weights and, per rank, the gradients of x and of what was kept."""
+    rng = np.random.default_rng(0)
+    xs = rng.normal(size=(RANKS, rows, 2))
+    out_rows = {Gather: rows * RANKS, Scatter: rows // RANKS}.get(call, rows)
+    weights = rng.normal(size=(RANKS, out_rows, 2))
+    kept = rng.normal(size=(RANKS, 2))
+    leaves = [(B.array(x), B.array(k)) for x, k in zip(xs, kept, strict=True)]
+    for pair in leaves:
+        for x in pair:
+            B.attach_grad(x)
+    with B.record():
+        losses, segments = run_cooperatively(
+            B,
+            [
+                forward(B, call, x, B.array(w), k)
+                for (x, k), w in zip(leaves, weights, strict=True)
+            ],
+            local_group(RANKS),
+        )
+    segments.backward(losses)
+    for (_, k), value in zip(leaves, kept, strict=True):
+        assert np.allclose(B.numpy(B.grad(k)), 8 * value)
+    found = [
+        float(B.numpy(loss)) - 4 * (value**2).sum()
+        for loss, value in zip(losses, kept, strict=True)
+    ]
+    return xs, weights, found, [B.numpy(B.grad(x)) for x, _ in leaves]
+
+
+@pytest.mark.parametrize("call", [Sum, Reduce, Copy, Gather, Scatter, Max])
+def test_answers_and_gradients(B: Backend, call) -> None:
+    xs, weights, found, grads = run(B, call)
+    squares = xs**2
+    if call in (Sum, Reduce):
+        answers = [squares.sum(0)] * RANKS
+    elif call is Copy:
+        answers = list(squares)
+    elif call is Max:
+        answers = [squares.max(0)] * RANKS
+    elif call is Gather:
+        answers = [squares.reshape(-1, 2)] * RANKS
+    else:
+        answers = np.split(squares.sum(0), RANKS)
+    wanted = [(a * w).sum() for a, w in zip(answers, weights, strict=True)]
+    assert found == pytest.approx(wanted)
+    total = weights.sum(0)  # the gradient of an answer is its weight
+    back = {
+        Sum: [total] * RANKS,
+        Copy: [total] * RANKS,
+        Reduce: list(weights),
+        Max: [np.zeros_like(x) for x in xs],
+        Gather: np.array_split(total, RANKS),
+        Scatter: [weights.reshape(-1, 2)] * RANKS,
+    }[call]
+    for grad, x, dy in zip(grads, xs, back, strict=True):
+        assert np.allclose(grad, 2 * x * dy, rtol=1e-12, atol=1e-14)
+
+
+def test_rows_that_cannot_be_scattered_are_refused(B: Backend) -> None:
+    with pytest.raises(InvalidInput, match="the 4 rows of .* over 3 devices"):
+        run(B, Scatter, rows=4)
+
+
+def model(*requests):
+    """Stand for a model that makes these requests and returns its last answer."""
+    answer = None
+    for request in requests:
+        answer = yield request
+    return answer
+
+
+def sum_of(B, *shape):
+    return Sum(B.array(np.ones(shape)))
+
+
+def test_ranks_that_make_different_requests_are_named(reference: Backend) -> None:
+    B = reference
+    two, three, square = sum_of(B, 2), sum_of(B, 3), sum_of(B, 2, 2)
+    layers = [named(layer, model(Copy(two.tensor))) for layer in ("dense 1", "dense 2")]
+    cases = [
+        ([model(two), model(three), model(two)],
+         r"\(2,\) float64 on ranks 0, 2 and Sum of \(3,\) float64 on rank 1"),
+        ([model(two), model(two, square), model()],
+         r"\(2,\) float64 on ranks 0, 1 and the end of the model on rank 2"),
+        ([model(two), model(two, square), model(two)],
+         r"the end of the model on ranks 0, 2 and Sum of \(2, 2\) float64 on rank 1"),
+        (layers, "in dense 1 on rank 0 and .* in dense 2 on rank 1"),
+        ([model("sum"), model("sum")], "got str"),
+    ]  # fmt: skip
+    for models, message in cases:
+        with pytest.raises(InvalidInput, match=message):
+            run_cooperatively(B, models, local_group(len(models)))
+
+
+def test_ranks_that_agree_get_the_sum(reference: Backend) -> None:
+    B = reference
+    models = [model(sum_of(B, 2), sum_of(B, 3)) for _ in range(3)]
+    outputs, _ = run_cooperatively(B, models, local_group(3), "ring")
+    assert [B.numpy(total).tolist() for (total,) in outputs] == [[3, 3, 3]] * 3
+
+
+def test_many_ranks_are_named_briefly() -> None:
+    requests = {rank: "a sum" if rank else "a copy" for rank in range(100)}
+    with pytest.raises(InvalidInput, match="rank 0 .* 7, 8 and 91 more"):
+        check_same(requests, "one request", "run the same program")
+
+
+@pytest.mark.parametrize("shift", [0.0, 1000.0, -1000.0])
+def test_a_loss_of_split_logits_equals_the_whole(B: Backend, shift: float) -> None:
+    rng = np.random.default_rng(1)
+    logits = rng.normal(size=(5, 6)) * 3
+    logits[:, 4:] += shift  # the largest lie with the last rank, or far from it
+    y = np.array([0, 5, 2, 3, 4])
+    whole = B.array(logits)
+    B.attach_grad(whole)
+    with B.record():
+        wanted = B.cross_entropy(whole, B.array(y))
+    B.backward([wanted])
+    parts = [B.array(part) for part in np.split(logits, RANKS, axis=1)]
+    for part in parts:
+        B.attach_grad(part)
+    with B.record():
+        forwards = [
+            split_cross_entropy(B, part * 1, B.array(y), RankInfo(r, RANKS, (5,)))
+            for r, part in enumerate(parts)
+        ]
+        losses, segments = run_cooperatively(B, forwards, local_group(RANKS))
+    segments.backward(losses)
+    for loss in losses:
+        assert np.allclose(B.numpy(loss), B.numpy(wanted), rtol=1e-12, atol=1e-12)
+    grads = np.concatenate([B.numpy(B.grad(part)) for part in parts], axis=1)
+    assert np.allclose(grads, B.numpy(B.grad(whole)), rtol=1e-10, atol=1e-12)
