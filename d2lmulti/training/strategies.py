@@ -1,6 +1,6 @@
 """The five parallelism strategies and the options of each.
 
-Chapters: *splitting*, *data_parallel*, *layer_parallel*, *model_parallel*, *sharding*,
+Chapters: *splitting*, *data_parallel*, *tensor_parallel*, *pipeline_parallel*, *sharding*,
 *composing*.
 """
 

@@ -1,4 +1,4 @@
-"""Pictures of a pipeline, drawn from the record of what ran. Chapter: *model_parallel*.
+"""Pictures of a pipeline, drawn from the record of what ran. Chapter: *pipeline_parallel*.
 
 A row a device, a box a computation, the micro-batch's number in it; empty is idle.
 Colours are Okabe and Ito's, and forward is light, backward dark.
