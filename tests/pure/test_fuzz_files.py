@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from d2lmulti.models.networks import make_mlp
 from pure.idx_files import write_set
 
 import d2lmulti
 from d2lmulti.errors import D2LMultiError, DataCorrupt, InvalidInput
+from d2lmulti.models.networks import make_mlp
 from d2lmulti.training.checkpoint import load_checkpoint, save_checkpoint
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
