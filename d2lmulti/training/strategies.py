@@ -23,10 +23,9 @@ from ..models.model import Model
 from ..optimizers import Optimizer, make_optimizer
 from ..parallel import pipeline, tensor
 from ..parallel.buckets import reduce_in_buckets
-from ..parallel.data import Reducer, get_params, train_batch
+from ..parallel.data import Reducer, check_accumulates, get_params, train_batch
 from ..plans.pipeline.schedules import CHUNKS
 from ..plans.rounds import Plan
-from .accumulate import check_accumulates, train_in_parts
 from .on_mesh import OnMesh
 from .sharded import Sharded
 from .strategy import Snapshot, Strategy
@@ -58,12 +57,13 @@ class DataParallel(Strategy):
         return [*map(list, owned)]
 
     def training_step(self) -> Callable[..., list[Tensor]]:
-        """Give `train_batch`, or `train_in_parts`."""
-        step: Callable[..., list[Tensor]] = train_batch
-        if self.accumulate > 1:
-            step = partial(train_in_parts, parts=self.accumulate)
+        """Give `train_batch`."""
         return partial(
-            step, model=self.model, algorithm=self.algorithm, reducer=self.reducer
+            train_batch,
+            model=self.model,
+            algorithm=self.algorithm,
+            reducer=self.reducer,
+            accumulate=self.accumulate,
         )
 
     def snapshot(self) -> Snapshot:
