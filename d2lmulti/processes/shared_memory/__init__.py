@@ -23,7 +23,7 @@ from ...backends.memory import COMBINE
 from ...comm.checks import check_native
 from ...comm.group import Combine, Work
 from ...errors import InvalidInput
-from ...plans.ordering import messages_of
+from ...plans.message_order import messages_of
 from ...plans.rounds import Round
 from ..private_folder import semaphore_name
 from ..process_info import ProcessInfo, rendezvous_file
