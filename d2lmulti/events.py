@@ -36,6 +36,17 @@ class Observer:
         """These devices work in the block; `wait()` waits until they have done."""
         return _NOTHING
 
+    def on_pipeline(self, devices: int, stages: int, recompute: bool) -> None:
+        """A pipeline begins a step."""
+
+    def on_instruction(self, device: int, instruction: Any) -> None:
+        """A device of a pipeline begins its next instruction."""
+
+    def on_stored(
+        self, device: int, stage: int, micro_batches: int, nbytes: int
+    ) -> None:
+        """From now on a stage stores the activations of so many micro-batches."""
+
 
 observers: ContextVar[tuple[Any, ...]] = ContextVar("observers", default=())
 
@@ -89,6 +100,12 @@ def mark(label: str) -> None:
     """Tell that something happened now, between two rounds."""
     for listener in observers.get():
         listener.on_mark(label)
+
+
+def report(event: str, *facts: object) -> None:
+    """Call the method of that name, such as `on_instruction`, of all listeners."""
+    for listener in observers.get():
+        getattr(listener, event)(*facts)
 
 
 def working(

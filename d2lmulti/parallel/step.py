@@ -27,8 +27,8 @@ class Step:
     """One training step on the batch X (m, ...), y (m, ...).
 
     `n`: the number of targets in the whole batch, by which the summed gradient is
-    divided; given where X and y are only this process's part of the batch. `owners`:
-    how many lists of parameters are updated, one per device unless given. Raises
+    divided; given where X and y are only this process's part of the batch. `states` has
+    one list per device, or, if their number is given, one per stage. Raises
     `InvalidInput` for arguments that would hang or train wrongly.
     """
 
@@ -44,13 +44,16 @@ class Step:
         group: Group | None = None,
         n: int | None = None,
         vocabulary: int = 0,
-        owners: int | None = None,
+        stages: int | None = None,
     ) -> None:
         check_list("devices", devices, "devices", cure="use devices(1)")
         self.B = check_batch(X, y, vocabulary)
         self.X, self.y, self.devices = X, y, devices
         self.optimizer = check_optimizer(optimizer)
-        self.states = check_states(states, len(devices) if owners is None else owners)
+        if stages is None:
+            self.states = check_states(states, len(devices))
+        else:
+            self.states = check_states(states, stages, "stage")
         self.lr = check_positive("lr", lr, "try 0.05")
         self.group = group_for(len(devices), group)
         self.whole = n is None  # whether X and y are the whole batch

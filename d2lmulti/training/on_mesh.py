@@ -10,10 +10,14 @@ from ..backends.protocol import Tensor
 from ..checks import check_count
 from ..comm.collectives import allgather
 from ..comm.mesh import Mesh
+from ..parallel.mesh import (
+    MeshParams,
+    gather_from_mesh,
+    mesh_lists,
+    place_on_mesh,
+    train_on_mesh,
+)
 from .arguments import check_mesh
-from .mesh import gather_from_mesh, place_on_mesh, train_on_mesh
-from .mesh.holding import MeshParams
-from .mesh.step import mesh_lists
 from .strategy import Strategy
 
 

@@ -248,7 +248,6 @@ PARAMETERS: dict[str, str] = {
     "X": "tensor",
     "y": "tensor",
     "x": "tensor",
-    "input_grad": "tensor",
     "device": "device",
     # things of the library
     "config": "object",

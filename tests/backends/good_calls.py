@@ -21,10 +21,10 @@ from d2lmulti.comm.group import local_group
 from d2lmulti.comm.mesh import Mesh
 from d2lmulti.models.mlp import make_mlp
 from d2lmulti.parallel import buckets, pipeline, sequence
+from d2lmulti.parallel.mesh import gather_from_mesh, place_on_mesh, train_on_mesh
 from d2lmulti.parallel.pipeline import cut_stages, place_params
 from d2lmulti.plans.allreduce import ring
 from d2lmulti.training import strategies
-from d2lmulti.training.mesh import gather_from_mesh, place_on_mesh, train_on_mesh
 
 CollectiveRequest = tuple[Callable[..., Any], dict[str, Any]]
 Calls = dict[str, Callable[[], CollectiveRequest]]
@@ -195,21 +195,21 @@ class World:
                 w.mesh.along,
                 {"axis": "data", "collective": d2lmulti.allreduce, "data": w.ones},
             ),
-            "training.mesh.place_on_mesh": lambda: (
+            "parallel.mesh.place_on_mesh": lambda: (
                 place_on_mesh,
                 {
                     "params": w.params, "devices": w.places, "mesh": w.mesh,
                     "model": w.model,
                 },
             ),
-            "training.mesh.train_on_mesh": lambda: (
+            "parallel.mesh.train_on_mesh": lambda: (
                 train_on_mesh,
                 {
                     "X": w.X, "y": w.y, **places, "placed": w.placed,
                     "micro_batches": 2,
                 },
             ),
-            "training.mesh.gather_from_mesh": lambda: (
+            "parallel.mesh.gather_from_mesh": lambda: (
                 gather_from_mesh, {"placed": w.placed},
             ),
             "train_clones": lambda: (

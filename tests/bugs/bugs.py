@@ -232,15 +232,15 @@ BUGS = [
     Bug(
         "the gradient is divided by a micro-batch's length",
         "parallel/pipeline/training.py",
-        "states[i], lr, n=element_count(y))",
-        "states[i], lr, n=element_count(y[slice(*batch.bounds[0])]))",
+        "step.states[i], lr, n=step.n)",
+        "step.states[i], lr, n=len(y[slice(*bounds[0])]))",
         STAGES,
     ),
     Bug(
         "a stage is updated when device s mod p is done, wherever it lies",
         "parallel/pipeline/training.py",
-        "if ranks[s] == device:",
-        "if s % group.size == device:",
+        "if ranks[s] == rank:",
+        "if s % step.group.size == rank:",
         PLACEMENTS,
     ),
     Bug(
