@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from ..events import Observer, watching
+from ..events import Observer, observe
 from ..plans.pipeline import (
     AnyInstruction,
     Durations,
@@ -168,7 +168,7 @@ class PipelineTrace(Observer):
 def pipeline_trace(durations: Durations | None = None) -> Iterator[PipelineTrace]:
     """Trace the pipeline steps inside the `with` block; the last one is kept."""
     trace = PipelineTrace(durations)
-    with watching(trace):
+    with observe(trace):
         yield trace
 
 

@@ -15,15 +15,12 @@ from itertools import accumulate
 from threading import Lock
 
 from ..backends import backend_of
-from ..backends.checks import check_lists
 from ..backends.protocol import Tensor, element_count, nbytes
-from ..checks import check_choice, check_count, check_list
-from ..comm.agreement import check_same
-from ..comm.allreduce import Op, start_allreduce
-from ..comm.checks import check_algorithm
+from ..checks import check_choice, check_count, check_list, check_lists, check_same
+from ..comm.allreduce import Op, check_algorithm, start_allreduce
 from ..comm.group import Group, Work, group_for
 from ..errors import InvalidInput
-from ..events import mark
+from ..events import notify_mark
 from ..optimizers.sgd import zeros_like
 from ..plans.rounds import Plan
 
@@ -152,7 +149,7 @@ class GradientBuckets:
                 return
             self._missing[i] -= 1
             if not self._missing[i]:
-                mark(f"gradient {i} ready")
+                notify_mark(f"gradient {i} ready")
             while (number := len(self._works)) < len(self.buckets) and not any(
                 self._missing[i] for i in self.buckets[number]
             ):

@@ -10,14 +10,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ..backends.checks import check_floating, check_lists
 from ..backends.protocol import AnyDevice, Tensor, backend_of
-from ..checks import check_list
-from ..comm.checks import check_algorithm
+from ..checks import check_floating, check_list, check_lists
+from ..comm.allreduce import check_algorithm
 from ..comm.group import Group
 from ..comm.split import by_device, load
-from ..errors import InvalidInput
-from ..models.checks import explained
+from ..errors import InvalidInput, framework_errors
 from ..models.lenet import LENET
 from ..models.model import Model, get_model, losses_of
 from ..optimizers.sgd import Optimizer
@@ -37,8 +35,8 @@ def get_params(params: Sequence[Tensor], device: AnyDevice) -> list[Tensor]:
     PyTorch and Paddle it adds. To add up several passes with each of them, call
     `B.attach_grad(p)`.
     """
-    cure = "make one with [B.array(p, 'cpu') for p in model.initial(rng)]"
-    check_list("params", params, "parameter tensors", cure=cure)
+    hint = "make one with [B.array(p, 'cpu') for p in model.initial(rng)]"
+    check_list("params", params, "parameter tensors", hint=hint)
     for p in params:
         check_floating("params", p)
     copies = [load(p, device) for p in params]
@@ -86,8 +84,8 @@ def train_batch(
         X, y, devices, lr, optimizer=optimizer, states=states, group=group, n=n,
         vocabulary=model.vocabulary,
     )  # fmt: skip
-    cure = "use [get_params(params, d) for d in devices]"
-    check_lists("device_params", device_params, len(devices), cure=cure)
+    hint = "use [get_params(params, d) for d in devices]"
+    check_lists("device_params", device_params, len(devices), hint=hint)
     check_algorithm(algorithm)
     check_accumulates(model, accumulate)
     B, parts = step.B, step.split(accumulate)
@@ -133,13 +131,17 @@ def _forward(
     """Compute each device's summed loss; return them and the backward pass."""
     B, losses = step.B, []
     if model.together is not None:  # the devices communicate in the forward pass
-        with B.record(), explained(model.name, step.X), step.span("forward"):
+        with B.record(), framework_errors(model.name, step.X), step.span("forward"):
             outs, backward = model.together(B, device_params, Xs, step.group, algorithm)
             for logits, y in zip(outs, ys, strict=True):
                 losses.append(losses_of(B, logits, y, step.y).sum())
         return losses, backward
     for params, X, y, device in zip(device_params, Xs, ys, step.devices, strict=True):
-        with B.record(), explained(model.name, step.X), step.span("forward", device):
+        with (
+            B.record(),
+            framework_errors(model.name, step.X),
+            step.span("forward", device),
+        ):
             logits = model.forward(B, params, X)
             losses.append(losses_of(B, logits, y, step.y).sum())
     return losses, B.backward

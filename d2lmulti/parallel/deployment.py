@@ -10,15 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..backends.checks import check_tensors
 from ..backends.protocol import Tensor, element_count, itemsize
-from ..checks import check_choice, check_count
+from ..checks import check_choice, check_count, check_list
 from ..comm.devices import Device, devices
 from ..comm.group import local_group
-from ..errors import InvalidInput
-from ..events import moved
+from ..errors import InvalidInput, framework_errors
+from ..events import notify_round
 from ..models import get_model
-from ..models.checks import explained
 from ..models.lenet import LENET
 from ..models.model import Model, losses_of
 from ..optimizers import Optimizer
@@ -121,7 +119,7 @@ def train_clones(
     for a model with statistics besides its weights.
     """
     model, k = get_model(model), config.num_clones
-    check_tensors("params", params, cure='use get_params(params, "cpu")')
+    check_list("params", params, "tensors", hint='use get_params(params, "cpu")')
     check_choice("scale", scale, ("clones", "examples"))
     if model.buffers:
         raise InvalidInput(
@@ -139,7 +137,7 @@ def train_clones(
         B.attach_grad(p)
     _count(params, config, add=False)
     losses = []
-    with B.record(), explained(model.name, X):
+    with B.record(), framework_errors(model.name, X):
         for clone, X_shard, y_shard in zip(clones, Xs, ys, strict=True):
             n = len(y_shard) * k if scale == "clones" else len(X)
             logits = model.forward(B, clone, X_shard)
@@ -165,4 +163,4 @@ def _count(params: Sequence[Tensor], config: DeploymentConfig, add: bool) -> Non
         home = config.num_clones + config.variables_device(i).task
         source, target = (clones, home) if add else (home, clones)
         this_round = make_round(source, target, 0, element_count(p), add)
-        moved(this_round, itemsize(p))
+        notify_round(this_round, itemsize(p))

@@ -14,12 +14,10 @@ from typing import Any
 from ..backends.protocol import AnyDevice, Tensor, element_count
 from ..checks import check_count, check_list, check_positive
 from ..comm.allreduce import start_allreduce
-from ..comm.checks import check_batch
 from ..comm.group import Group, group_for, local_group
-from ..comm.split import split_in_parts
-from ..events import working
-from ..optimizers.checks import check_states
-from ..optimizers.sgd import Optimizer, check_optimizer
+from ..comm.split import check_batch, split_in_parts
+from ..events import notify_work
+from ..optimizers.sgd import Optimizer, check_optimizer, check_states
 from ..plans.rounds import Plan
 
 
@@ -46,7 +44,7 @@ class Step:
         vocabulary: int = 0,
         stages: int | None = None,
     ) -> None:
-        check_list("devices", devices, "devices", cure="use devices(1)")
+        check_list("devices", devices, "devices", hint="use devices(1)")
         self.B = check_batch(X, y, vocabulary)
         self.X, self.y, self.devices = X, y, devices
         self.optimizer = check_optimizer(optimizer)
@@ -94,4 +92,4 @@ class Step:
     ) -> AbstractContextManager[Any]:
         """Report that a device, or without one all of them, work in the block."""
         devices = self.devices if device is None else [device]
-        return working(devices, name, self.B.synchronize)
+        return notify_work(devices, name, self.B.synchronize)

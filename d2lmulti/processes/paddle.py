@@ -21,10 +21,9 @@ import paddle
 import paddle.distributed as dist
 from paddle.base import core
 
-from ..backends import checks
 from ..backends import paddle as B
 from ..backends.protocol import Tensor, element_count
-from ..comm.checks import check_native
+from ..checks import check_contiguous, check_native
 from ..comm.group import Combine, Work
 from ..errors import InvalidInput
 from ..plans.message_order import RankMessages
@@ -100,7 +99,7 @@ class PaddleDistributed(MonitoredEngine):
         if what == "reduce_scatter":
             part = self._reduce_scatter(x, op)
             return Work(lambda: [part])
-        checks.contiguous(x.is_contiguous())
+        check_contiguous(x.is_contiguous())
         if not element_count(x):  # gloo fails on those
             return Work()
         y = x if B.device_of(x) == self._device else B.copy_to(x, self._device)

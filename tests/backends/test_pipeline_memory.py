@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from d2lmulti import devices, get_model
-from d2lmulti.events import watching
+from d2lmulti.events import observe
 from d2lmulti.models.model import Layer, Model
 from d2lmulti.observe.pipeline_trace import PipelineTrace
 from d2lmulti.parallel.pipeline import cut_stages, place_params, train_stages
@@ -50,7 +50,7 @@ def watched_step(load, p: int, m: int, schedule: str, recompute: bool) -> Watch:
     stages = cut_stages(model, p)
     params = place_params([B.array(a) for a in model.initial(rng)], stages, places)
     X, y = B.array(rng.normal(size=(m, 1, 28, 28))), B.array(np.arange(m))
-    with watching(trace):
+    with observe(trace):
         train_stages(
             X, y, params, places, 0.1, stages=stages, schedule=schedule,
             micro_batches=m, recompute=recompute,

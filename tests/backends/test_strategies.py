@@ -98,7 +98,7 @@ REFUSED = {
     ),
     "a V with one stage a device": (
         {"strategy": "model", "num_gpus": 2, "stages": 2, "schedule": "zb_v"},
-        "expected 2 stages a device.*cut 4 stages for 2 devices",
+        "expected 2 stages per device.*cut 4 stages for 2 devices",
     ),
     "no stages": (
         {"strategy": "model", "num_gpus": 2, "stages": 0}, "as stages, got 0",

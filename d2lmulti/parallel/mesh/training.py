@@ -6,10 +6,9 @@ import itertools
 from collections.abc import Sequence
 
 from ...backends.protocol import AnyDevice, Tensor, backend_of, element_count
-from ...comm.allreduce import start_allreduce
-from ...comm.checks import check_algorithm
+from ...comm.allreduce import check_algorithm, start_allreduce
 from ...comm.collectives import allgather, reduce_scatter
-from ...errors import InvalidInput, several
+from ...errors import InvalidInput, plural
 from ...optimizers import Optimizer
 from ...plans.pipeline import BackwardInput, BackwardWeight, Lists
 from ...plans.rounds import Plan, even_bounds
@@ -99,8 +98,8 @@ def mesh_lists(
 def _sum_copies(placed: MeshParams, algorithm: str | Plan) -> None:
     """Sum within each replica the partial gradients of ranks with different tokens.
 
-    Along `tensor` see `Cut.summed`; along `sequence` that is all, and along `expert`
-    all but the experts, to which the tokens of all ranks have come.
+    Along `tensor` see `ShardSpec.summed`; along `sequence` that is all, and along
+    `expert` all but the experts, to which the tokens of all ranks have come.
     """
     shares = {
         "tensor": lambda cut: cut.summed,
@@ -156,7 +155,7 @@ def _bounds(n: int, replicas: int, micro_batches: int) -> list[list[tuple[int, i
     """Cut a batch for the replicas, and each part into micro-batches."""
     if n // replicas < micro_batches:
         raise InvalidInput(
-            f"cannot split {several(n, 'example')} over {replicas} replicas of "
+            f"cannot split {plural(n, 'example')} over {replicas} replicas of "
             f"{micro_batches} micro-batches each; use at least "
             f"{replicas * micro_batches} examples, or fewer of these"
         )

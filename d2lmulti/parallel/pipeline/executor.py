@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from ...backends.protocol import AnyDevice, Backend, Tensor, element_count, nbytes
 from ...comm.group import Group
 from ...comm.point_to_point import copy_between, receive, send
-from ...events import observers, report, working
+from ...events import notify, notify_work, observers
 from ...plans.pipeline import (
     Backward,
     BackwardWeight,
@@ -113,9 +113,9 @@ class Executor:
         Only the process of the last stage has losses. `update(place)` updates the
         weights of a place's stages.
         """
-        report("on_pipeline", len(lists), self.last + 1, self.recompute)
+        notify("on_pipeline", len(lists), self.last + 1, self.recompute)
         for place, i in simulate(lists):
-            report("on_instruction", place, i)
+            notify("on_instruction", place, i)
             if isinstance(i, Step):
                 if update is not None:
                     update(place)
@@ -124,7 +124,7 @@ class Executor:
             elif not isinstance(i, Sends) and self._here(place):
                 devices = [self.lines[j].devices[place] for j in self._here(place)]
                 name = f"{type(i).__name__.lower()} {i.micro}"
-                with working(devices, name, self.B.synchronize):
+                with notify_work(devices, name, self.B.synchronize):
                     self._compute(place, i)
                 if isinstance(i, (Backward, BackwardWeight)):
                     # Only here, when no variable of a method holds a tensor any more.
@@ -212,4 +212,4 @@ class Executor:
         if observers.get():
             kept = [kept for (stage, _), kept in self.kept.items() if stage == i.stage]
             size = sum(one.nbytes for one in kept)
-            report("on_stored", place, i.stage, len(kept), size)
+            notify("on_stored", place, i.stage, len(kept), size)

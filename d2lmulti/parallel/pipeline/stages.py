@@ -13,13 +13,12 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from ...backends import backend_of
-from ...backends.checks import check_lists
 from ...backends.protocol import AnyDevice, Tensor
-from ...checks import check_choice, check_count
+from ...checks import check_choice, check_count, check_lists
 from ...comm.collectives import broadcast
 from ...comm.group import Group, current_group, group_for
 from ...comm.split import load
-from ...errors import InvalidInput, several
+from ...errors import InvalidInput, plural
 from ...models import get_model
 from ...models.model import Layer, Model
 from ...plans.rounds import even_bounds
@@ -59,8 +58,8 @@ def cut_stages(
     check_choice("by", by, ("layers", "cost"))
     if stages > count:
         raise InvalidInput(
-            f"cannot cut the {several(count, 'layer')} of {model.name!r} into "
-            f"{stages} stages; use at most {several(count, 'stage')} or a deeper model"
+            f"cannot cut the {plural(count, 'layer')} of {model.name!r} into "
+            f"{stages} stages; use at most {plural(count, 'stage')} or a deeper model"
         )
     if by == "layers":
         bounds = even_bounds(count, stages)
@@ -206,6 +205,6 @@ def check_shares(stages: int, group: Group) -> None:
     if not stages or stages % group.size:
         raise InvalidInput(
             f"expected as many stages as devices, or a multiple of it, got "
-            f"{several(stages, 'stage')} for {several(group.size, 'device')}; cut with "
+            f"{plural(stages, 'stage')} for {plural(group.size, 'device')}; cut with "
             "cut_stages(model, len(devices))"
         )

@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import zip_longest
 
-from ...backends.checks import check_lists
 from ...backends.protocol import AnyDevice, Tensor
-from ...checks import check_choice, check_count
+from ...checks import check_choice, check_count, check_lists
 from ...comm.group import Group
 from ...comm.split import load
-from ...errors import InvalidInput, PlanError, several
-from ...models.checks import explained
+from ...errors import InvalidInput, PlanError, framework_errors, plural
 from ...models.model import losses_of
 from ...optimizers import Optimizer
 from ...plans.pipeline import (
@@ -125,7 +123,7 @@ class _Layers:
         """Run the stage's layers, and on the last stage the loss."""
         B, params, first = self.B, self.stage_params[stage], 0
         (H,), outputs = xs, []
-        with explained(f"stage {stage}", H):
+        with framework_errors(f"stage {stage}", H):
             for layer in self.stages[stage].layers:
                 H = layer.forward(B, params[first : first + layer.params], H)
                 outputs.append(H)
@@ -210,7 +208,7 @@ def micro_bounds(examples: int, micro_batches: int) -> list[tuple[int, int]]:
     check_count("micro_batches", micro_batches)
     if examples < micro_batches:
         raise InvalidInput(
-            f"cannot split {several(examples, 'example')} into {micro_batches} "
+            f"cannot split {plural(examples, 'example')} into {micro_batches} "
             f"micro-batches; use at least {micro_batches} examples or fewer of them"
         )
     return even_bounds(examples, micro_batches)
