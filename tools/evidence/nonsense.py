@@ -9,8 +9,7 @@ from .test_runs import run_tests
 TITLE = "Invalid input rejected"
 SOURCES = (
     "d2lmulti",
-    "tests/backends/bad_options.py",
-    "tests/backends/test_bad_options.py",
+    "tests/backends/test_command_line.py",
     "tests/pure/forge.py",
     "tests/pure/forged.py",
     "tests/pure/idx_files.py",
@@ -19,13 +18,13 @@ SOURCES = (
     "tools/evidence/nonsense.py",
 )
 Row = dict[str, Any]
-VALUES, FILES = "tests/backends/test_bad_options.py", "tests/pure/test_fuzz_files.py"
+VALUES, FILES = "tests/backends/test_command_line.py", "tests/pure/test_fuzz_files.py"
 
 
 def rows(quick: bool, step: Any) -> list[Row]:
     """Run the tests that try them; sum up what they count."""
     step("bad options")
-    few = ["-k", "refused and doctor"] if quick else []
+    few = ["-k", "nonsense" if quick else "bad_input or another_strategy"]
     outcome = run_tests([VALUES], *few, "-n", "0" if quick else "2")
     failed = list(outcome.failed)
     found: list[Row] = []

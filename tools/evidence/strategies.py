@@ -63,9 +63,9 @@ def ways() -> dict[str, dict[str, Any]]:
     for name in ("ring", "native"):
         options = {"model": "mlp", "algorithm": name, "bucket_bytes": 50_000}
         found[f"data, {name}, in buckets"] = options
-    found["tensor"] = {"strategy": "layer", "model": "mlp"}
+    found["tensor"] = {"strategy": "tensor", "model": "mlp"}
     for name in SCHEDULES:
-        options = {"strategy": "model", "model": "deep_mlp", "schedule": name}
+        options = {"strategy": "pipeline", "model": "deep_mlp", "schedule": name}
         found[f"pipeline, {name}"] = options
     for zero in (1, 2, 3):
         options = {"strategy": "sharded", "model": UNEVEN, "zero": zero}
@@ -118,7 +118,7 @@ def trained(way: str, n: int, backend: str) -> list[Weights]:
     if way == SERVER:
         on = d2lmulti.train_on_servers(n, 12, 0.05, momentum=0.9, **options, **settings)
         return [[B.numpy(p) for p in on.params]]
-    if n > 1 and options.get("strategy") == "layer":
+    if n > 1 and options.get("strategy") == "tensor":
         options["algorithm"] = usual_algorithm(started() or local_group(n))
     if options.get("schedule") == "interleaved":
         options["stages"] = 2 * n
