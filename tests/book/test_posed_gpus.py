@@ -15,7 +15,7 @@ import run_notebooks
 from book.notebooks import ROOT, code, printed, save
 from book.test_chapter_hooks import LOAD, run
 
-TWO = run_notebooks.posing(2)
+TWO = run_notebooks.posing("2")
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None
     or not importlib.metadata.version("torch").endswith("+cpu"),

@@ -16,7 +16,7 @@ from ...backends.protocol import Tensor, backend_of
 from ...comm.cooperative import Ranks, run_cooperatively
 from ...comm.group import Group
 from ...comm.split import load
-from ...models.tensor_parallel.split import RankInfo, SequencePart, run_to_loss
+from ...models.tensor_parallel import RankInfo, SequencePart, run_to_loss
 from ...plans.rounds import Plan
 from ..pipeline.executor import Line, Run
 from ..sequence import ring_attention, token_positions
