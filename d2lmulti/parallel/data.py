@@ -16,9 +16,9 @@ from ..comm.allreduce import check_algorithm
 from ..comm.group import Group
 from ..comm.split import by_device, load
 from ..errors import InvalidInput, framework_errors
-from ..models.lenet import LENET
 from ..models.model import Model, get_model, losses_of
-from ..optimizers.sgd import Optimizer
+from ..models.networks import LENET
+from ..optimizers import Optimizer
 from ..plans.rounds import Plan
 from .step import Step
 

@@ -17,8 +17,8 @@ from ..comm.group import local_group
 from ..errors import InvalidInput, framework_errors
 from ..events import notify_round
 from ..models import get_model
-from ..models.lenet import LENET
 from ..models.model import Model, losses_of
+from ..models.networks import LENET
 from ..optimizers import Optimizer
 from ..plans.rounds import make_round
 from .step import Step

@@ -17,7 +17,7 @@ from ..comm.allreduce import start_allreduce
 from ..comm.group import Group, group_for, local_group
 from ..comm.split import check_batch, split_in_parts
 from ..events import notify_work
-from ..optimizers.sgd import Optimizer, check_optimizer, check_states
+from ..optimizers import Optimizer, check_optimizer, check_states
 from ..plans.rounds import Plan
 
 
