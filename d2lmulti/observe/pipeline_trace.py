@@ -4,7 +4,7 @@
 transfers. The clock is a model: each kind of computation has a duration and begins when
 its device has come to it. A message happens when *both* of its devices have come to it,
 so a badly placed one costs time. What is stored is counted from real tensors.
-Chapter: *model_parallel*.
+Chapter: *pipeline_parallel*.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The five parallelism strategies and the options of each.
 
-Chapters: *splitting*, *data_parallel*, *layer_parallel*, *model_parallel*, *sharding*,
-*composing*.
+Chapters: *splitting*, *data_parallel*, *tensor_parallel*, *pipeline_parallel*,
+*sharding*, *composing*.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `stages` cuts a model and puts the parameters on the devices, `executor` carries out the
 devices' lists of instructions on real tensors, and `training` takes a step.
-Chapter: *model_parallel*.
+Chapter: *pipeline_parallel*.
 """
 
 from .stages import Stage, StageParams, cut_stages, gather_stages, place_params

@@ -4,7 +4,7 @@ Each stage has a graph of its own. What is sent to the next stage is cut from th
 in the backward pass the gradient that arrives starts `backward(ys, dys)`. A stage
 stores what an instruction made until another has used it, and no longer. What runs is
 reported to listeners, such as `PipelineTrace`. In a group of processes each goes
-through all lists and carries out its own instructions. Chapter: *model_parallel*.
+through all lists and carries out its own instructions. Chapter: *pipeline_parallel*.
 """
 
 from __future__ import annotations
