@@ -304,9 +304,10 @@ def check_data(data: Sequence[Tensor], op: str = "sum") -> None:
     if op != "sum":
         check_choice("op", op, ("mean", "max"))
     shape, dtype = data[0].shape, data[0].dtype
-    if any(x.shape != shape or x.dtype != dtype for x in data):
-        what = "the same shape and dtype on every rank"
-        check_same({rank: form(x) for rank, x in enumerate(data)}, what)
+    for x in data:
+        if x.shape != shape or x.dtype != dtype:
+            what = "the same shape and dtype on every rank"
+            check_same({rank: form(x) for rank, x in enumerate(data)}, what)
     check_distinct("data", data)
 
 

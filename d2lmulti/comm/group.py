@@ -152,7 +152,10 @@ def _exchange_in_numpy(
 ) -> None:
     merge = np.maximum if combine == "max" else np.add
     rows, early = this_round.parts, this_round.overtaken
-    kept = {i: memories[rows[i][0]][rows[i][1]].copy() for i in early}
+    kept = {}
+    for i in early:
+        sender, there, *_ = rows[i]
+        kept[i] = memories[sender][there].copy()
     for i, (sender, there, receiver, here, add) in enumerate(rows):
         source = kept[i] if i in kept else memories[sender][there]
         if add:
