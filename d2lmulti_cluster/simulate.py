@@ -12,8 +12,13 @@ from typing import Any
 from d2lmulti.checks import MOST_RANKS, check_choice, check_count, check_kind, shown
 from d2lmulti.errors import InvalidInput
 from d2lmulti.plans.allreduce import ALLREDUCE
-from d2lmulti.plans.alltoall import alltoall
-from d2lmulti.plans.collectives import allgather, broadcast, reduce, reduce_scatter
+from d2lmulti.plans.collectives import (
+    allgather,
+    alltoall,
+    broadcast,
+    reduce,
+    reduce_scatter,
+)
 from d2lmulti.plans.rounds import MOST_ELEMENTS, Plan, Round
 from d2lmulti.progress import progress
 

@@ -16,11 +16,11 @@ from collections import Counter
 from itertools import pairwise
 
 from d2lmulti.observe.pipeline_record import PipelineRecord
-from d2lmulti.plans.pipeline.durations import Durations
-from d2lmulti.plans.pipeline.instructions import (
+from d2lmulti.plans.pipeline import (
     Backward,
     BackwardInput,
     BackwardWeight,
+    Durations,
     Forward,
     Instruction,
     Lists,
@@ -28,9 +28,9 @@ from d2lmulti.plans.pipeline.instructions import (
     ReceiveGradient,
     StageTransfer,
     Step,
+    simulate,
 )
-from d2lmulti.plans.pipeline.schedules import SCHEDULES
-from d2lmulti.plans.pipeline.simulate import simulate
+from d2lmulti.plans.schedules import SCHEDULES
 
 FILE = pathlib.Path(__file__).resolve().parent.parent / "_static" / "schedules.json"
 DEVICES = (2, 3, 4, 6, 8)

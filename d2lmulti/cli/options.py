@@ -18,7 +18,7 @@ from ..models import MODELS
 from ..optimizers import OPTIMIZERS
 from ..parallel.sharded.precision import PRECISIONS
 from ..plans.allreduce import ALLREDUCE
-from ..plans.pipeline.schedules import SCHEDULES
+from ..plans.schedules import SCHEDULES
 from ..processes.process_info import launched, process_info
 from ..training.arguments import DTYPES
 from ..training.strategies import STRATEGIES

@@ -16,8 +16,8 @@ from ..checks import check_choice, check_count, check_kind, check_list
 from ..errors import InvalidInput
 from ..events import unwatched
 from ..plans import collectives as plans
-from ..plans.alltoall import alltoall as plan_alltoall
 from ..plans.checks import check_rounds
+from ..plans.collectives import alltoall as plan_alltoall
 from ..plans.rounds import Round, even_bounds
 from .allreduce import Op, divide_, exchange, start_allreduce, start_native
 from .checks import check_data, check_rows

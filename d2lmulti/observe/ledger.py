@@ -17,11 +17,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from ..checks import check_count, check_kind
 from ..events import Observer, watching
 from ..plans.checks import check_rounds
 from ..plans.rounds import Round, make_round
-from .links import LinkTable
+
+_MAX_ROWS = 1 << 16  # messages noted before those of the same link are added up
 
 
 class Mark(NamedTuple):
@@ -39,6 +42,60 @@ class RoundTotal(NamedTuple):
     bytes: int
 
 
+class _LinkTable:
+    """Messages and bytes of every link, as exact 64-bit integers.
+
+    Rows are noted as rounds come in and added up when many have gathered, or when
+    someone asks, so that a message costs nanoseconds.
+    """
+
+    def __init__(self) -> None:
+        self._totals = [np.zeros(0, np.int64) for _ in range(4)]
+        self._rounds: list[list[np.ndarray]] = []  # source, target, messages, bytes
+        self._rows = 0
+
+    def enter(self, source: np.ndarray, target: np.ndarray, sizes: np.ndarray) -> None:
+        """Enter one round's messages; `sizes`, in bytes, becomes the table's own."""
+        last = self._rounds[-1] if self._rounds else None
+        if last and source is last[0] and target is last[1]:  # a ring's next round
+            last[2] += 1
+            last[3] += sizes
+            return
+        self._rounds.append([source, target, np.ones_like(sizes), sizes])
+        self._rows += len(sizes)
+        if self._rows > _MAX_ROWS + len(self._totals[0]):
+            self._add_up()
+
+    def by_link(self, amount: str) -> Counter[tuple[int, int]]:
+        """Return (from, to) -> messages or bytes."""
+        source, target, messages, nbytes = (c.tolist() for c in self._add_up())
+        values = nbytes if amount == "bytes" else messages
+        pairs = zip(source, target, strict=True)
+        return Counter(dict(zip(pairs, values, strict=True)))
+
+    def by_rank(self, end: int, amount: str) -> Counter[int]:
+        """Return rank -> messages or bytes that it sent (end 0) or received (end 1)."""
+        totals: Counter[int] = Counter()
+        for link, value in self.by_link(amount).items():
+            totals[link[end]] += value
+        return totals
+
+    def _add_up(self) -> list[np.ndarray]:
+        """Add up the rows of equal links (np.bincount would add floats, and round)."""
+        if self._rounds:
+            rows = zip(self._totals, *self._rounds, strict=True)
+            source, target, messages, nbytes = map(np.concatenate, rows)
+            if len(source):
+                order = np.lexsort((target, source))
+                source, target = source[order], target[order]
+                new = (np.diff(source) != 0) | (np.diff(target) != 0)
+                first = np.flatnonzero(np.concatenate([[True], new]))
+                sums = [np.add.reduceat(c[order], first) for c in (messages, nbytes)]
+                self._totals = [source[first], target[first], *sums]
+            self._rounds, self._rows = [], 0
+        return self._totals
+
+
 @dataclass
 class Ledger(Observer):
     """Messages and bytes between devices, and bytes loaded from the host."""
@@ -48,7 +105,7 @@ class Ledger(Observer):
     bytes: int = 0  #: in all messages
     loaded: int = 0  #: bytes, host to devices: batches and initial parameters
     marks: list[Mark] = field(default_factory=list, repr=False)  #: names, in time
-    _table: LinkTable = field(default_factory=LinkTable, repr=False)
+    _table: _LinkTable = field(default_factory=_LinkTable, repr=False)
     # Plain 64-bit integers: a long run has many rounds.
     _round_messages: array[int] = field(default_factory=lambda: array("q"), repr=False)
     _round_bytes: array[int] = field(default_factory=lambda: array("q"), repr=False)
@@ -104,22 +161,22 @@ class Ledger(Observer):
     @property
     def sent(self) -> Counter[int]:
         """Bytes that each rank sent."""
-        return self._table.by_rank("source", "bytes")
+        return self._table.by_rank(0, "bytes")
 
     @property
     def received(self) -> Counter[int]:
         """Bytes that each rank received."""
-        return self._table.by_rank("target", "bytes")
+        return self._table.by_rank(1, "bytes")
 
     @property
     def messages_sent(self) -> Counter[int]:
         """Messages that each rank sent."""
-        return self._table.by_rank("source", "messages")
+        return self._table.by_rank(0, "messages")
 
     @property
     def messages_received(self) -> Counter[int]:
         """Messages that each rank received."""
-        return self._table.by_rank("target", "messages")
+        return self._table.by_rank(1, "messages")
 
     @property
     def links(self) -> Counter[tuple[int, int]]:

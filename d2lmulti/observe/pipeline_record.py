@@ -14,10 +14,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..checks import check_flag, check_kind
-from ..plans.pipeline.durations import Durations
-from ..plans.pipeline.instructions import AnyInstruction, Instruction, StageTransfer
-from ..plans.pipeline.simulate import Sends, simulate
-from ..plans.pipeline.stage_ranks import stage_ranks
+from ..plans.pipeline import (
+    AnyInstruction,
+    Durations,
+    Instruction,
+    Sends,
+    StageTransfer,
+    simulate,
+    stage_ranks,
+)
 from .device_clocks import DeviceClocks, Span
 from .timeline import Timeline
 
@@ -170,7 +175,7 @@ def play_schedule(
     A message takes `durations.transfer`, say a link's `seconds(nbytes)`. Raises
     `PlanError` where devices wait for each other, `InvalidInput` for no lists.
 
-    >>> from d2lmulti.plans.pipeline.schedules import SCHEDULES
+    >>> from d2lmulti.plans.schedules import SCHEDULES
     >>> play_schedule(SCHEDULES["1f1b"](4, 12)).makespan  # 3 slots x (12 + 4 - 1)
     45.0
     """

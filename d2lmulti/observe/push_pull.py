@@ -25,7 +25,6 @@ from ..checks import (
     refusal,
 )
 from ..errors import InvalidInput
-from .device_clocks import DeviceClocks
 from .link import Link
 
 MODES = ("sync", "async", "bounded")
@@ -120,9 +119,10 @@ def push_pull_events(
     servers = len(server_bytes)
     latency = link.latency if any(server_bytes) else 0.0
     # One port a server for what it sends (get), and one for what it receives (put).
-    ports = {"get": DeviceClocks(servers), "put": DeviceClocks(servers)}
+    free = {"get": [0.0] * servers, "put": [0.0] * servers}  # from when each port is
     heap = [(0.0, worker, "pull", -1, 0) for worker in range(workers)]
-    done, waiting, taken = [0] * workers, set(range(0)), 0
+    done, taken = [0] * workers, 0
+    waiting: set[int] = set()
     version, pulled = 0, [0] * workers  # updates, of all and before a worker's pull
     while heap:
         now, worker, kind, batch, part = heapq.heappop(heap)
@@ -132,11 +132,11 @@ def push_pull_events(
             yield Event(now, "pull", worker, taken)
             heapq.heappush(heap, (now, worker, "get", taken, 0))
             taken, pulled[worker] = taken + 1, version
-        elif kind in ports and part < servers:
+        elif kind in free and part < servers:
             server = (worker + part) % servers  # each begins elsewhere: no queue at 0
             if server_bytes[server]:
-                takes = server_bytes[server] / link.bandwidth
-                now = ports[kind].occupy(server, takes, ready=now).end
+                start = max(now, free[kind][server])
+                now = free[kind][server] = start + server_bytes[server] / link.bandwidth
             heapq.heappush(heap, (now, worker, kind, batch, part + 1))
         elif kind == "get":
             ready = now + latency + float(seconds[worker, done[worker]])
@@ -151,9 +151,9 @@ def push_pull_events(
                 continue
             waiting.add(worker)
             version += mode == "sync" and len(waiting) == workers - backups
-            for free in _released(mode, waiting, done, staleness, backups):
-                waiting.remove(free)
-                heapq.heappush(heap, (now, free, "pull", -1, 0))
+            for other in _released(mode, waiting, done, staleness, backups):
+                waiting.remove(other)
+                heapq.heappush(heap, (now, other, "pull", -1, 0))
 
 
 def _released(

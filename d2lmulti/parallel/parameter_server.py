@@ -19,8 +19,8 @@ from ..errors import InvalidInput
 from ..events import moved, observers
 from ..observe.push_pull import Event, check_backups, check_mode, check_workers
 from ..optimizers import Optimizer, check_optimizer
+from ..plans.placement import server_sizes, shard_to_servers
 from ..plans.rounds import make_round
-from ..plans.servers import server_sizes, shard_to_servers
 
 
 class PushPull(Protocol):

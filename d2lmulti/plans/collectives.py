@@ -1,4 +1,4 @@
-"""Broadcast, reduce, reduce-scatter and all-gather as plans.
+"""Broadcast, reduce, reduce-scatter, all-gather and all-to-all as plans.
 
 The tree and the ring below are the two shapes that all-reduce is built from as well
 (see `allreduce.py`). A vector is cut into one *part* a rank by `even_bounds`; parts may
@@ -52,6 +52,34 @@ def reduce_scatter(ranks: int, length: int) -> Iterator[Round]:
 def allgather(ranks: int, length: int) -> Iterator[Round]:
     """Rank r starts with part r; afterwards every rank holds all parts; a ring."""
     return ring_allgather(np.arange(ranks), even_edges(length, ranks))
+
+
+@plan
+def alltoall(ranks: int, length: int) -> Iterator[Round]:
+    """Swap blocks: block t of rank s goes to block s of rank t (a transposition).
+
+    Every rank holds `ranks` blocks of `length` elements. It sends ranks - 1 blocks, one
+    after the other, and is never idle (pairwise exchange). One vector a rank is memory
+    enough: what arrives takes the room of what leaves. So two ranks swap; an even
+    number of ranks meet in pairs, in ranks - 1 rounds. An odd number cannot be paired
+    off: there a rank swaps with two, to its left and right, in half as many rounds.
+    """
+    rank, n = np.arange(ranks), ranks - 1
+    if ranks % 2:
+        for distance in range(1, ranks // 2 + 1):
+            left, right = (rank - distance) % ranks, (rank + distance) % ranks
+            yield _swap(np.tile(rank, 2), np.concatenate([left, right]), length)
+        return
+    for k in range(n):  # a round-robin tournament: s meets t where s + t = k modulo n
+        partner = (k - rank) % n
+        partner[n] = np.flatnonzero(partner == rank)[0]  # who would meet himself
+        partner[partner[n]] = n
+        yield _swap(rank, partner, length)
+
+
+def _swap(rank: np.ndarray, partner: np.ndarray, length: int) -> Round:
+    first, target_first = partner * length, rank * length
+    return make_round(rank, partner, first, length, False, target_first)
 
 
 def ring_reduce_scatter(ring: np.ndarray, edges: np.ndarray) -> Iterator[Round]:

@@ -21,7 +21,7 @@ from ..backends import backend_of, checks
 from ..comm.agreement import name_ranks
 from ..comm.group import Combine
 from ..errors import PeerError
-from ..plans.ordering import RankMessages, messages_of
+from ..plans.message_order import RankMessages, messages_of
 from ..plans.rounds import Round
 from .process_info import ProcessInfo, time_limit
 from .status_table import FAILED, StatusTable

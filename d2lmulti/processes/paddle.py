@@ -1,7 +1,7 @@
 """paddle.distributed as an engine: gloo for CPU tensors, nccl for GPUs.
 
 Paddle's gloo waits in every send until the receiver is there, so a round's messages go
-in turns (see `plans.ordering`). It matches sends and receives by counting each rank's
+in turns (`plans.message_order`). It matches sends and receives by counting each rank's
 calls in a group, which two ranks do alike and three do not. So in larger groups every
 two ranks have a group of their own. Chapter: *many_machines*.
 """
@@ -27,7 +27,7 @@ from ..backends.protocol import Tensor, element_count
 from ..comm.checks import check_native
 from ..comm.group import Combine, Work
 from ..errors import InvalidInput
-from ..plans.ordering import RankMessages
+from ..plans.message_order import RankMessages
 from ..plans.rounds import Round, even_bounds
 from .monitor import MonitoredEngine, Parts, of_some
 from .paddle_store import StoreServer, complete_environment, meet, wait_for_listener

@@ -23,7 +23,7 @@ from ..backends.dtypes import DTYPES
 from ..backends.protocol import Tensor
 from ..comm.checks import check_native
 from ..comm.group import Combine, Work
-from ..plans.ordering import Message, RankMessages, messages_of
+from ..plans.message_order import Message, RankMessages, messages_of
 from ..plans.rounds import Round
 from .monitor import MonitoredEngine, Parts, of_some
 from .process_info import (

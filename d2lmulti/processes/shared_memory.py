@@ -26,7 +26,7 @@ from ..comm.group import Combine, Work
 from ..comm.subgroups import renumber
 from ..errors import InvalidInput
 from ..plans.allreduce import ALLREDUCE
-from ..plans.ordering import messages_of
+from ..plans.message_order import messages_of
 from ..plans.rounds import Round
 from .channel import CELL, SPACE, Channel, map_file
 from .engine import Parts, ProcessEngine

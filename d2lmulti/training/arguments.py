@@ -27,7 +27,7 @@ from ..errors import InvalidInput
 from ..models.checks import explained
 from ..models.model import Model
 from ..parallel.sharded.precision import PRECISIONS
-from ..plans.pipeline.schedules import SCHEDULES
+from ..plans.schedules import SCHEDULES
 
 MOST_EPOCHS = 10**6  # more is a slip of the finger
 DTYPES = ("float32", "float64")

@@ -24,8 +24,8 @@ from ..optimizers import Optimizer, make_optimizer
 from ..parallel import pipeline, tensor
 from ..parallel.buckets import reduce_in_buckets
 from ..parallel.data import Reducer, get_params, train_batch
-from ..plans.pipeline.schedules import CHUNKS
 from ..plans.rounds import Plan
+from ..plans.schedules import CHUNKS
 from .accumulate import check_accumulates, train_in_parts
 from .on_mesh import OnMesh
 from .sharded import Sharded

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from d2lmulti.observe.pipeline_record import PipelineRecord
-from d2lmulti.plans.pipeline.instructions import (
+from d2lmulti.plans.pipeline import (
     Backward,
     BackwardInput,
     BackwardWeight,

@@ -1,6 +1,6 @@
 """Pictures of plans: who holds which partial sum after each round.
 
-The data come from `plans/symbolic.py`, so a picture cannot differ
+The data come from `plans/verify.py`, so a picture cannot differ
 from what trains. Chapter: *allreduce*.
 """
 
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from d2lmulti.plans.rounds import Round
-from d2lmulti.plans.symbolic import snapshots
+from d2lmulti.plans.verify import snapshots
 
 from .style import INK, device_colour, styled, subplots
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from d2lmulti.plans.servers import PLACEMENTS, shard_to_servers
+from d2lmulti.plans.placement import PLACEMENTS, shard_to_servers
 
 from .style import INK, device_colour, styled, subplots
 

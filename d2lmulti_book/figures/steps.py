@@ -17,7 +17,7 @@ from string import Template
 import numpy as np
 
 from d2lmulti.plans.rounds import Round, Transfer
-from d2lmulti.plans.symbolic import snapshots
+from d2lmulti.plans.verify import snapshots
 
 from .plans import dark, held_colour, held_text
 from .style import INK, device_colour

@@ -27,10 +27,10 @@ LEFT_OUT: dict[str, str] = {
     "d2lmulti.plans.collectives.ring_allgather": "arrays inside a plan: see verify",
     "d2lmulti.plans.collectives.ring_reduce_scatter": "arrays inside a plan",
     "d2lmulti.plans.rounds.make_round": "arrays inside a plan: see verify",
-    "d2lmulti.plans.hierarchical.together": "plans inside a plan: see verify",
+    "d2lmulti.plans.allreduce.together": "plans inside a plan: see verify",
 }
 FOR_PICTURES = ("d2lmulti_book.figures", "d2lmulti_book.notebook")
 A_CALL_OR_INSTRUCTION = (
     "d2lmulti.plans.requests",
-    "d2lmulti.plans.pipeline.instructions",
+    "d2lmulti.plans.pipeline",
 )

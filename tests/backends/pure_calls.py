@@ -16,9 +16,9 @@ from d2lmulti.comm.group import local_group
 from d2lmulti.models.mlp import make_mlp
 from d2lmulti.parallel.pipeline import cut_stages
 from d2lmulti.plans.allreduce import ALLREDUCE, ring
-from d2lmulti.plans.pipeline.instructions import Backward, Forward
-from d2lmulti.plans.pipeline.schedules import SCHEDULES
-from d2lmulti.plans.servers import PLACEMENTS, shard_to_servers
+from d2lmulti.plans.pipeline import Backward, Forward
+from d2lmulti.plans.placement import PLACEMENTS, shard_to_servers
+from d2lmulti.plans.schedules import SCHEDULES
 
 
 def pure_calls(w: World) -> Calls:
@@ -110,25 +110,25 @@ def pure_calls(w: World) -> Calls:
         "plans.collectives.reduce": lambda: (
             at("d2lmulti.plans.collectives").reduce, {"ranks": 2, "length": 3},
         ),
-        "plans.servers.shard_to_servers": lambda: (
+        "plans.placement.shard_to_servers": lambda: (
             shard_to_servers, {"sizes": [3, 4], "servers": 2},
         ),
-        "plans.servers.server_sizes": lambda: (
-            at("d2lmulti.plans.servers").server_sizes,
+        "plans.placement.server_sizes": lambda: (
+            at("d2lmulti.plans.placement").server_sizes,
             {"parts": shard_to_servers([3, 4], 2), "servers": 2},
         ),
-        "plans.pipeline.stage_ranks.stage_ranks": lambda: (
-            at("d2lmulti.plans.pipeline.stage_ranks").stage_ranks, {"lists": lists},
+        "plans.pipeline.stage_ranks": lambda: (
+            at("d2lmulti.plans.pipeline").stage_ranks, {"lists": lists},
         ),
-        "plans.pipeline.messages.add_transfers": lambda: (
-            at("d2lmulti.plans.pipeline.messages").add_transfers, {"order": order},
+        "plans.pipeline.add_transfers": lambda: (
+            at("d2lmulti.plans.pipeline").add_transfers, {"order": order},
         ),
-        "plans.proofs.verify": lambda: (
-            at("d2lmulti.plans.proofs").verify,
+        "plans.verify.verify": lambda: (
+            at("d2lmulti.plans.verify").verify,
             {"rounds": rounds, "ranks": 2, "length": 8},
         ),
-        "plans.pipeline.proofs.verify_schedule": lambda: (
-            at("d2lmulti.plans.pipeline.proofs").verify_schedule,
+        "plans.pipeline.verify_schedule": lambda: (
+            at("d2lmulti.plans.pipeline").verify_schedule,
             {"lists": lists, "stages": 2, "micro_batches": 2},
         ),
         "data.batches.batches": lambda: (

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from d2lmulti.plans.pipeline.instructions import (
+from d2lmulti.plans.pipeline import (
     Backward,
     BackwardInput,
     BackwardWeight,
@@ -15,16 +15,14 @@ from d2lmulti.plans.pipeline.instructions import (
     Lists,
     StageTransfer,
     Step,
-    partner,
-)
-from d2lmulti.plans.pipeline.messages import (
     add_transfers,
     arrival,
-    departure,
+    awaited,
     made,
     needs,
+    send_of,
 )
-from d2lmulti.plans.pipeline.zero_bubble import zb_v
+from d2lmulti.plans.schedules import zb_v
 
 MOST_STAGES = 6
 KINDS = (Forward, Backward, BackwardInput, BackwardWeight, StageTransfer)
@@ -64,6 +62,7 @@ def draw(seed: int, devices: int | None = None) -> Drawn:
         for k in range(micro_batches):
             halves = (BackwardInput(s, k), BackwardWeight(s, k))
             left |= {Forward(s, k), *(halves if split[s, k] else (Backward(s, k),))}
+    receive_of = {awaited(r): r for i in left if (r := arrival(i, ranks))}
     weights = {kind: rng.random() ** 3 + 0.01 for kind in KINDS}  # some hurry
     order: list[list[Instruction]] = [[] for _ in range(p)]
     lists: Lists = [[] for _ in range(p)]
@@ -79,14 +78,14 @@ def draw(seed: int, devices: int | None = None) -> Drawn:
         if isinstance(i, StageTransfer):
             d = waiting.pop(i)
             arrived.add(i)
-            lists[i.device].append(partner(i, d))
+            lists[i.device].append(send_of(i, d))
             lists[d].append(i)
             continue
         left.remove(i)
         done.add(made(i))
         order[ranks[i.stage]].append(i)
         lists[ranks[i.stage]].append(i)
-        if receive := departure(i, ranks):
+        if receive := receive_of.get(made(i)):
             waiting[receive] = ranks[receive.stage]
     lists = [[*mine, Step()] for mine in lists]
     if seed % 3 == 0:

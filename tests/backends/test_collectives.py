@@ -17,8 +17,7 @@ from d2lmulti.comm.collectives import (
 from d2lmulti.comm.group import Group, LocalEngine
 from d2lmulti.errors import InvalidInput
 from d2lmulti.observe.ledger import Ledger
-from d2lmulti.plans.allreduce import ALLREDUCE, choose_allreduce, ring
-from d2lmulti.plans.hierarchical import hierarchical
+from d2lmulti.plans.allreduce import ALLREDUCE, choose_allreduce, hierarchical, ring
 from d2lmulti.plans.rounds import even_bounds, make_round
 
 ALGORITHMS = {

@@ -18,8 +18,8 @@ from d2lmulti.parallel.pipeline import (
     place_params,
     train_stages,
 )
-from d2lmulti.plans.pipeline import schedules as plans
-from d2lmulti.plans.pipeline.stage_ranks import stage_ranks
+from d2lmulti.plans import schedules as plans
+from d2lmulti.plans.pipeline import stage_ranks
 
 BATCH, MICRO = 5, 3  # micro-batches of 2, 2 and 1 examples
 TINY = make_transformer("tiny", vocabulary=11, context=5, width=6, heads=2, blocks=2)

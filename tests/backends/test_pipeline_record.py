@@ -9,9 +9,8 @@ from d2lmulti import devices, get_model
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.observe.pipeline_record import Durations, PipelineRecord
 from d2lmulti.parallel.pipeline import cut_stages, place_params, train_stages
-from d2lmulti.plans.pipeline import schedules as plans
-from d2lmulti.plans.pipeline.instructions import SendActivation
-from d2lmulti.plans.pipeline.stage_ranks import stage_ranks
+from d2lmulti.plans import schedules as plans
+from d2lmulti.plans.pipeline import SendActivation, stage_ranks
 
 SCHEDULES = ("sequential", "gpipe", "1f1b", "interleaved", "zero_bubble", "zb_h2")
 NET = get_model("deep_mlp")
@@ -99,11 +98,7 @@ def test_bytes_held_are_those_of_inputs_and_layers(B) -> None:
     assert again[1] == 8 * (6 * 64 + 2 * (3 * 64 + 10))
 
 
-def test_durations_for_each_stage_and_for_messages(reference) -> None:
-    slow = Durations(forward=[1, 1, 3, 1], backward=[2, 2, 6, 2])
-    record = measure(reference, "1f1b", 4, 8, durations=slow)
-    assert record.busy(2) == 8 * 9 and record.busy(0) == 8 * 3
-    assert record.idle_share > 0.5  # all others wait for the slow stage
+def test_messages_take_time(reference) -> None:
     late = measure(reference, "sequential", 2, 1, durations=Durations(transfer=5))
     assert late.makespan == 2 * 3 + 2 * 5
     again = measure(reference, "sequential", 2, 1, recompute=True)

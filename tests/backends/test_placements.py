@@ -23,17 +23,17 @@ from d2lmulti.parallel.pipeline import (
     place_params,
     train_stages,
 )
-from d2lmulti.plans.pipeline.instructions import (
+from d2lmulti.plans.pipeline import (
     Backward,
     BackwardInput,
     BackwardWeight,
     Forward,
     ReceiveActivation,
     StageTransfer,
+    stage_ranks,
+    verify_schedule,
 )
-from d2lmulti.plans.pipeline.proofs import verify_schedule
-from d2lmulti.plans.pipeline.schedules import SCHEDULES
-from d2lmulti.plans.pipeline.stage_ranks import stage_ranks
+from d2lmulti.plans.schedules import SCHEDULES
 
 COUNT = int(os.environ.get("D2LMULTI_SCHEDULES", "25"))
 MODEL = make_mlp("small", (6, *[5] * MOST_STAGES, 4))  # MOST_STAGES + 1 layers

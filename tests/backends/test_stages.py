@@ -22,7 +22,7 @@ from d2lmulti.parallel.pipeline import (
     place_params,
     train_stages,
 )
-from d2lmulti.plans.pipeline.schedules import gpipe
+from d2lmulti.plans.schedules import gpipe
 
 LENET, DEEP = get_model("lenet"), get_model("deep_mlp")
 

@@ -27,7 +27,7 @@ from processes.failing import cases
 from processes.launchers import LAUNCHERS
 
 from d2lmulti.plans.allreduce import ALLREDUCE
-from d2lmulti.plans.pipeline.schedules import SCHEDULES
+from d2lmulti.plans.schedules import SCHEDULES
 from d2lmulti.processes.process_group import ENGINES
 
 RECORDED = load_record()

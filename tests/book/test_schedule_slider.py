@@ -12,13 +12,13 @@ import pytest
 import schedule_vectors
 from book.notebooks import ROOT
 
-from d2lmulti.plans.pipeline.instructions import (
+from d2lmulti.plans.pipeline import (
     Backward,
     BackwardInput,
     BackwardWeight,
     Forward,
 )
-from d2lmulti.plans.pipeline.schedules import SCHEDULES
+from d2lmulti.plans.schedules import SCHEDULES
 
 STORED = json.loads(schedule_vectors.FILE.read_text(encoding="utf-8"))
 SLOTS = {"F": 1, "B": 2, "I": 1, "W": 1}

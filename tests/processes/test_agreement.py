@@ -19,7 +19,7 @@ from d2lmulti.backends.protocol import Backend
 from d2lmulti.errors import InvalidInput
 from d2lmulti.models.mlp import make_mlp
 from d2lmulti.optimizers import SGD, Adam
-from d2lmulti.plans.pipeline.schedules import SCHEDULES
+from d2lmulti.plans.schedules import SCHEDULES
 from d2lmulti.processes.process_group import started
 from d2lmulti.training.settings import fingerprint, in_words
 

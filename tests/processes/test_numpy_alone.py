@@ -39,7 +39,7 @@ import numpy as np
 import d2lmulti
 from d2lmulti.models import MODELS
 from d2lmulti.plans.allreduce import ALLREDUCE
-from d2lmulti.plans.pipeline.schedules import SCHEDULES
+from d2lmulti.plans.schedules import SCHEDULES
 
 B = d2lmulti.get_backend("numpy")
 def first(name, n):

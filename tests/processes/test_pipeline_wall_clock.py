@@ -21,8 +21,8 @@ from d2lmulti.comm.devices import devices
 from d2lmulti.models.model import Layer, Model
 from d2lmulti.observe.pipeline_record import PipelineRecord
 from d2lmulti.parallel.pipeline import cut_stages, place_params, train_stages
-from d2lmulti.plans.pipeline.schedules import SCHEDULES
-from d2lmulti.plans.pipeline.stage_ranks import stage_ranks
+from d2lmulti.plans.pipeline import stage_ranks
+from d2lmulti.plans.schedules import SCHEDULES
 from d2lmulti.processes.launcher import launch
 from d2lmulti.processes.process_group import started
 

@@ -12,8 +12,7 @@ from processes.staying import Staying, started_once
 
 from d2lmulti.backends import get_backend
 from d2lmulti.errors import InvalidInput, PlanError
-from d2lmulti.plans.pipeline.instructions import BackwardWeight
-from d2lmulti.plans.pipeline.stage_ranks import stage_ranks
+from d2lmulti.plans.pipeline import BackwardWeight, stage_ranks
 
 SEEDS = range(8)
 

@@ -14,9 +14,9 @@ from d2lmulti.observe.pipeline_record import play_schedule
 from d2lmulti.observe.timeline import Timeline
 from d2lmulti.plans import collectives
 from d2lmulti.plans.allreduce import ALLREDUCE
-from d2lmulti.plans.alltoall import alltoall
-from d2lmulti.plans.pipeline.durations import Durations
-from d2lmulti.plans.pipeline.schedules import SCHEDULES
+from d2lmulti.plans.collectives import alltoall
+from d2lmulti.plans.pipeline import Durations
+from d2lmulti.plans.schedules import SCHEDULES
 from d2lmulti_cluster.clock import play
 from d2lmulti_cluster.cost import FORMULAS, bubble_share, formula_seconds
 from d2lmulti_cluster.hardware import uniform

@@ -9,19 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from d2lmulti.events import observers
-from d2lmulti.observe import links
+from d2lmulti.observe import ledger as ledgers
 from d2lmulti.observe.ledger import Ledger, ledger
 from d2lmulti.plans.allreduce import (
     ALLREDUCE,
     halving_doubling,
+    hierarchical,
     recursive_doubling,
     ring,
     star,
     tree,
 )
-from d2lmulti.plans.alltoall import alltoall
-from d2lmulti.plans.collectives import allgather, broadcast, reduce, reduce_scatter
-from d2lmulti.plans.hierarchical import hierarchical
+from d2lmulti.plans.collectives import (
+    allgather,
+    alltoall,
+    broadcast,
+    reduce,
+    reduce_scatter,
+)
 from d2lmulti.plans.rounds import even_bounds, make_round
 
 LENGTHS = [0, 1, 2, 13, 64, 1009]  # with fewer elements than ranks, primes
@@ -48,11 +53,11 @@ def by_hand(rounds, itemsize):
 )
 def test_counts_are_those_of_counting_by_hand(name, ranks, length, itemsize, some):
     rounds = list(ALLREDUCE[name](ranks, length))
-    before, links._SOME = links._SOME, some  # add up often, and seldom
+    before, ledgers._MAX_ROWS = ledgers._MAX_ROWS, some  # add up often, and seldom
     try:
         l = Ledger().count_plan(rounds, itemsize).count_plan(rounds, itemsize)
     finally:
-        links._SOME = before
+        ledgers._MAX_ROWS = before
     counts = by_hand(rounds + rounds, itemsize)
     assert l.sent == counts["sent"] and l.received == counts["received"]
     assert l.messages_sent == counts["out"] and l.messages_received == counts["into"]

@@ -10,12 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from d2lmulti.errors import InvalidInput, PlanError
-from d2lmulti.plans.allreduce import ALLREDUCE, ring
-from d2lmulti.plans.alltoall import alltoall
-from d2lmulti.plans.collectives import allgather, broadcast, reduce, reduce_scatter
-from d2lmulti.plans.hierarchical import hierarchical, together
-from d2lmulti.plans.proofs import compare, verify
+from d2lmulti.plans.allreduce import ALLREDUCE, hierarchical, ring, together
+from d2lmulti.plans.collectives import (
+    allgather,
+    alltoall,
+    broadcast,
+    reduce,
+    reduce_scatter,
+)
 from d2lmulti.plans.rounds import Round, even_bounds, even_edges, make_round
+from d2lmulti.plans.verify import compare, verify
 
 PER_NODE = {
     f"hierarchical by {k}": partial(hierarchical, per_node=k) for k in (1, 2, 3, 5, 16)

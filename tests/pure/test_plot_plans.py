@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 
 from d2lmulti.plans.allreduce import ALLREDUCE, halving_doubling, ring, star
 from d2lmulti.plans.collectives import allgather
-from d2lmulti.plans.symbolic import snapshots
+from d2lmulti.plans.verify import snapshots
 from d2lmulti_book.figures.plans import (
     COMPLETE,
     dark,

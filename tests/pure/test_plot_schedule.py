@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 from d2lmulti.observe.pipeline_record import Durations, PipelineRecord
-from d2lmulti.plans.pipeline.instructions import Backward, Forward
+from d2lmulti.plans.pipeline import Backward, Forward
 from d2lmulti_book.figures.pipeline import gantt, live_activations
 
 

@@ -10,22 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from d2lmulti.errors import InvalidInput
 from d2lmulti.observe.pipeline_record import PipelineRecord
-from d2lmulti.plans.pipeline.durations import Durations
-from d2lmulti.plans.pipeline.instructions import (
+from d2lmulti.plans.pipeline import (
     Backward,
     BackwardInput,
     BackwardWeight,
+    Durations,
     Forward,
     ReceiveActivation,
     ReceiveGradient,
     StageTransfer,
     Step,
+    simulate,
+    verify_schedule,
 )
-from d2lmulti.plans.pipeline.proofs import verify_schedule
-from d2lmulti.plans.pipeline.schedules import SCHEDULES
-from d2lmulti.plans.pipeline.simulate import simulate
+from d2lmulti.plans.schedules import SCHEDULES
 
 
 class Slots:
@@ -183,15 +182,5 @@ def test_the_order_of_messages_knows_the_durations():
 def test_messages_for_any_durations_are_right(p, m, v, data):
     name = data.draw(st.sampled_from(sorted(SCHEDULES)))
     v = {"interleaved": v, "zb_v": 2}.get(name, 1)
-    each = st.lists(st.floats(0, 4), min_size=p * v, max_size=p * v)
-    durations = Durations(*(data.draw(each) for _ in range(4)), data.draw(each)[0])
+    durations = Durations(*(data.draw(st.floats(0, 4)) for _ in range(5)))
     verify_schedule(SCHEDULES[name](p, m, v, durations), p * v, m)
-
-
-def test_durations_that_cannot_be_are_refused():
-    for times in ({"forward": -1}, {"backward": float("nan")}, {"transfer": "long"},
-                  {"backward_input": [1, float("inf")]}):  # fmt: skip
-        with pytest.raises(InvalidInput, match=f"of at least 0 as {next(iter(times))}"):
-            Durations(**times)
-    with pytest.raises(InvalidInput, match="one time for every stage, got 1 and none"):
-        SCHEDULES["gpipe"](2, 1, durations=Durations(forward=[1]))

@@ -22,18 +22,21 @@ from ...errors import PlanError
 from ...models.checks import explained
 from ...models.model import losses_of
 from ...observe.pipeline_record import PipelineRecord, Slot
-from ...plans.pipeline.instructions import (
+from ...plans.pipeline import (
     Backward,
     BackwardInput,
     BackwardWeight,
     Forward,
     Instruction,
     Lists,
+    Name,
+    Receives,
     StageTransfer,
     Step,
+    awaited,
+    made,
+    simulate,
 )
-from ...plans.pipeline.messages import Name, awaited, made
-from ...plans.pipeline.simulate import Receives, simulate
 from .cutting import Stage
 
 

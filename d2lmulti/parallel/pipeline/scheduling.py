@@ -8,11 +8,14 @@ from functools import lru_cache
 from ...checks import check_choice, check_list
 from ...comm.group import Group
 from ...errors import PlanError
-from ...plans.pipeline.durations import Durations
-from ...plans.pipeline.instructions import AnyInstruction, Lists
-from ...plans.pipeline.proofs import verify_schedule
-from ...plans.pipeline.schedules import SCHEDULES, Schedule
-from ...plans.pipeline.stage_ranks import stage_ranks
+from ...plans.pipeline import (
+    AnyInstruction,
+    Durations,
+    Lists,
+    stage_ranks,
+    verify_schedule,
+)
+from ...plans.schedules import SCHEDULES, Schedule
 from .placing import check_shares
 
 _RECOMPUTED = Durations(backward=3, backward_input=2)  # each has a forward pass in it

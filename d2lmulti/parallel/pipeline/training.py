@@ -20,9 +20,9 @@ from ...comm.group import Group, group_for
 from ...errors import InvalidInput, several
 from ...observe.pipeline_record import PipelineRecord
 from ...optimizers import Optimizer, check_optimizer, check_states
-from ...plans.pipeline.instructions import Lists
-from ...plans.pipeline.schedules import Schedule
+from ...plans.pipeline import Lists
 from ...plans.rounds import even_bounds
+from ...plans.schedules import Schedule
 from .cutting import Stage
 from .executor import Batch, Executor
 from .placing import check_stages, local_stages, ranks_of

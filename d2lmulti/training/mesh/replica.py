@@ -24,9 +24,16 @@ from ...errors import PlanError
 from ...events import working
 from ...models.tensor_parallel.split import RankInfo, SequencePart, run_to_loss
 from ...parallel.sequence import token_positions
-from ...plans.pipeline.instructions import Backward, Forward, Lists, StageTransfer
-from ...plans.pipeline.messages import Name, awaited
-from ...plans.pipeline.simulate import Receives, simulate
+from ...plans.pipeline import (
+    Backward,
+    Forward,
+    Lists,
+    Name,
+    Receives,
+    StageTransfer,
+    awaited,
+    simulate,
+)
 from ...plans.rounds import Plan
 from .holding import MeshParams, Stage
 from .sequence import attend_by_ring

@@ -15,9 +15,9 @@ from ...errors import InvalidInput, several
 from ...events import working
 from ...optimizers import Optimizer, check_optimizer, check_states
 from ...parallel.pipeline import make_lists
-from ...plans.pipeline.instructions import BackwardInput, BackwardWeight, Lists
-from ...plans.pipeline.schedules import Schedule
+from ...plans.pipeline import BackwardInput, BackwardWeight, Lists
 from ...plans.rounds import Plan, even_bounds
+from ...plans.schedules import Schedule
 from .holding import MeshParams, check_placed, of_stage
 from .replica import Replica
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from d2lmulti.errors import PlanError
 from d2lmulti.plans.allreduce import ALLREDUCE
-from d2lmulti.plans.alltoall import alltoall
-from d2lmulti.plans.ordering import messages_of, order_messages
+from d2lmulti.plans.collectives import alltoall
+from d2lmulti.plans.message_order import messages_of, order_messages
 from d2lmulti.plans.rounds import make_round
 
 ranks = st.integers(0, 8)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from d2lmulti.errors import InvalidInput
-from d2lmulti.plans.servers import PLACEMENTS, server_sizes, shard_to_servers
+from d2lmulti.plans.placement import PLACEMENTS, server_sizes, shard_to_servers
 
 SIZES = st.lists(st.integers(0, 50), min_size=1, max_size=12)
 LENET = [180, 20, 25_000, 50, 102_400, 128, 1_280, 10]

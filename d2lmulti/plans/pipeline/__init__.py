@@ -1,1 +1,0 @@
-"""Schedules of a pipeline as lists of instructions, and their proofs; pure."""
