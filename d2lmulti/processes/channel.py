@@ -1,8 +1,8 @@
-"""A channel: bytes from one process to another through a ring of cells in shared memory.
+"""A channel: bytes from one process to another through a ring of shared cells.
 
-One process fills cells and the other empties them. Two semaphores are all the agreement
-they need: how many cells are free, and how many are full. Source: Dijkstra, Cooperating
-sequential processes (1965).
+One process fills cells and the other empties them. Two semaphores are all the
+agreement they need: how many cells are free, and how many are full. Source: Dijkstra,
+Cooperating sequential processes (1965).
 
 The semaphores are POSIX's, as the standard library's multiprocessing has them; there
 they can only be passed to a child process, here both ends know their names. What a

@@ -10,6 +10,8 @@ own watchdog aborts the process after `D2LMULTI_TIMEOUT`. Chapter: *many_machine
 from __future__ import annotations
 
 import copy
+import socket
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
@@ -24,7 +26,6 @@ from ..plans.message_order import RankMessages, messages_of
 from ..plans.rounds import Round
 from .process_info import ProcessInfo, time_limit
 from .status_table import FAILED, RankStatus, StatusTable
-
 
 Parts = Sequence[Sequence[int]]
 
@@ -126,3 +127,23 @@ def _differs(row: RankStatus, own: RankStatus) -> bool:
     if row.ended:  # one that has finished may have done its part before
         return row.state == FAILED or row.number < own.number
     return row.number == own.number and row.call != own.call
+
+
+def wait_for_server(address: str, port: int) -> str:
+    """Wait until rank 0 listens; return this machine's address on the way there.
+
+    Frameworks themselves try a few times, or every three seconds. Raises `PeerError`
+    after the time limit.
+    """
+    end = time.monotonic() + time_limit()
+    while True:
+        try:
+            with socket.create_connection((address, port), timeout=1) as connection:
+                return str(connection.getsockname()[0])
+        except OSError as error:
+            if time.monotonic() > end:
+                raise PeerError(
+                    f"expected rank 0 to listen on {address}:{port}, got: {error}; "
+                    "look at its output, or at a firewall between the machines"
+                ) from error
+            time.sleep(0.02)

@@ -34,13 +34,14 @@ from .private_folder import semaphore_name
 from .process_info import ProcessInfo, rendezvous_file
 from .status_table import StatusTable
 
-# With as many ranks as cores, a rank that spins steals the time of the one that it waits
-# for. So it tries a few times, then lets others work, then sleeps, then reads the table.
+# With as many ranks as cores, a rank that spins steals the time of the one that it
+# waits for. So it tries a few times, then lets others work, then sleeps, and then reads
+# the status table.
 _TRIES, _YIELDS, _SHORT_NAPS = 50, 200, 40
 _NAP, _LONG_NAP = 5e-5, 5e-4  # seconds
 _READ_EVERY = 100  # long naps
 _SETTLE = 1.0  # seconds until the others have noted for whom they wait
-
+_SHORT = 2**18  # bytes of a vector that a star sums faster than a ring
 _yield = getattr(os, "sched_yield", lambda: time.sleep(0))
 Transfer = Iterator[int | None]  # moves a message; yields the rank it waits for, if any
 
@@ -89,10 +90,11 @@ class SharedMemory(ProcessEngine):
     def start(
         self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
     ) -> Work:
-        """Carry out the all-reduce that is the fastest in memory: the ring's."""
+        """Carry out an all-reduce in place: a star, or a ring for long vectors."""
         check_native(self, what)
         with on_host(data[0]) as memory:
-            for this_round in _ring(tuple(self.ranks), memory.size):
+            name = "star" if memory.nbytes <= _SHORT else "ring"
+            for this_round in _rounds(name, tuple(self.ranks), memory.size):
                 self._carry(memory, this_round, COMBINE[op])
         return Work()
 
@@ -209,8 +211,8 @@ class SharedMemory(ProcessEngine):
 
 
 @lru_cache(maxsize=64)
-def _ring(ranks: tuple[int, ...], length: int) -> list[Round]:
-    rounds = ALLREDUCE["ring"](len(ranks), length)
+def _rounds(name: str, ranks: tuple[int, ...], length: int) -> list[Round]:
+    rounds = ALLREDUCE[name](len(ranks), length)
     return [renumber(this_round, ranks) for this_round in rounds]
 
 

@@ -1,8 +1,8 @@
 """The status table: what every rank of a launch is doing, and for whom it waits.
 
-A small file in shared memory with one row per rank, which only that rank writes; PyTorch
-calls such a record a flight recorder. It costs no message. Who waits too long reads it
-and can name the other ranks and their calls. Chapter: *many_machines*.
+A small file in shared memory with one row per rank, which only that rank writes;
+PyTorch calls such a record a flight recorder. It costs no message. Who waits too long
+reads it and can name the other ranks and their calls. Chapter: *many_machines*.
 """
 
 from __future__ import annotations
