@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from itertools import product
 
 import numpy as np
 
@@ -66,12 +65,11 @@ def measure(repeats: int) -> dict[str, Timing]:
         n=BATCH, algorithm="native", reducer=reduce_in_buckets,
     )  # fmt: skip
     steps: dict[str, Callable[[], object]] = {"data parallel": data_parallel}
-    for zero, prefetch in product((1, 2, 3), (False, True)):
+    for zero in (1, 2, 3):
         sharded = shard_params(start, [_DEVICE], model, zero, group)
-        steps[f"ZeRO {zero}{', prefetch' if prefetch else ''}"] = partial(
-            train_shards, *part, sharded, [_DEVICE], 1e-4, group=group, n=BATCH,
-            prefetch=prefetch,
-        )  # fmt: skip
+        steps[f"ZeRO {zero}"] = partial(
+            train_shards, *part, sharded, [_DEVICE], 1e-4, group=group, n=BATCH
+        )
     peers = []
     if B.name == "torch":
         theirs = import_module(_PEERS).sharded_step
@@ -83,6 +81,5 @@ def measure(repeats: int) -> dict[str, Timing]:
     base = seconds["data parallel"]
     found = {name: beside(times, base) for name, times in seconds.items()}
     for peer in peers:
-        for name in ("ZeRO 3", "ZeRO 3, prefetch"):
-            found[f"{name}, to {peer}"] = beside(seconds[name], seconds[peer])
+        found[f"ZeRO 3, to {peer}"] = beside(seconds["ZeRO 3"], seconds[peer])
     return found

@@ -14,7 +14,7 @@ import numpy as np
 
 from d2lmulti.backends import get_backend
 from d2lmulti.comm.devices import devices
-from d2lmulti.errors import several
+from d2lmulti.errors import plural
 from d2lmulti.models.lenet import LENET
 from d2lmulti.parallel.data import get_params, train_batch
 
@@ -91,4 +91,4 @@ def bench_devices(
 
         return step
 
-    return take_turns({several(k, "device"): step_on(k) for k in (1, 2, 4)}, repeats)
+    return take_turns({plural(k, "device"): step_on(k) for k in (1, 2, 4)}, repeats)

@@ -1,172 +1,32 @@
-"""What arguments may be: every function and the command line ask here, at the edge.
+"""Argument checks, all of them: a wrong value that would train wrongly in silence,
+hang, or lose data is an error; for others the framework's own error is enough.
 
-A check gives the value back, or raises `InvalidInput` in one sentence: what was
-expected, what came, what to do. NumPy's numbers are numbers too; True is none, 1.5 and
-2.0 are no counts, and nan and inf belong nowhere unless a check says so.
+A check returns the value, or raises `InvalidInput`: what was expected, what came, and
+a hint. NumPy scalars are numbers too; True is no count, and nan and inf are no numbers.
+Of a tensor the checks know its shape, dtype and identity, whatever its framework.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
-from .errors import InvalidInput
+from .errors import InvalidInput, by_call
 
 T = TypeVar("T")
+Tensor = Any
 
-MOST = 2**63 - 1  # what an index of any framework can hold
-MOST_RANKS = 2**16  # one table row a rank: more is a slip of the finger
-
-
-def check_count(
-    name: str, value: Any, least: int = 1, most: int | None = MOST, cure: str = ""
-) -> int:
-    """Give back a whole number from `least` to `most`, as a Python integer.
-
-    >>> check_count("epochs", 1.5)
-    Traceback (most recent call last):
-    d2lmulti.errors.InvalidInput: expected a whole number ... as epochs, got 1.5
-    """
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if whole and value >= least and (most is None or value <= most):
-        return int(value)
-    bounds = f"of at least {least}"
-    if most not in (None, MOST):
-        bounds = f"from {least} to {most}"
-    elif whole and value > least:
-        bounds = "of at most 64 bits"
-    raise refusal(f"a whole number {bounds} as {name}", value, cure)
+MAX_INDEX = 2**63 - 1  # what an index of any framework can hold
+MAX_RANKS = 2**16  # a table has one row per rank; more is a typing error
 
 
-def check_number(
-    name: str,
-    value: Any,
-    *,
-    above: float = -math.inf,
-    least: float = -math.inf,
-    below: float = math.inf,
-    most: float = math.inf,
-    cure: str = "",
-) -> float:
-    """Give back a finite number within the bounds; `most=math.inf` is no bound.
-
-    >>> check_number("momentum", "0.9", least=0, below=1)
-    Traceback (most recent call last):
-    d2lmulti.errors.InvalidInput: expected a finite number ... as momentum, got '0.9'
-    """
-    number = isinstance(value, (int, float, np.integer, np.floating))
-    if number and not isinstance(value, bool) and is_finite(value):
-        plain = value.item() if isinstance(value, np.generic) else value
-        if above < plain < below and least <= plain <= most:
-            return plain
-    words = [
-        f"{word} {bound:g}"
-        for word, bound in (
-            ("above", above), ("of at least", least), ("below", below), ("up to", most)
-        )
-        if math.isfinite(bound)
-    ]  # fmt: skip
-    bounds = " " + " and ".join(words) if words else ""
-    raise refusal(f"a finite number{bounds} as {name}", value, cure)
-
-
-def check_positive(name: str, value: Any, cure: str = "") -> float:
-    """Give back a finite number above 0."""
-    return check_number(name, value, above=0, cure=cure)
-
-
-def is_finite(value: Any) -> bool:
-    """Tell whether a number is finite as a float too: 10**400 is not."""
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
-
-
-def check_choice(name: str, value: Any, choices: Iterable[str], cure: str = "") -> str:
-    """Give back one of the choices; whatever else comes is refused, also a list."""
-    known = list(choices)
-    if isinstance(value, str) and value in known:
-        return value
-    raise refusal(f"one of {', '.join(known)} as {name}", value, cure)
-
-
-def check_flag(name: str, value: Any) -> bool:
-    """Give back True or False, of Python or NumPy: a text like "no" would be true."""
-    if isinstance(value, (bool, np.bool_)):
-        return bool(value)
-    raise refusal(f"True or False as {name}", value)
-
-
-def check_kind(name: str, value: T, kind: Any, words: str, cure: str = "") -> T:
-    """Give back an instance of `kind`, which `words` describe."""
-    if isinstance(value, kind):
-        return value
-    raise refusal(f"{words} as {name}", value, cure)
-
-
-def check_list(
-    name: str, value: Any, of: str, least: int = 1, cure: str = ""
-) -> Sequence[Any]:
-    """Give back a list or tuple of at least `least` entries; a generator is none."""
-    if isinstance(value, (list, tuple)) and len(value) >= least:
-        return value
-    empty = isinstance(value, (list, tuple)) and not value
-    came = "an empty one" if empty else shown(value)
-    wanted = f"a list of {of}" if least < 2 else f"a list of at least {least} {of}"
-    raise InvalidInput(f"expected {wanted} as {name}, got {came}{_then(cure)}")
-
-
-def check_path(name: str, value: Any) -> str:
-    """Give back the name of a file as text: a text or an `os.PathLike` of one."""
-    path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
-    if isinstance(path, str) and path and "\0" not in path:
-        return path
-    raise refusal(f"the name of a file as {name}", value, "pass a text or a Path")
-
-
-def check_array(name: str, value: Any, kinds: str = "", words: str = "") -> np.ndarray:
-    """Give back a NumPy array with rows whose `dtype.kind` is one of `kinds`."""
-    if not isinstance(value, np.ndarray) or value.ndim == 0:
-        raise InvalidInput(
-            f"expected {name} as a NumPy array with one row per example, got "
-            f"{type(value).__name__}; convert it with numpy.asarray or B.numpy"
-        )
-    if kinds and value.dtype.kind not in kinds:
-        raise InvalidInput(
-            f"expected {words} as {name}, got an array of {value.dtype}; convert it "
-            "with .astype"
-        )
-    return value
-
-
-def check_labels(name: str, labels: Any, classes: int) -> np.ndarray:
-    """Give back a NumPy array of whole numbers from 0 to `classes` - 1."""
-    check_array(name, labels, "iu", "whole numbers, the labels,")
-    if labels.size and not 0 <= labels.min() <= labels.max() < classes:
-        raise InvalidInput(
-            f"expected labels from 0 to {classes - 1} as {name}, got {labels.min()} to "
-            f"{labels.max()}; number the classes from 0"
-        )
-    return labels
-
-
-def check_finite(name: str, values: np.ndarray) -> np.ndarray:
-    """Give back an array without nan and inf."""
-    # A sum tells in one pass and without a second array; if it overflows, look closely.
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = np.sum(values, dtype=np.float64)
-    if np.isfinite(total) or np.isfinite(values).all():
-        return values
-    place = [int(i) for i in np.argwhere(~np.isfinite(values))[0]]
-    raise InvalidInput(
-        f"expected finite numbers as {name}, got {values[tuple(place)]} at {place}; "
-        "repair the data or leave such examples out"
-    )
+def invalid(expected: str, value: Any, hint: str = "") -> InvalidInput:
+    """Make the error: what was expected, what came, what to do."""
+    return InvalidInput(f"expected {expected}, got {shown(value)}{_then(hint)}")
 
 
 def shown(value: Any) -> str:
@@ -178,10 +38,352 @@ def shown(value: Any) -> str:
     return words if len(words) <= 60 else words[:57] + "..."
 
 
-def refusal(expected: str, value: Any, cure: str = "") -> InvalidInput:
-    """Make the error: what was expected, what came, what to do."""
-    return InvalidInput(f"expected {expected}, got {shown(value)}{_then(cure)}")
+def _then(hint: str) -> str:
+    return f"; {hint}" if hint else ""
 
 
-def _then(cure: str) -> str:
-    return f"; {cure}" if cure else ""
+# -- plain values -----------------------------------------------------------------
+
+
+def check_count(
+    name: str,
+    value: Any,
+    min: int = 1,
+    max: int | None = MAX_INDEX,
+    hint: str = "",
+) -> int:
+    """Return a whole number within the bounds, as a Python integer.
+
+    >>> check_count("epochs", 1.5)
+    Traceback (most recent call last):
+    d2lmulti.errors.InvalidInput: expected a whole number ... as epochs, got 1.5
+    """
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if whole and value >= min and (max is None or value <= max):
+        return int(value)
+    bounds = f"of at least {min}"
+    if max not in (None, MAX_INDEX):
+        bounds = f"from {min} to {max}"
+    raise invalid(f"a whole number {bounds} as {name}", value, hint)
+
+
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    above: float = -math.inf,
+    min: float = -math.inf,
+    below: float = math.inf,
+    max: float = math.inf,
+    hint: str = "",
+) -> float:
+    """Return a finite number within the bounds.
+
+    >>> check_number("momentum", "0.9", min=0, below=1)
+    Traceback (most recent call last):
+    d2lmulti.errors.InvalidInput: expected a finite number ... as momentum, got '0.9'
+    """
+    number = isinstance(value, (int, float, np.integer, np.floating))
+    if number and not isinstance(value, bool) and is_finite(value):
+        plain = value.item() if isinstance(value, np.generic) else value
+        if above < plain < below and min <= plain <= max:
+            return plain
+    bounds = {
+        "above": above,
+        "of at least": min,
+        "below": below,
+        "up to": max,
+    }
+    words = [f"{word} {b:g}" for word, b in bounds.items() if math.isfinite(b)]
+    limits = " " + " and ".join(words) if words else ""
+    raise invalid(f"a finite number{limits} as {name}", value, hint)
+
+
+def check_positive(name: str, value: Any, hint: str = "") -> float:
+    """Return a finite number above 0."""
+    return check_number(name, value, above=0, hint=hint)
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether a number is finite as a float too: 10**400 is not."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str], hint: str = "") -> str:
+    """Return one of the choices."""
+    known = list(choices)
+    if isinstance(value, str) and value in known:
+        return value
+    raise invalid(f"one of {', '.join(known)} as {name}", value, hint)
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Return True or False, of Python or NumPy: a text like "no" would be true."""
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    raise invalid(f"True or False as {name}", value)
+
+
+def check_kind(name: str, value: T, kind: Any, words: str, hint: str = "") -> T:
+    """Return an instance of `kind`, which `words` describe."""
+    if isinstance(value, kind):
+        return value
+    raise invalid(f"{words} as {name}", value, hint)
+
+
+def check_list(
+    name: str, value: Any, of: str, min_length: int = 1, hint: str = ""
+) -> Sequence[Any]:
+    """Return a list or tuple of at least `min_length` entries; no generator."""
+    if isinstance(value, (list, tuple)) and len(value) >= min_length:
+        return value
+    wanted = f"at least {min_length} {of}" if min_length > 1 else of
+    raise invalid(f"a list of {wanted} as {name}", value, hint)
+
+
+def check_path(name: str, value: Any) -> str:
+    """Return the name of a file as text: a text or an `os.PathLike` of one."""
+    path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if isinstance(path, str) and path and "\0" not in path:
+        return path
+    raise invalid(f"the name of a file as {name}", value, "pass a text or a Path")
+
+
+# -- NumPy arrays -----------------------------------------------------------------
+
+
+def check_array(name: str, value: Any, kinds: str = "", words: str = "") -> np.ndarray:
+    """Return a NumPy array with rows whose `dtype.kind` is one of `kinds`."""
+    if not isinstance(value, np.ndarray) or value.ndim == 0:
+        raise invalid(f"a NumPy array with one row per example as {name}", value)
+    if kinds and value.dtype.kind not in kinds:
+        raise InvalidInput(f"expected {words} as {name}, got {value.dtype}")
+    return value
+
+
+def check_labels(name: str, labels: Any, classes: int) -> np.ndarray:
+    """Return a NumPy array of whole numbers from 0 to `classes` - 1."""
+    check_array(name, labels, "iu", "whole numbers, the labels,")
+    check_ids(labels, classes, name)
+    return labels
+
+
+def check_ids(ids: np.ndarray, count: int, name: str = "ids") -> None:
+    """Raise unless ids are from 0 to `count` - 1: NumPy would take -1 for the last."""
+    lowest, highest = ids.min(initial=0), ids.max(initial=0)
+    if lowest < 0 or highest >= count:
+        raise InvalidInput(
+            f"expected {name} from 0 to {count - 1}, got {lowest} to {highest}; use a "
+            "table with more rows, or logits of more classes"
+        )
+
+
+def check_finite(name: str, values: np.ndarray) -> np.ndarray:
+    """Return an array without nan and inf."""
+    # A sum tells in one pass and without a second array; if it overflows, look closely.
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = np.sum(values, dtype=np.float64)
+    if np.isfinite(total) or np.isfinite(values).all():
+        return values
+    place = [int(i) for i in np.argwhere(~np.isfinite(values))[0]]
+    raise InvalidInput(
+        f"expected finite numbers as {name}, got {values[tuple(place)]} at {place}"
+    )
+
+
+# -- tensors ----------------------------------------------------------------------
+
+
+def form(x: Tensor, first: int = 0) -> str:
+    """Return the shape, from dimension `first` on, and the dtype: `(2, 3) float32`."""
+    dtype = str(x.dtype).split(".")[-1].rstrip("'>")  # paddle.float32 is float32
+    return f"{tuple(x.shape[first:])} {dtype}"
+
+
+def check_part(x: Tensor, first: int, last: int) -> None:
+    """Raise unless a part lies in the flattened `x`: a slice would be shorter."""
+    size = math.prod(x.shape)
+    if not 0 <= first <= last <= size:
+        raise InvalidInput(
+            f"expected 0 <= first <= last <= {size}, the number of elements, got first "
+            f"{first} and last {last}"
+        )
+
+
+def check_write(x: Tensor, first: int, last: int, y: Tensor) -> None:
+    """Raise unless `y` has the values of the part, one for each, of the same dtype."""
+    check_part(x, first, last)
+    if math.prod(y.shape) != last - first or x.dtype != y.dtype:
+        raise InvalidInput(
+            f"expected {last - first} values for elements {first} to {last} of "
+            f"{form(x)}, got {form(y)}; a write takes one value of the same dtype for "
+            "each element"
+        )
+
+
+def check_contiguous(contiguous: bool) -> None:
+    """Raise before a write to a strided view: its flattened form would be a copy."""
+    if not contiguous:
+        raise InvalidInput(
+            "expected a tensor that lies row by row in memory, got a strided view (of "
+            "a transpose, say); write to copy_to(x, device) instead"
+        )
+
+
+def check_window(X: Tensor, size: int) -> None:
+    """Raise for a pooling window that fits nowhere (Paddle would pad the image)."""
+    height, width = X.shape[2:]
+    if not 1 <= size <= min(height, width):
+        raise InvalidInput(
+            f"expected a window of 1 to {min(height, width)} on images of {height} x "
+            f"{width}, got {size}"
+        )
+
+
+def check_leaf(is_leaf: bool) -> None:
+    """Raise before a gradient is attached to the result of a recorded operation."""
+    if not is_leaf:
+        raise InvalidInput(
+            "expected a tensor that no recorded operation made, got a result inside a "
+            "graph; call attach_grad before the operations or on detach(x)"
+        )
+
+
+def check_grads(ys: Sequence[Tensor], dys: Sequence[Tensor] | None) -> None:
+    """Raise unless every y has a gradient of its form: Paddle would read beyond it."""
+    if dys is None:
+        return
+    forms, wanted = [form(dy) for dy in dys], [form(y) for y in ys]
+    if forms != wanted:
+        raise InvalidInput(
+            f"expected dys with the shapes and dtypes of ys, {wanted}, got {forms}"
+        )
+
+
+def check_recorded(recorded: Iterable[bool]) -> None:
+    """Raise unless every y comes from a recorded graph that is not used up."""
+    if not all(recorded):
+        raise not_recorded()
+
+
+def not_recorded() -> InvalidInput:
+    """Make the error for a backward pass that has no graph to go through."""
+    return InvalidInput(
+        "expected every tensor in ys to depend, by operations inside record(), on a "
+        "tensor with attach_grad, got one that does not; compute it in `with "
+        "B.record():`, and go backward through a graph only once"
+    )
+
+
+def not_attached() -> InvalidInput:
+    """Make the error for a gradient that was never asked for."""
+    return InvalidInput(
+        "expected a tensor that collects a gradient, got one that does not; call "
+        "attach_grad(x) before the forward pass"
+    )
+
+
+def check_reached(reached: Iterable[bool]) -> None:
+    """Raise for an x that no y depends on: zero is rarely what was meant."""
+    if False in (reached := list(reached)):
+        raise InvalidInput(
+            f"expected tensors that ys depend on, got xs[{reached.index(False)}], "
+            "which they do not; leave it out"
+        )
+
+
+# -- lists of tensors, one for each rank ------------------------------------------
+
+
+def check_floating(name: str, x: Tensor) -> None:
+    """Raise for a tensor that cannot have a gradient, because it holds no floats."""
+    if "float" not in form(x):
+        raise InvalidInput(f"expected floating-point tensors as {name}, got {form(x)}")
+
+
+def check_lists(
+    name: str,
+    lists: Any,
+    owners: int,
+    per: str = "device",
+    min_length: int = 1,
+    hint: str = "",
+) -> Sequence[Sequence[Tensor]]:
+    """Return one list of tensors per owner, each tensor in one place.
+
+    A list given to two replicas would be updated twice; on PyTorch, in silence.
+    """
+    check_list(name, lists, f"lists of tensors, one per {per}", hint=hint)
+    if len(lists) != owners:
+        raise InvalidInput(
+            f"expected one list of tensors per {per} as {name}, got {len(lists)} for "
+            f"{owners} {per}s{_then(hint)}"
+        )
+    for i, tensors in enumerate(lists):
+        check_list(f"{name}[{i}]", tensors, "tensors", min_length, hint)
+    check_distinct(name, [x for tensors in lists for x in tensors])
+    return lists
+
+
+def check_distinct(name: str, tensors: Sequence[Tensor]) -> None:
+    """Raise for one tensor in two places: a rank would add to the other's values."""
+    if len({id(x) for x in tensors}) < len(tensors):
+        raise InvalidInput(
+            f"expected a tensor of its own in every place of {name}, got one twice; "
+            "copy it with get_params or B.copy_to"
+        )
+
+
+def check_data(data: Sequence[Tensor], op: str = "sum") -> None:
+    """Raise unless all ranks have a tensor of their own, of one shape and dtype."""
+    check_list("data", data, "tensors, one per rank")
+    if op != "sum":
+        check_choice("op", op, ("mean", "max"))
+    shape, dtype = data[0].shape, data[0].dtype
+    if any(x.shape != shape or x.dtype != dtype for x in data):
+        what = "the same shape and dtype on every rank"
+        check_same({rank: form(x) for rank, x in enumerate(data)}, what)
+    check_distinct("data", data)
+
+
+def check_rows(data: Sequence[Tensor]) -> None:
+    """Raise unless the tensors of all ranks differ in their number of rows only."""
+    check_list("data", data, "tensors, one per rank")
+    calls = {rank: f"rows of {form(x, 1)}" for rank, x in enumerate(data)}
+    what = "the same shape (but for the first dimension) and dtype on every rank"
+    check_same(calls, what)
+
+
+def check_same(calls: Mapping[int, str], expected: str, hint: str = "") -> None:
+    """Raise unless all ranks (rank -> call, in words) make the same call.
+
+    Where one rank makes another call, or none, a real engine would wait forever.
+
+    >>> check_same({0: "a sum", 1: "a copy", 2: "a sum"}, "one call", "compare them")
+    Traceback (most recent call last):
+    d2lmulti.errors.InvalidInput: expected one call, got a sum on ranks 0, 2 and a ...
+    """
+    if len(set(calls.values())) > 1:
+        raise InvalidInput(f"expected {expected}, got {by_call(calls)}{_then(hint)}")
+
+
+def check_native(engine: Any, what: str, dtype: str = "") -> None:
+    """Raise for a collective that the engine has not, or not for this dtype."""
+    if what not in engine.native:
+        raise invalid(
+            f"one of {', '.join(sorted(engine.native))}, the native "
+            f"collectives of {engine.name}",
+            what,
+            "use a plan such as ring",
+        )
+    adds = what in ("allreduce", "reduce_scatter")
+    if dtype and adds and engine.reducible and dtype not in engine.reducible:
+        raise invalid(
+            f"a dtype that the native all-reduce of {engine.name} adds up rightly, "
+            f"{', '.join(engine.reducible)},",
+            dtype,
+            "use a plan such as ring",
+        )

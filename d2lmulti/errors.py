@@ -4,10 +4,32 @@ Every error this library raises on purpose is a `D2LMultiError`, and also the bu
 error a Python user would expect to catch (`ValueError`, `ImportError`, ...).
 """
 
+from __future__ import annotations
 
-def several(n: int, noun: str) -> str:
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+
+def plural(n: int, noun: str) -> str:
     """Count things in words: `1 device`, `2 devices`."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def name_ranks(ranks: list[int]) -> str:
+    """Name ranks in words: `rank 3`, `ranks 0, 2`; of many, the first eight."""
+    some = ", ".join(map(str, ranks[:8]))
+    more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {some}{more}"
+
+
+def by_call(calls: Mapping[int, str]) -> str:
+    """List the calls with their ranks: `a sum on ranks 0, 2 and a copy on rank 1`."""
+    groups: dict[str, list[int]] = {}
+    for rank, call in sorted(calls.items()):
+        groups.setdefault(call, []).append(rank)
+    parts = [f"{call} on {name_ranks(ranks)}" for call, ranks in groups.items()]
+    return ", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1]
 
 
 class D2LMultiError(Exception):
@@ -48,3 +70,22 @@ class WriteFailed(D2LMultiError, OSError):
 
 class PeerError(D2LMultiError, RuntimeError):
     """This rank waits in vain: another has ended, or makes another call."""
+
+
+@contextmanager
+def framework_errors(name: str, X: Any) -> Iterator[None]:
+    """Wrap a framework's own error: which network failed, and on which examples.
+
+    Raises `InvalidInput`; the errors of this library are not changed.
+    """
+    try:
+        yield
+    except D2LMultiError:
+        raise
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0]
+        raise InvalidInput(
+            f"{name} cannot compute examples of shape {tuple(X.shape)} and "
+            f"dtype {str(X.dtype).rpartition('.')[2]} with these parameters "
+            f"({type(error).__name__}: {first:.200}); pass it those it was made for"
+        ) from error

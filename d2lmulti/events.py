@@ -1,8 +1,8 @@
-"""Counting is watching: what moves and what computes is told to whoever listens.
+"""Observers: transfers, loads from the host and device work are reported to listeners.
 
-Where bytes move or a device computes, one function of this file is called. A ledger
-counts what it is told, a timeline reads its clock. With nobody listening, a call ends
-after one truth test. Chapter: *data_parallel*.
+Where bytes move or a device computes, one `notify_` function of this file is called. A
+ledger counts what is reported, a timeline reads its clock. Without a listener, a call
+ends after one truth test. Chapter: *data_parallel*.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ _NOTHING = nullcontext()
 
 
 class Observer:
-    """Hears of what happens inside `watching`; overrides what it wants to hear."""
+    """A listener for what happens inside `observe`; override what it needs."""
 
     def on_round(self, this_round: Any, itemsize: int) -> None:
-        """A round of messages was exchanged, of elements of so many bytes."""
+        """A round of messages was exchanged, with elements of `itemsize` bytes."""
 
     def on_copy(self, source: int, target: int, count: int, itemsize: int) -> None:
-        """A program copied so many elements from one device to another, by itself."""
+        """The program itself copied elements from one device to another."""
 
     def on_load(self, nbytes: int) -> None:
-        """So many bytes went from the host to a device."""
+        """Bytes were copied from the host to a device."""
 
     def on_mark(self, label: str) -> None:
-        """Something with a name happened now: a gradient is ready, say."""
+        """Something with a name happened now, such as a gradient that is ready."""
 
     def on_work(
         self, tracks: Sequence[object], name: str, wait: Callable[[], object] | None
     ) -> AbstractContextManager[Any]:
-        """These devices work in the block; `wait()` waits until they have done."""
+        """The devices work in the block; `wait()` waits until they have finished."""
         return _NOTHING
 
 
@@ -41,8 +41,8 @@ observers: ContextVar[tuple[Any, ...]] = ContextVar("observers", default=())
 
 
 @contextmanager
-def watching(*listeners: Observer) -> Iterator[None]:
-    """Tell these, and those who listen already, of all that happens in the block."""
+def observe(*listeners: Observer) -> Iterator[None]:
+    """Report what happens in the block to these listeners and the present ones."""
     token = observers.set((*observers.get(), *listeners))
     try:
         yield
@@ -51,8 +51,8 @@ def watching(*listeners: Observer) -> Iterator[None]:
 
 
 @contextmanager
-def unwatched() -> Iterator[None]:
-    """Tell nobody: for words between processes that are no data."""
+def unobserved() -> Iterator[None]:
+    """Report nothing in the block: for messages between processes that are no data."""
     token = observers.set(())
     try:
         yield
@@ -60,41 +60,41 @@ def unwatched() -> Iterator[None]:
         observers.reset(token)
 
 
-def moved(this_round: Any, itemsize: int) -> None:
-    """Tell that a round of messages has been exchanged."""
+def notify_round(this_round: Any, itemsize: int) -> None:
+    """Report an exchanged round of messages."""
     for listener in observers.get():
         listener.on_round(this_round, itemsize)
 
 
-def told(rounds: Iterable[Any], itemsize: int) -> Iterator[Any]:
-    """Give the rounds one by one; each is told when the next one is asked for."""
+def notify_rounds(rounds: Iterable[Any], itemsize: int) -> Iterator[Any]:
+    """Yield the rounds; report each when the next one is asked for."""
     for this_round in rounds:
         yield this_round
-        moved(this_round, itemsize)
+        notify_round(this_round, itemsize)
 
 
-def copied(source: int, target: int, count: int, itemsize: int) -> None:
-    """Tell that a program has copied elements from one device to another, by itself."""
+def notify_copy(source: int, target: int, count: int, itemsize: int) -> None:
+    """Report a copy between devices that the program made itself."""
     for listener in observers.get():
         listener.on_copy(source, target, count, itemsize)
 
 
-def loaded(nbytes: int) -> None:
-    """Tell that bytes have gone from the host to a device."""
+def notify_load(nbytes: int) -> None:
+    """Report bytes copied from the host to a device."""
     for listener in observers.get():
         listener.on_load(nbytes)
 
 
-def mark(label: str) -> None:
-    """Tell that something happened now, between two rounds."""
+def notify_mark(label: str) -> None:
+    """Report that something happened now, between two rounds."""
     for listener in observers.get():
         listener.on_mark(label)
 
 
-def working(
+def notify_work(
     tracks: Sequence[object], name: str, wait: Callable[[], object] | None = None
 ) -> AbstractContextManager[Any]:
-    """Tell of a block in which these devices work; see `Observer.on_work`."""
+    """Report a block in which these devices work; see `Observer.on_work`."""
     if not observers.get():
         return _NOTHING
     stack = ExitStack()

@@ -41,7 +41,7 @@ def read_docstrings(length: int = 40) -> list[tuple[list[str], str]]:
     Words are in small letters, without numbers and signs. Raises `InvalidInput` for a
     length below 8 and `DataUnavailable` where Python came without its source files.
     """
-    check_count("length", length, least=SHORTEST)
+    check_count("length", length, min=SHORTEST)
     # A docstring that stands in several places counts once.
     pieces: dict[tuple[str, ...], str] = {}
     for module in MODULES:
@@ -61,7 +61,7 @@ def docstrings(words: int = 2000, length: int = 40) -> Dataset:
     other word and 0 fills up. A fifth of the pieces is for testing, chosen with a fixed
     seed. Raises `InvalidInput` for fewer than 3 words, and as `read_docstrings`.
     """
-    check_count("words", words, least=3)
+    check_count("words", words, min=3)
     pieces = read_docstrings(length)
     classes = tuple(sorted({module for _, module in pieces}))
     order = np.random.default_rng(0).permutation(len(pieces))

@@ -29,7 +29,7 @@ class SlowData:
 
     def __init__(self, examples: int, passes: int = 2) -> None:
         check_count("examples", examples)
-        check_count("passes", passes, least=0)
+        check_count("passes", passes, min=0)
         self.examples, self.passes = examples, passes
 
     def __len__(self) -> int:

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from d2lmulti.checks import MOST_RANKS, check_count, check_kind
+from d2lmulti.checks import MAX_RANKS, check_count, check_kind
 from d2lmulti.observe.timeline import Timeline
-from d2lmulti.plans.checks import check_rounds
 from d2lmulti.plans.rounds import Round
 
 from .hardware import Cluster
@@ -83,16 +82,16 @@ def play(
     12.0
     """
     check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
-    check_count("itemsize", itemsize, most=64)
+    check_count("itemsize", itemsize, max=64)
     if timeline is not None:
         check_kind("timeline", timeline, Timeline, "a Timeline")
     seen, now, way = Played(), np.zeros(0), None
-    for this_round in check_rounds(rounds):
+    for this_round in rounds:
         if not len(this_round):
             continue
         if way is None or not way.fits(this_round):
             way = _Way(this_round, cluster, itemsize)
-            check_count("the last rank", way.ranks - 1, least=0, most=MOST_RANKS - 1)
+            check_count("the last rank", way.ranks - 1, min=0, max=MAX_RANKS - 1)
             now = np.concatenate([now, np.zeros(max(0, way.ranks - len(now)))])
         cost = this_round.length * way.per_element
         cost += way.latency

@@ -8,12 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from d2lmulti.checks import MOST_RANKS, check_count
+from d2lmulti.checks import MAX_RANKS, check_count
 from d2lmulti.cli.console import say
 from d2lmulti.errors import InvalidInput
 from d2lmulti.files.atomic import check_outputs, write_json
 from d2lmulti.plans.allreduce import ALLREDUCE
 
+from .comparison import Compared
 from .networks import ConvNet, get_network, network_names
 from .planner import Candidate, plan_data_parallel, plan_layouts
 from .presets import cluster_names, get_cluster
@@ -26,8 +27,7 @@ from .simulate import (
     parse_bytes,
     simulate,
 )
-from .validation.score import Compared
-from .validation.validate import validate
+from .validation import validate
 
 T = TypeVar("T")
 Command = Callable[[argparse.Namespace], T]
@@ -42,7 +42,7 @@ def _simulate(arguments: argparse.Namespace) -> object:
         )
     nbytes = parse_bytes(arguments.bytes)
     cluster, algorithm = get_cluster(arguments.cluster), arguments.algorithm or "ring"
-    check_count("--ranks", arguments.ranks, most=MOST_RANKS)
+    check_count("--ranks", arguments.ranks, max=MAX_RANKS)
     asked = (arguments.collective, arguments.ranks)
     messages = count_messages(*asked, cluster, algorithm)
     if messages > MANY:

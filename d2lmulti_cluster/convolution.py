@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from d2lmulti.checks import MOST_RANKS, check_count, check_kind
+from d2lmulti.checks import MAX_RANKS, check_count, check_kind
 
 from .hardware import Cluster
-from .kernels import USUAL_SHAPE, memory_seconds
+from .layer_time import USUAL_SHAPE, memory_seconds
 from .nccl import nccl_seconds
 from .networks import ConvNet
 
@@ -57,8 +57,8 @@ def conv_step(
     """
     check_kind("net", net, ConvNet, "a ConvNet", "see get_network(name)")
     check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
-    check_count("gpus", gpus, most=MOST_RANKS)
-    check_count("batch_per_gpu", batch_per_gpu, most=2**31)
+    check_count("gpus", gpus, max=MAX_RANKS)
+    check_count("batch_per_gpu", batch_per_gpu, max=2**31)
     device = cluster.device
     rate = device.flops * device.matmul_share * USUAL_SHAPE
     moved = PASSES * 4.0 * net.activations * batch_per_gpu
@@ -80,8 +80,8 @@ def pipeline_rate(stages: int, micro_batches: int, kept: int = 0) -> float:
     >>> round(pipeline_rate(4, 32), 2), pipeline_rate(1, 1, kept=1)
     (2.74, 1.0)
     """
-    check_count("stages", stages, most=MOST_RANKS)
-    check_count("micro_batches", micro_batches, most=2**31)
-    check_count("kept", kept, least=0, most=micro_batches)
+    check_count("stages", stages, max=MAX_RANKS)
+    check_count("micro_batches", micro_batches, max=2**31)
+    check_count("kept", kept, min=0, max=micro_batches)
     again = 1 + (1 - kept / micro_batches) / 3
     return stages * micro_batches / (micro_batches + stages - 1) / again

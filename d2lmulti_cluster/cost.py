@@ -9,17 +9,22 @@ Sources: Thakur, Rabenseifner, Gropp (2005); Patarasuk, Yuan (2009).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
 
 from d2lmulti.checks import (
-    MOST_RANKS,
+    MAX_RANKS,
     check_choice,
     check_count,
     check_kind,
+    check_list,
     check_number,
+    check_positive,
 )
 from d2lmulti.errors import InvalidInput
 from d2lmulti.observe.link import Link
+from d2lmulti.plans.rounds import Round
 
 from .hardware import Cluster
 
@@ -74,7 +79,7 @@ def hierarchical(n: int, nbytes: float, cluster: Cluster) -> float:
     check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
     k = min(n, cluster.per_node)
     nodes = cluster.nodes(n)
-    check_number("nbytes", nbytes, least=0)
+    check_number("nbytes", nbytes, min=0)
     if n % k:
         raise InvalidInput(
             f"expected full nodes of {k} ranks for this formula, got {n} ranks; play "
@@ -109,8 +114,8 @@ def formula_seconds(algorithm: str, n: int, nbytes: float, cluster: Cluster) -> 
     """
     check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
     check_choice("algorithm", algorithm, [*FORMULAS, "hierarchical"])
-    check_count("n", n, most=MOST_RANKS)
-    check_number("nbytes", nbytes, least=0)
+    check_count("n", n, max=MAX_RANKS)
+    check_number("nbytes", nbytes, min=0)
     if algorithm == "hierarchical":
         return hierarchical(n, nbytes, cluster)
     link = cluster.inside if cluster.nodes(n) == 1 else cluster.between
@@ -127,7 +132,7 @@ def bus_bandwidth(collective: str, n: int, nbytes: float, seconds: float) -> flo
     factors = {"allreduce": 2 * share, "broadcast": 1.0, "reduce": 1.0}
     factors |= dict.fromkeys(("reduce_scatter", "allgather", "alltoall"), share)
     check_choice("collective", collective, factors)
-    check_number("nbytes", nbytes, least=0)
+    check_number("nbytes", nbytes, min=0)
     return factors[collective] * nbytes / check_number("seconds", seconds, above=0)
 
 
@@ -146,3 +151,51 @@ def bubble_share(stages: int, micro_batches: int, chunks: int = 1) -> float:
 
 def _levels(n: int) -> int:
     return math.ceil(math.log2(n))
+
+
+def plan_seconds(
+    rounds: Iterable[Round], itemsize: int, start_up: float, bytes_per_second: float
+) -> float:
+    """Seconds a plan takes where every rank sends and receives at one rate each.
+
+    A rank sends its messages of a round one after another, and receives as many at the
+    same time; each costs the start-up time and its bytes. The slowest ends the round.
+    """
+    check_count("itemsize", itemsize, max=64)
+    check_number("start_up", start_up, min=0)
+    if bytes_per_second is not math.inf:
+        check_positive("bytes_per_second", bytes_per_second)
+    seconds = 0.0
+    for r in rounds:
+        slowest = 0.0
+        for end in (r.source, r.target):
+            moved = np.bincount(end, weights=r.length) * itemsize
+            times = np.bincount(end) * start_up + moved / bytes_per_second
+            slowest = max(slowest, float(times.max()))
+        seconds += slowest
+    return seconds
+
+
+def spans(ready: Sequence[float], costs: Sequence[float]) -> list[tuple[float, float]]:
+    """Give (begin, end) of every bucket, in the order in which they are reduced.
+
+    `ready[i]` is when the last gradient of bucket i is there, `costs[i]` what its
+    all-reduce takes, in seconds.
+
+    >>> spans([1.0, 2.0, 3.0], [1.5, 1.0, 0.25])
+    [(1.0, 2.5), (2.5, 3.5), (3.5, 3.75)]
+    """
+    for name, times in (("ready", ready), ("costs", costs)):
+        for time in check_list(name, times, "seconds, one per bucket", 0):
+            check_number(name, time, min=0)
+    if len(ready) != len(costs):
+        raise InvalidInput(
+            f"expected one cost for each of {len(ready)} buckets, got {len(costs)}"
+        )
+    out: list[tuple[float, float]] = []
+    free = 0.0
+    for when, cost in zip(ready, costs, strict=True):
+        begin = max(when, free)
+        free = begin + cost
+        out.append((begin, free))
+    return out

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from d2lmulti.checks import (
-    MOST_RANKS,
+    MAX_RANKS,
     check_count,
     check_kind,
     check_number,
@@ -40,7 +40,7 @@ class Device:
         for name in ("flops", "memory_bandwidth", "memory"):
             check_positive(name, getattr(self, name))
         for name in ("matmul_share", "memory_share"):
-            check_number(name, getattr(self, name), above=0, most=1)
+            check_number(name, getattr(self, name), above=0, max=1)
         check_count("units", self.units)
 
 
@@ -72,8 +72,8 @@ class Cluster:
         for name in ("inside", "between"):
             check_kind(name, getattr(self, name), Link, "a Link")
         for name in ("per_node", "nics", "per_leaf"):
-            check_count(name, getattr(self, name), most=MOST_RANKS)
-        check_number("oversubscription", self.oversubscription, least=1)
+            check_count(name, getattr(self, name), max=MAX_RANKS)
+        check_number("oversubscription", self.oversubscription, min=1)
 
     @property
     def nic_per_device(self) -> float:
@@ -82,7 +82,7 @@ class Cluster:
 
     def nodes(self, ranks: int) -> int:
         """Tell how many nodes so many ranks fill, in rank order."""
-        return -(-check_count("ranks", ranks, most=MOST_RANKS) // self.per_node)
+        return -(-check_count("ranks", ranks, max=MAX_RANKS) // self.per_node)
 
 
 def uniform(latency: float, bandwidth: float) -> Cluster:

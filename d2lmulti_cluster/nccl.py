@@ -13,7 +13,7 @@ import math
 from typing import NamedTuple
 
 from d2lmulti.checks import (
-    MOST_RANKS,
+    MAX_RANKS,
     check_choice,
     check_count,
     check_kind,
@@ -93,11 +93,11 @@ def nccl_seconds(
         known = ALGORITHMS if collective == "allreduce" else ("ring",)
         check_choice("algorithm", algorithm, known)
     check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
-    check_number("nbytes", nbytes, least=0)
-    check_count("n", n, most=MOST_RANKS)
+    check_number("nbytes", nbytes, min=0)
+    check_count("n", n, max=MAX_RANKS)
     if per_node is None:
         per_node = cluster.per_node
-    per_node = min(n, check_count("per_node", per_node, most=MOST_RANKS))
+    per_node = min(n, check_count("per_node", per_node, max=MAX_RANKS))
     if n == 1:
         return 0.0
     nodes = -(-n // per_node)

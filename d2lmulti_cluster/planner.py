@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from d2lmulti.checks import MOST_RANKS, check_count, check_kind
+from d2lmulti.checks import MAX_RANKS, check_count, check_kind
 from d2lmulti.errors import InvalidInput
 
 from .convolution import ConvStep, conv_step
 from .hardware import Cluster
 from .layout import Layout
-from .networks import ConvNet, Transformer
-from .software import NANOTRON, Software
+from .networks import NANOTRON, ConvNet, Software, Transformer
 from .step_time import Step, step_time
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)  # sizes that are tried
@@ -48,9 +47,9 @@ def layouts(
 ) -> Iterator[Layout]:
     """Give every layout of so many GPUs; tensor parallelism stays within a node."""
     check_kind("model", model, Transformer, "a Transformer", "see get_network(name)")
-    check_count("gpus", gpus, most=MOST_RANKS)
-    check_count("batch", batch, most=2**31)
-    check_count("per_node", per_node, most=MOST_RANKS)
+    check_count("gpus", gpus, max=MAX_RANKS)
+    check_count("batch", batch, max=2**31)
+    check_count("per_node", per_node, max=MAX_RANKS)
     for tensor in _divisors(gpus, min(per_node, model.heads)):
         for pipeline in _divisors(gpus // tensor, model.layers):
             data = gpus // tensor // pipeline
@@ -80,7 +79,7 @@ def plan_layouts(
     `InvalidInput` where no layout splits the batch.
     """
     check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
-    check_count("gpus", gpus, most=MOST_RANKS)
+    check_count("gpus", gpus, max=MAX_RANKS)
     if batch is None:
         batch = max(4, -(-256 // gpus)) * gpus
     found = []
@@ -104,10 +103,10 @@ def plan_data_parallel(
     Raises `InvalidInput` for a batch that the GPUs do not divide.
     """
     check_kind("net", net, ConvNet, "a ConvNet", "see get_network(name)")
-    check_count("gpus", gpus, most=MOST_RANKS)
+    check_count("gpus", gpus, max=MAX_RANKS)
     each = 32
     if batch is not None:
-        check_count("batch", batch, most=2**31)
+        check_count("batch", batch, max=2**31)
         each, rest = divmod(batch, gpus)
         if rest or not each:
             raise InvalidInput(

@@ -99,28 +99,20 @@ CLUSTERS = {
         _cluster("2x2080ti", "2080Ti", Link(3.4 * US, 2 * 20 * GB), 10, 2, 1, SOCKETS),
     )
 }
-THIS_MACHINE = "this-machine"
 
 
 def cluster_names() -> list[str]:
-    """Name all clusters that `get_cluster` knows."""
-    return [*CLUSTERS, THIS_MACHINE]
+    """Return the names that `get_cluster` knows."""
+    return list(CLUSTERS)
 
 
 def get_cluster(name: str) -> Cluster:
-    """Give a machine by its name; `this-machine` is measured on the spot (a second).
-
-    Raises `InvalidInput` for an unknown name.
+    """Return a machine by its name. Raises `InvalidInput` for an unknown one.
 
     >>> get_cluster("dgx-h100").device.name
     'H100'
     """
-    check_choice("cluster", name, cluster_names())
-    if name == THIS_MACHINE:
-        from .this_machine import measure  # takes its time, so only when asked
-
-        return measure()
-    return CLUSTERS[name]
+    return CLUSTERS[check_choice("cluster", name, CLUSTERS)]
 
 
 def find_device(name: str) -> Device:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from d2lmulti_cluster import kernels, nccl, software
+from d2lmulti_cluster import layer_time, nccl, networks
 from d2lmulti_cluster.layout import RECOMPUTE, ImpossibleLayout, Layout
 from d2lmulti_cluster.networks import TRANSFORMERS
 from d2lmulti_cluster.presets import CLUSTERS
@@ -28,16 +28,16 @@ VECTORS = ROOT / "tests" / "book" / "calculator_vectors.json"
 PROGRAMS = {
     program.name: program
     for program in (
-        software.NANOTRON,
-        software.MEGATRON_2021,
-        software.MEGATRON_2022,
-        software.MEGATRON_CORE,
+        networks.NANOTRON,
+        networks.MEGATRON_2021,
+        networks.MEGATRON_2022,
+        networks.MEGATRON_CORE,
     )
 }
 CONSTANTS = {
-    kernels: ("KERNEL", "USUAL_SHAPE", "TILES", "FLASH", "FLASH_AMPERE"),
+    layer_time: ("KERNEL", "USUAL_SHAPE", "TILES", "FLASH", "FLASH_AMPERE"),
     nccl: ("WITHOUT_LL128", "LL_MOST", "TREE_UP_TO", "SHARE_OF_UNITS"),
-    software: ("CALL",),
+    networks: ("CALL",),
 }
 COUNT = 300  # layouts
 

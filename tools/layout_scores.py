@@ -19,15 +19,14 @@ from statistics import median
 from typing import Any
 
 from d2lmulti.observe.link import Link
+from d2lmulti_cluster.comparison import rank_correlation, read_table
 from d2lmulti_cluster.hardware import Cluster
 from d2lmulti_cluster.layout import Layout
-from d2lmulti_cluster.networks import TRANSFORMERS, Transformer
+from d2lmulti_cluster.networks import NANOTRON, TRANSFORMERS, Software, Transformer
 from d2lmulti_cluster.presets import get_cluster
-from d2lmulti_cluster.software import NANOTRON, Software
 from d2lmulti_cluster.step_time import step_time
-from d2lmulti_cluster.validation.score import rank_correlation
-from d2lmulti_cluster.validation.table import read_table
-from d2lmulti_cluster.validation.ultrascale import CLUSTER, has_run, layout_of
+from d2lmulti_cluster.transformer_tables import ULTRASCALE_CLUSTER as CLUSTER
+from d2lmulti_cluster.validation import has_run, layout_of
 
 FILE = pathlib.Path(__file__).resolve().parent.parent / "chapters/measured/layouts.json"
 Seconds = Callable[[Transformer, Layout], float]

@@ -55,7 +55,7 @@ class SetupError(Exception):
     """The set-up cannot go on; the message says why and what to do."""
 
 
-def refusal(setup, version, system, machine):
+def invalid(setup, version, system, machine):
     """Say in one sentence why this Python cannot hold the set-up, or return None."""
     here = f"Python {version[0]}.{version[1]} on {system} {machine}"
     x86 = machine.lower() in ("x86_64", "amd64")
@@ -240,7 +240,7 @@ def build(name, torch_index):
     made_from = stamp.read_text() if stamp.exists() else ""
     if made_from == wanted:
         return
-    reason = refusal(name, version, platform.system(), platform.machine())
+    reason = invalid(name, version, platform.system(), platform.machine())
     if reason:
         raise SetupError(reason)
 

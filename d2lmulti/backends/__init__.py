@@ -48,8 +48,8 @@ def backend_name(name: str | None = None) -> str:
     asked = name if name is not None else os.environ.get("D2LMULTI_BACKEND") or "torch"
     if isinstance(asked, str):
         asked = _ALIASES.get(asked, asked)
-    cure = "set D2LMULTI_BACKEND or pass one of these names"
-    return check_choice("backend", asked, BACKENDS, cure)
+    hint = "set D2LMULTI_BACKEND or pass one of these names"
+    return check_choice("backend", asked, BACKENDS, hint)
 
 
 def get_backend(name: str | None = None) -> Backend:

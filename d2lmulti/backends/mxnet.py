@@ -11,8 +11,10 @@ from functools import cache
 
 import numpy as np
 
+from .. import checks
 from ..importing import quickly
-from . import checks, tracking
+from . import tracking
+from .common import numeric, resolve_device
 from .dtypes import DTYPES, dtype_name
 from .memory import view_at
 from .protocol import AnyDevice, Context
@@ -64,7 +66,7 @@ def describe_gpus() -> list[str]:
 def native(device: AnyDevice) -> mx.Context:
     if isinstance(device, mx.Context):
         device = _name(device)
-    kind, index = checks.resolve_device(device, gpu_count(), name)
+    kind, index = resolve_device(device, gpu_count(), name)
     if kind == "sim":
         return mx.cpu(index + 1)  # cpu(0) is the host
     return mx.gpu(index) if kind == "gpu" else mx.cpu()
@@ -88,7 +90,7 @@ def synchronize() -> None:
 
 
 def array(value: np.ndarray | Sequence, device: AnyDevice = "cpu") -> Tensor:
-    return mx.np.array(checks.numeric(value, _DTYPES), ctx=native(device))
+    return mx.np.array(numeric(value, _DTYPES), ctx=native(device))
 
 
 def numpy(x: Tensor) -> np.ndarray:
@@ -115,7 +117,7 @@ def cast(x: Tensor, dtype: str) -> Tensor:
 
 
 def read(x: Tensor, first: int, last: int) -> Tensor:
-    checks.part(x, first, last)
+    checks.check_part(x, first, last)
     if first == last:  # an empty slice of mx.np has no storage to take a view of
         return mx.np.zeros((0,), dtype=x.dtype, ctx=x.ctx)
     with autograd.pause():
@@ -130,13 +132,13 @@ def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> No
     if tracking.frameworks and x.ctx != y.ctx:
         into = None  # below, MXNet copies, and that is reported
     if into is not None and values is not None:
-        checks.write(into, first, last, values)
+        checks.check_write(into, first, last, values)
         if add:  # MXNet adds one number at a time, at a quarter of NumPy's speed
             into[first:last] += values
         else:
             into[first:last] = values
         return
-    checks.write(x, first, last, y)
+    checks.check_write(x, first, last, y)
     if first == last:
         return
     with autograd.pause():
@@ -149,7 +151,7 @@ def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> No
 
 
 def maximum_(x: Tensor, first: int, last: int, y: Tensor) -> None:
-    checks.write(x, first, last, y)
+    checks.check_write(x, first, last, y)
     if first == last:
         return
     with autograd.pause():
@@ -197,27 +199,28 @@ def pause() -> Context:
 
 
 def backward(ys: Tensors, dys: Tensors | None = None) -> None:
-    checks.grads(ys, dys)
+    checks.check_grads(ys, dys)
     try:
         autograd.backward(list(ys), list(dys) if dys is not None else None)
     except mx.MXNetError as error:
-        checks.recorded(["computational graph" not in str(error)])
+        checks.check_recorded(["computational graph" not in str(error)])
         raise
 
 
 def grad_of(
     ys: Tensors, xs: Tensors, dys: Tensors | None = None, keep_graph: bool = False
 ) -> list[Tensor]:
-    checks.grads(ys, dys)
-    checks.wanted(xs, [x.grad is not None for x in xs])
+    checks.check_grads(ys, dys)
+    if not all([x.grad is not None for x in xs]):
+        raise checks.not_attached()
     try:
         heads = list(dys) if dys is not None else None
         found = autograd.grad(list(ys), list(xs), heads, retain_graph=keep_graph)
     except mx.MXNetError as error:
-        checks.recorded(["computational graph" not in str(error)])
+        checks.check_recorded(["computational graph" not in str(error)])
         if "unreachable" in str(error):
             unreached = int(str(error).split("to the ")[1].split("-th")[0])
-            checks.reached([i + 1 != unreached for i in range(len(xs))])
+            checks.check_reached([i + 1 != unreached for i in range(len(xs))])
         raise
     return [dx.as_np_ndarray() for dx in found]  # grad() makes them of the old kind
 
@@ -310,12 +313,12 @@ def conv2d(X: Tensor, W: Tensor, b: Tensor | None, padding: int = 0) -> Tensor:
 
 
 def avg_pool2d(X: Tensor, size: int) -> Tensor:
-    checks.window(X, size)
+    checks.check_window(X, size)
     return npx.pooling(X, kernel=(size,) * 2, stride=(size,) * 2, pool_type="avg")
 
 
 def max_pool2d(X: Tensor, size: int) -> Tensor:
-    checks.window(X, size)
+    checks.check_window(X, size)
     return npx.pooling(X, kernel=(size,) * 2, stride=(size,) * 2, pool_type="max")
 
 

@@ -14,7 +14,9 @@ from functools import partial
 
 import numpy as np
 
-from . import checks, tape, tracking, windows
+from .. import checks
+from . import tape, tracking, windows
+from .common import numeric, resolve_device
 from .dtypes import NUMPY_DTYPES, dtype_name
 from .protocol import AnyDevice, Context
 from .reporting import Reporter
@@ -32,7 +34,7 @@ def gpu_count() -> int:
 
 
 def native(device: AnyDevice) -> str:
-    kind, index = checks.resolve_device(device, gpu_count(), name)
+    kind, index = resolve_device(device, gpu_count(), name)
     return f"sim:{index}" if kind == "sim" else kind
 
 
@@ -48,7 +50,7 @@ def synchronize() -> None:
 
 
 def array(value: np.ndarray | Sequence, device: AnyDevice = "cpu") -> Tensor:
-    return Tensor(np.array(checks.numeric(value, NUMPY_DTYPES)), native(device))
+    return Tensor(np.array(numeric(value, NUMPY_DTYPES)), native(device))
 
 
 def numpy(x: Tensor) -> np.ndarray:
@@ -80,13 +82,13 @@ def cast(x: Tensor, dtype: str) -> Tensor:
 
 
 def read(x: Tensor, first: int, last: int) -> Tensor:
-    checks.part(x, first, last)
+    checks.check_part(x, first, last)
     return Tensor(x.value.reshape(-1)[first:last], x.device)
 
 
 def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> None:
-    checks.write(x, first, last, y)
-    checks.contiguous(x.value.flags.c_contiguous)
+    checks.check_write(x, first, last, y)
+    checks.check_contiguous(x.value.flags.c_contiguous)
     _report(y, x.device)
     part = x.value.reshape(-1)[first:last]  # a view, because x lies row by row
     if add:
@@ -96,8 +98,8 @@ def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> No
 
 
 def maximum_(x: Tensor, first: int, last: int, y: Tensor) -> None:
-    checks.write(x, first, last, y)
-    checks.contiguous(x.value.flags.c_contiguous)
+    checks.check_write(x, first, last, y)
+    checks.check_contiguous(x.value.flags.c_contiguous)
     _report(y, x.device)
     part = x.value.reshape(-1)[first:last]
     np.maximum(part, y.value.reshape(-1), out=part)
@@ -111,7 +113,7 @@ def memory(x: Tensor) -> np.ndarray | None:
 
 
 def attach_grad(x: Tensor, add: bool = True) -> None:
-    checks.leaf(x.notes == ())
+    checks.check_leaf(x.notes == ())
     x.gradient = Tensor(np.zeros_like(x.value, order="C"), x.device)
 
 
@@ -249,20 +251,20 @@ def conv2d(X: Tensor, W: Tensor, b: Tensor | None, padding: int = 0) -> Tensor:
 
 
 def avg_pool2d(X: Tensor, size: int) -> Tensor:
-    checks.window(X, size)
+    checks.check_window(X, size)
     value, spread = windows.average(X.value, size)
     return result(value, (X, spread))
 
 
 def max_pool2d(X: Tensor, size: int) -> Tensor:
-    checks.window(X, size)
+    checks.check_window(X, size)
     value, to_largest = windows.largest(X.value, size)
     return result(value, (X, to_largest))
 
 
 def embedding(ids: Tensor, W: Tensor) -> Tensor:
     tape.device_of(ids, W)
-    checks.ids(ids.value, len(W))
+    checks.check_ids(ids.value, len(W))
     return W[ids.value]  # the tape adds up the gradients of an id that comes twice
 
 
@@ -288,7 +290,7 @@ def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Ten
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     tape.device_of(logits, y)
-    checks.ids(y.value, logits.shape[-1])
+    checks.check_ids(y.value, logits.shape[-1])
     # -log softmax(z)[y] = log(sum(exp(z))) - z[y]; no z above 0, so exp cannot overflow
     rows = np.arange(len(logits))
     z = logits.value - logits.value.max(axis=-1, keepdims=True)

@@ -18,8 +18,9 @@ with warnings.catch_warnings():  # a missing ccache is no news for a reader
 import paddle.nn.functional as F
 from paddle import Tensor
 
+from .. import checks
 from ..errors import DeviceUnavailable
-from . import checks
+from .common import numeric, parse_device, resolve_device
 from .dtypes import DTYPES, dtype_name
 from .memory import view_at
 from .protocol import AnyDevice, Context
@@ -79,10 +80,10 @@ def native(device: AnyDevice) -> paddle.base.core.Place:
     if isinstance(device, (paddle.CPUPlace, paddle.CUDAPlace, paddle.base.core.Place)):
         device = str(device).removeprefix("Place(").removesuffix(")")
     count = paddle.device.cuda.device_count()
-    kind, index = checks.resolve_device(device, count, name)
+    kind, index = resolve_device(device, count, name)
     if kind == "cpu":
         return paddle.CPUPlace()
-    if checks.parse_device(device)[0] == "sim":  # all lie on the process's one GPU
+    if parse_device(device)[0] == "sim":  # all lie on the process's one GPU
         index = _used[0] if _used else own_gpu(0, 1) or 0
     return _use(index)
 
@@ -100,7 +101,7 @@ def synchronize() -> None:
 
 
 def array(value: np.ndarray | Sequence, device: AnyDevice = "cpu") -> Tensor:
-    return paddle.to_tensor(checks.numeric(value, DTYPES), place=native(device))
+    return paddle.to_tensor(numeric(value, DTYPES), place=native(device))
 
 
 def numpy(x: Tensor) -> np.ndarray:
@@ -130,7 +131,7 @@ def cast(x: Tensor, dtype: str) -> Tensor:
 
 
 def read(x: Tensor, first: int, last: int) -> Tensor:
-    checks.part(x, first, last)
+    checks.check_part(x, first, last)
     return _flat(x)[first:last]
 
 
@@ -143,10 +144,10 @@ def _flat(x: Tensor) -> Tensor:
 
 
 def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> None:
-    checks.write(x, first, last, y)
+    checks.check_write(x, first, last, y)
     if first == last:  # Paddle's slice write raises, and calls an empty part strided
         return
-    checks.contiguous(x.is_contiguous())
+    checks.check_contiguous(x.is_contiguous())
     with paddle.no_grad():
         flat, y = _flat(x), _flat(y)
         if not y.place._equals(x.place):
@@ -164,7 +165,7 @@ def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> No
 
 
 def maximum_(x: Tensor, first: int, last: int, y: Tensor) -> None:
-    checks.write(x, first, last, y)
+    checks.check_write(x, first, last, y)
     if first == last:  # Paddle takes no maximum of nothing
         return
     with paddle.no_grad():
@@ -185,7 +186,7 @@ def memory(x: Tensor) -> np.ndarray | None:
 
 
 def attach_grad(x: Tensor, add: bool = True) -> None:
-    checks.leaf(x.is_leaf)
+    checks.check_leaf(x.is_leaf)
     x.stop_gradient = False
     x.grad = paddle.zeros_like(x)
 
@@ -207,21 +208,22 @@ def pause() -> Context:
 
 
 def backward(ys: Tensors, dys: Tensors | None = None) -> None:
-    checks.grads(ys, dys)
-    checks.recorded([not y.stop_gradient for y in ys])  # Paddle would say nothing
+    checks.check_grads(ys, dys)
+    checks.check_recorded([not y.stop_gradient for y in ys])  # Paddle would say nothing
     paddle.autograd.backward(list(ys), list(dys) if dys is not None else None)
 
 
 def grad_of(
     ys: Tensors, xs: Tensors, dys: Tensors | None = None, keep_graph: bool = False
 ) -> list[Tensor]:
-    checks.grads(ys, dys)
-    checks.recorded([not y.stop_gradient for y in ys])
-    checks.wanted(xs, [x.is_leaf and not x.stop_gradient for x in xs])
+    checks.check_grads(ys, dys)
+    checks.check_recorded([not y.stop_gradient for y in ys])
+    if not all([x.is_leaf and not x.stop_gradient for x in xs]):
+        raise checks.not_attached()
     heads = list(dys) if dys is not None else None
     options = {"retain_graph": keep_graph, "allow_unused": True}
     found = paddle.grad(list(ys), list(xs), heads, **options)
-    checks.reached([dx is not None for dx in found])
+    checks.check_reached([dx is not None for dx in found])
     return list(found)
 
 
@@ -316,7 +318,7 @@ def conv2d(X: Tensor, W: Tensor, b: Tensor | None, padding: int = 0) -> Tensor:
 
 
 def avg_pool2d(X: Tensor, size: int) -> Tensor:
-    checks.window(X, size)
+    checks.check_window(X, size)
     if size & (size - 1) == 0:
         return F.avg_pool2d(X, size)
     # Its gradient divides in float32, which is exact only for powers of two.
@@ -327,7 +329,7 @@ def avg_pool2d(X: Tensor, size: int) -> Tensor:
 
 
 def max_pool2d(X: Tensor, size: int) -> Tensor:
-    checks.window(X, size)
+    checks.check_window(X, size)
     return F.max_pool2d(X, size)
 
 

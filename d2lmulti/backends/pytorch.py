@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import checks
+from .. import checks
+from .common import numeric, resolve_device
 from .dtypes import BFLOAT16, DTYPES, dtype_name
 from .protocol import AnyDevice, Context
 from .reporting import Reporter
@@ -89,7 +90,7 @@ def native(device: AnyDevice) -> torch.device:
             device = f"gpu:{index or 0}"
         else:  # a numbered CPU is a simulated device
             device = f"sim:{index}" if kind == "cpu" and index is not None else kind
-    kind, index = checks.resolve_device(device, gpu_count(), name)
+    kind, index = resolve_device(device, gpu_count(), name)
     if kind == "sim":
         return torch.device("cpu", index)
     return torch.device("cuda", index) if kind == "gpu" else torch.device("cpu")
@@ -114,7 +115,7 @@ def synchronize() -> None:
 
 
 def array(value: np.ndarray | Sequence, device: AnyDevice = "cpu") -> Tensor:
-    return torch.tensor(checks.numeric(value, DTYPES), device=native(device))
+    return torch.tensor(numeric(value, DTYPES), device=native(device))
 
 
 def numpy(x: Tensor) -> np.ndarray:
@@ -146,13 +147,13 @@ def cast(x: Tensor, dtype: str) -> Tensor:
 
 
 def read(x: Tensor, first: int, last: int) -> Tensor:
-    checks.part(x, first, last)
+    checks.check_part(x, first, last)
     return x.detach().reshape(-1)[first:last]
 
 
 def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> None:
-    checks.write(x, first, last, y)
-    checks.contiguous(x.is_contiguous())
+    checks.check_write(x, first, last, y)
+    checks.check_contiguous(x.is_contiguous())
     part = x.detach().view(-1)[first:last]
     y = y.detach().reshape(-1)
     if add:
@@ -162,8 +163,8 @@ def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> No
 
 
 def maximum_(x: Tensor, first: int, last: int, y: Tensor) -> None:
-    checks.write(x, first, last, y)
-    checks.contiguous(x.is_contiguous())
+    checks.check_write(x, first, last, y)
+    checks.check_contiguous(x.is_contiguous())
     part = x.detach().view(-1)[first:last]
     torch.maximum(part, y.detach().reshape(-1).to(x.device), out=part)
 
@@ -182,7 +183,7 @@ def memory(x: Tensor) -> np.ndarray | None:
 
 
 def attach_grad(x: Tensor, add: bool = True) -> None:
-    checks.leaf(x.is_leaf)
+    checks.check_leaf(x.is_leaf)
     x.requires_grad_(True)
     x.grad = torch.zeros_like(x, memory_format=torch.contiguous_format)
 
@@ -204,21 +205,22 @@ def pause() -> Context:
 
 
 def backward(ys: Tensors, dys: Tensors | None = None) -> None:
-    checks.grads(ys, dys)
-    checks.recorded([y.requires_grad for y in ys])
+    checks.check_grads(ys, dys)
+    checks.check_recorded([y.requires_grad for y in ys])
     torch.autograd.backward(list(ys), _heads(ys, dys))
 
 
 def grad_of(
     ys: Tensors, xs: Tensors, dys: Tensors | None = None, keep_graph: bool = False
 ) -> list[Tensor]:
-    checks.grads(ys, dys)
-    checks.recorded([y.requires_grad for y in ys])
-    checks.wanted(xs, [x.is_leaf and x.requires_grad for x in xs])
+    checks.check_grads(ys, dys)
+    checks.check_recorded([y.requires_grad for y in ys])
+    if not all([x.is_leaf and x.requires_grad for x in xs]):
+        raise checks.not_attached()
     found = torch.autograd.grad(
         list(ys), list(xs), _heads(ys, dys), retain_graph=keep_graph, allow_unused=True
     )
-    checks.reached([dx is not None for dx in found])
+    checks.check_reached([dx is not None for dx in found])
     return list(found)
 
 
@@ -315,12 +317,12 @@ def conv2d(X: Tensor, W: Tensor, b: Tensor | None, padding: int = 0) -> Tensor:
 
 
 def avg_pool2d(X: Tensor, size: int) -> Tensor:
-    checks.window(X, size)
+    checks.check_window(X, size)
     return F.avg_pool2d(X, size)
 
 
 def max_pool2d(X: Tensor, size: int) -> Tensor:
-    checks.window(X, size)
+    checks.check_window(X, size)
     return F.max_pool2d(X, size)
 
 

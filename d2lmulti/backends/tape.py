@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from .. import checks
 from ..errors import InvalidInput
-from . import checks
 from .tracking import one_device
 
 Pullback = Callable[[np.ndarray], np.ndarray]
@@ -219,9 +219,10 @@ def grad_of(
     keep_graph: bool = False,
 ) -> list[Tensor]:
     """Get the gradients of some leaves as new tensors; no leaf's own one changes."""
-    checks.wanted(xs, [x.gradient is not None for x in xs])
+    if not all([x.gradient is not None for x in xs]):
+        raise checks.not_attached()
     found = {id(x): np.array(d) for x, _, d in _go_back(ys, dys, keep_graph)}
-    checks.reached([id(x) in found for x in xs])
+    checks.check_reached([id(x) in found for x in xs])
     return [Tensor(found[id(x)], x.device) for x in xs]
 
 
@@ -229,8 +230,8 @@ def _go_back(
     ys: Sequence[Tensor], dys: Sequence[Tensor] | None, keep_graph: bool
 ) -> Iterator[tuple[Tensor, Tensor, np.ndarray]]:
     # Yields every tensor that collects a gradient, with what it has and what it gets.
-    checks.grads(ys, dys)
-    checks.recorded([y.in_graph for y in ys])
+    checks.check_grads(ys, dys)
+    checks.check_recorded([y.in_graph for y in ys])
     if dys is None:
         dys = [Tensor(np.ones_like(y.value), y.device) for y in ys]
     # The deepest tensor first: all that use a tensor lie deeper than it, so when its

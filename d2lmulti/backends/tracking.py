@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from types import FrameType
 
-from ..events import copied, loaded, observers
+from ..events import notify_copy, notify_load, observers
 
 frameworks: dict[str, ExitStack] = {}  # those that are tracked, and what ends it
 _HOOKS = {"torch": "tracked_torch", "mxnet": "tracked_mxnet", "numpy": None}
@@ -61,10 +61,10 @@ def report_copy(source: str, target: str, count: int, size: int) -> None:
     if caller("d2lmulti.backends").startswith("d2lmulti."):
         return
     if source == "cpu":
-        loaded(count * size)
+        notify_load(count * size)
     else:
         first, second = (int(name.split(":")[1]) for name in (source, target))
-        copied(first, second, count, size)
+        notify_copy(first, second, count, size)
 
 
 def caller(package: str) -> str:

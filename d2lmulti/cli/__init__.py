@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .. import interrupt
 from ..backends import backend_name, framework_names
-from ..checks import MOST_RANKS, check_count, check_number, shown
+from ..checks import MAX_RANKS, check_count, check_number, shown
 from ..comm.devices import with_place
 from ..comm.group import Group, local_group
 from ..errors import BackendNotInstalled, D2LMultiError, InvalidInput, WriteFailed
@@ -152,14 +152,14 @@ def _run(arguments: argparse.Namespace) -> History:
         del options[ours]
     size = options.pop("bucket_mb")
     if size is not None:
-        check_number("--bucket-mb", size, above=0, most=2**40)
+        check_number("--bucket-mb", size, above=0, max=2**40)
         options["bucket_bytes"] = int(size * 2**20)
     return train(options.pop("devices"), **options)
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    check_count("repeats", arguments.repeats, most=MOST_REPEATS)
-    check_count("threads", arguments.threads, most=MOST_RANKS)
+    check_count("repeats", arguments.repeats, max=MOST_REPEATS)
+    check_count("threads", arguments.threads, max=MAX_RANKS)
     asked = arguments.backend
     names = framework_names() if asked is None else [backend_name(asked)]
     # Frameworks read this when they are imported, so it stands before the import.

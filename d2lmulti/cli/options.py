@@ -16,7 +16,7 @@ from ..checks import shown
 from ..data.datasets import DATASETS
 from ..models import MODELS
 from ..optimizers import OPTIMIZERS
-from ..parallel.sharded.precision import PRECISIONS
+from ..parallel.sharded import PRECISIONS
 from ..plans.allreduce import ALLREDUCE
 from ..plans.schedules import SCHEDULES
 from ..processes.process_info import launched, process_info

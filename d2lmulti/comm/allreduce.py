@@ -11,11 +11,10 @@ from functools import lru_cache
 from typing import Literal
 
 from ..backends.protocol import Tensor, backend_of, element_count, itemsize, nbytes
-from ..events import moved, observers, told
+from ..checks import check_choice, check_data, check_native
+from ..events import notify_round, notify_rounds, observers
 from ..plans.allreduce import ALLREDUCE, choose_allreduce
-from ..plans.checks import check_rounds
 from ..plans.rounds import Plan, Round
-from .checks import check_algorithm, check_data, check_native
 from .group import Group, Work, group_for
 
 Op = Literal["sum", "mean", "max"]
@@ -49,6 +48,12 @@ def allreduce(
     start_allreduce(data, algorithm, group_for(len(data), group), op).wait()
 
 
+def check_algorithm(algorithm: str | Plan) -> None:
+    """Raise for what is neither the name of an all-reduce nor a plan."""
+    if not callable(algorithm):
+        check_choice("algorithm", algorithm, (*ALLREDUCE, "auto", "native"))
+
+
 def start_allreduce(
     data: Sequence[Tensor], algorithm: str | Plan, group: Group, op: Op = "sum"
 ) -> Work:
@@ -79,7 +84,7 @@ def start_allreduce(
 
 def _rounds(algorithm: str | Plan, ranks: int, length: int) -> Iterable[Round]:
     if callable(algorithm):
-        return check_rounds(algorithm(ranks, length))
+        return algorithm(ranks, length)
     if ranks > 16:
         return ALLREDUCE[algorithm](ranks, length)
     return _remembered(algorithm, ranks, length)
@@ -104,9 +109,9 @@ def exchange(
     if call and group.is_distributed:
         form = f"{tuple(data[0].shape)} {backend_of(data[0]).dtype_of(data[0])}"
         group.engine.begin(f"{call} of {form}")
-    rounds = group.numbered(rounds)
+    rounds = group.to_global_ranks(rounds)
     if observers.get():
-        rounds = told(rounds, itemsize(data[0]))
+        rounds = notify_rounds(rounds, itemsize(data[0]))
     group.engine.exchange(data, rounds, "max" if op == "max" else "sum")
 
 
@@ -130,8 +135,8 @@ def start_native(
         engine.begin(f"native {op} {what} at rank {root} of {shape} {dtype}")
     if observers.get():
         size = itemsize(x)
-        for this_round in group.numbered(rounds):
-            moved(this_round, size)
+        for this_round in group.to_global_ranks(rounds):
+            notify_round(this_round, size)
     if what == "allreduce" and not element_count(x):  # some engines fail on that
         return Work()
     return engine.start(what, data, "max" if op == "max" else "sum", root)

@@ -12,15 +12,20 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ..backends.protocol import Tensor, backend_of, element_count
-from ..checks import check_choice, check_count, check_kind, check_list
+from ..checks import (
+    check_choice,
+    check_count,
+    check_data,
+    check_kind,
+    check_list,
+    check_rows,
+)
 from ..errors import InvalidInput
-from ..events import unwatched
+from ..events import unobserved
 from ..plans import collectives as plans
-from ..plans.checks import check_rounds
 from ..plans.collectives import alltoall as plan_alltoall
 from ..plans.rounds import Round, even_bounds
 from .allreduce import Op, divide_, exchange, start_allreduce, start_native
-from .checks import check_data, check_rows
 from .group import Group, group_for
 
 
@@ -34,7 +39,7 @@ def reduce(
     """
     check_data(data, op)
     group = group_for(len(data), group)
-    root = check_count("root", root, least=0, most=group.size - 1)
+    root = check_count("root", root, min=0, max=group.size - 1)
     rounds = plans.reduce(group.size, element_count(data[0]), root)
     if group.engine.point_to_point:
         exchange(data, rounds, group, op, f"{op} reduce to rank {root}")
@@ -53,7 +58,7 @@ def broadcast(
     """
     check_data(data)
     group = group_for(len(data), group)
-    root = check_count("root", root, least=0, most=group.size - 1)
+    root = check_count("root", root, min=0, max=group.size - 1)
     rounds = plans.broadcast(group.size, element_count(data[0]), root)
     if group.engine.point_to_point:
         exchange(data, rounds, group, call=f"broadcast from rank {root}")
@@ -148,7 +153,7 @@ def run_plan(
     check_list("data", data, "tensors, one per device")
     check_kind("group", group, Group, "a group of ranks")
     check_choice("op", op, ("sum", "mean", "max"))
-    exchange(data, check_rounds(rounds), group, op, call)
+    exchange(data, rounds, group, op, call)
 
 
 def usual_algorithm(group: Group) -> str:
@@ -166,6 +171,6 @@ def _rows_of_all(data: Sequence[Tensor], group: Group) -> list[int]:
     for x, rank in zip(data, group.local_ranks, strict=True):
         mine = np.where(np.arange(group.size) == rank, len(x), 0)
         counts.append(B.array(mine, B.device_of(x)))
-    with unwatched():
+    with unobserved():
         start_allreduce(counts, usual_algorithm(group), group).wait()
     return [int(count) for count in B.numpy(counts[0])]

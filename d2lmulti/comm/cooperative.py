@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 from ..backends import backend_of
 from ..backends.protocol import Backend, Tensor
+from ..checks import check_same
 from ..errors import InvalidInput
-from ..events import mark
+from ..events import notify_mark
 from ..plans.requests import Apply, Collective, CollectiveRequest
 from ..plans.rounds import Plan
-from .agreement import check_same
 from .allreduce import Op, start_allreduce
 from .collectives import allgather, alltoall, reduce_scatter
 from .group import Group
@@ -128,7 +128,7 @@ class Segments:
                     made = backs[number](list(made))
             for i, x in zip(at, made, strict=True):
                 found[i] = x
-        mark(f"{call.layer or type(call).__name__} {direction}")
+        notify_mark(f"{call.layer or type(call).__name__} {direction}")
         return found
 
     def _collect(

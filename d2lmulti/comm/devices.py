@@ -12,11 +12,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from ..backends import get_backend
-from ..backends.checks import resolve_device
+from ..backends.common import resolve_device
 from ..backends.gpus import own_gpu
 from ..backends.protocol import AnyDevice, Backend
 from ..backends.tracking import track
-from ..checks import MOST_RANKS, check_count, check_flag
+from ..checks import MAX_RANKS, check_count, check_flag
 from ..errors import InvalidInput
 from .group import Group, current_group
 
@@ -47,7 +47,7 @@ def devices(
     another n than the group's, and when `simulate=False` asks for more GPUs than there
     are.
     """
-    n = check_count("devices", n, most=MOST_RANKS, cure="use devices(1)")
+    n = check_count("devices", n, max=MAX_RANKS, hint="use devices(1)")
     if simulate is not None:
         check_flag("simulate", simulate)
     B = get_backend(backend)
@@ -116,7 +116,7 @@ def try_gpu(i: int = 0, backend: str | None = None) -> AnyDevice:
     It is the framework's own object (`torch.device`, `mxnet.Context`, a Paddle place),
     which the framework's functions take, and ours as well.
     """
-    i = check_count("number of a GPU", i, least=0)
+    i = check_count("number of a GPU", i, min=0)
     B = get_backend(backend)
     return B.native(f"gpu:{i}" if i < B.gpu_count() else "cpu")
 

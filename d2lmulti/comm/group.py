@@ -16,10 +16,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from ..backends.protocol import Backend, Tensor, backend_of, element_count
-from ..checks import MOST, MOST_RANKS, check_count, refusal
+from ..checks import MAX_INDEX, MAX_RANKS, check_count, check_native, invalid
 from ..errors import InvalidInput
 from ..plans.rounds import Round, make_round
-from .checks import check_native
 
 Combine = Literal["sum", "max"]  # what `add` in a round means
 
@@ -95,7 +94,7 @@ class LocalEngine:
         """Carry out rounds in place; `data[i]` is the tensor of rank i."""
         B, merge = backend_of(data[0]), np.maximum if combine == "max" else np.add
         memories: list[Any] = []
-        reach = MOST
+        reach = MAX_INDEX
         for x in data:
             memory: Any = B.memory(x)
             memories.append(memory)
@@ -168,7 +167,7 @@ class Group:
         """Whether this process holds rank 0, which speaks and writes for all."""
         return 0 in self.local_ranks
 
-    def numbered(self, rounds: Iterable[Round]) -> Iterable[Round]:
+    def to_global_ranks(self, rounds: Iterable[Round]) -> Iterable[Round]:
         """Give rounds in the numbers of all ranks, of which a sub-group has some."""
         return rounds
 
@@ -178,7 +177,7 @@ current_group: ContextVar[Group | None] = ContextVar("current_group", default=No
 
 def local_group(size: int) -> Group:
     """Make a group of `size` ranks that all live in this process."""
-    return _local(check_count("size", size, most=MOST_RANKS))
+    return _local(check_count("size", size, max=MAX_RANKS))
 
 
 @lru_cache(maxsize=16)
@@ -195,7 +194,7 @@ def group_for(count: int, group: Group | None = None) -> Group:
     if group is None:
         group = current_group.get() or _local(count)
     if not isinstance(group, Group):
-        raise refusal("a group of ranks as group", group, "leave it out")
+        raise invalid("a group of ranks as group", group, "leave it out")
     if len(group.local_ranks) != count:
         raise InvalidInput(
             f"expected one entry for each of this process's {len(group.local_ranks)} "

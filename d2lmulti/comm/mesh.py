@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import MOST_RANKS, check_choice, check_count, check_kind, check_list
-from ..errors import InvalidInput
-from .agreement import name_ranks
+from ..checks import MAX_RANKS, check_choice, check_count, check_kind, check_list
+from ..errors import InvalidInput, name_ranks
 from .group import Group, current_group, local_group
 from .subgroups import Subgroup, alone, split_group
 
@@ -41,7 +40,7 @@ class Mesh:
     def __init__(self, group: Group | None = None, /, **axes: int) -> None:
         self.axes = check_axes(axes)
         self.size = int(np.prod([*self.axes.values()], dtype=object))
-        check_count("devices of a mesh", self.size, most=MOST_RANKS)
+        check_count("devices of a mesh", self.size, max=MAX_RANKS)
         if group is None:
             group = current_group.get() or local_group(self.size)
         self.group = check_kind("group", group, Group, "a group of ranks")
@@ -67,7 +66,7 @@ class Mesh:
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """Tell where a rank is, on each axis."""
-        rank = check_count("rank", rank, least=0, most=self.size - 1)
+        rank = check_count("rank", rank, min=0, max=self.size - 1)
         places = np.unravel_index(rank, self.ranks.shape)
         return {axis: int(at) for axis, at in zip(self.axes, places, strict=True)}
 
@@ -76,7 +75,7 @@ class Mesh:
         for axis, at in coordinates.items():
             check_choice("axis", axis, AXES)
             most = self.axes.get(axis, 1) - 1
-            check_count(f"coordinate on the axis {axis}", at, least=0, most=most)
+            check_count(f"coordinate on the axis {axis}", at, min=0, max=most)
         return int(self.ranks[tuple(coordinates.get(axis, 0) for axis in self.axes)])
 
     def groups(self, axis: str) -> list[Subgroup]:
@@ -85,7 +84,7 @@ class Mesh:
 
     def group_of(self, axis: str, rank: int) -> Subgroup:
         """Give the sub-group along an axis of a rank, if this process is in it."""
-        rank = check_count("rank", rank, least=0, most=self.size - 1)
+        rank = check_count("rank", rank, min=0, max=self.size - 1)
         for group in self.groups(axis):
             if rank in group.ranks:
                 return group
@@ -154,6 +153,6 @@ def check_axes(axes: dict[str, Any]) -> dict[str, int]:
     for axis in axes:
         check_choice("axis", axis, AXES)
     return {
-        axis: check_count(f"size of the axis {axis}", size, most=MOST_RANKS)
+        axis: check_count(f"size of the axis {axis}", size, max=MAX_RANKS)
         for axis, size in axes.items()
     }

@@ -12,7 +12,7 @@ from ..backends import backend_of
 from ..backends.dtypes import DTYPES
 from ..backends.protocol import AnyDevice, Backend, Tensor, element_count
 from ..errors import InvalidInput
-from ..events import unwatched
+from ..events import unobserved
 from ..plans.rounds import make_round
 from .allreduce import exchange
 from .group import Group
@@ -59,7 +59,7 @@ def send(x: Tensor, source: int, target: int, group: Group) -> None:
     form[_DIMS] = DTYPES.index(B.dtype_of(x))
     with B.pause():
         x = B.copy_to(x, B.device_of(x))  # row by row, outside any graph
-        with unwatched():
+        with unobserved():
             _pass(B.array(form, B.device_of(x)), source, target, group)
         _pass(x, source, target, group)
 
@@ -70,7 +70,7 @@ def receive(
     """Take what `source` sends to the local rank `target`, as a new tensor; counted."""
     with B.pause():
         form = B.array(np.zeros(_DIMS + 1, np.int64), device)
-        with unwatched():
+        with unobserved():
             _pass(form, source, target, group)
         *shape, dtype = B.numpy(form).tolist()
         shape = [extent for extent in shape if extent >= 0]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..backends.protocol import AnyDevice, Tensor, backend_of, nbytes
-from ..checks import check_list
-from ..events import loaded, observers, working
+from ..backends.protocol import AnyDevice, Backend, Tensor, backend_of, nbytes
+from ..checks import check_ids, check_list
+from ..errors import InvalidInput, plural
+from ..events import notify_load, notify_work, observers
 from ..plans.rounds import even_bounds
-from .checks import check_split
 from .group import Group, group_for
 
 
@@ -16,8 +16,31 @@ def load(x: Tensor, device: AnyDevice) -> Tensor:
     """Copy `x` from the host to a device, into storage of its own."""
     copy = backend_of(x).copy_to(x, device)
     if observers.get():
-        loaded(nbytes(copy))
+        notify_load(nbytes(copy))
     return copy
+
+
+def check_batch(X: Tensor, y: Tensor, vocabulary: int = 0) -> Backend:
+    """Raise unless X and y have as many examples and y is whole numbers.
+
+    With a vocabulary, X holds ids below it, which are checked if X lies on the CPU.
+    That the labels are below the number of classes is seen beside the logits. Returns
+    the backend of the batch.
+    """
+    B = backend_of(X)
+    if not tuple(X.shape) or not tuple(y.shape) or len(X) != len(y):
+        raise InvalidInput(
+            f"expected X and y with the same number of examples, got shapes "
+            f"{tuple(X.shape)} and {tuple(y.shape)}; cut both from the same batch"
+        )
+    if "int" not in B.dtype_of(y):
+        raise InvalidInput(
+            f"expected labels y that are whole numbers, got {B.dtype_of(y)}; convert "
+            "them to int64"
+        )
+    if vocabulary and B.device_of(X) == "cpu":
+        check_ids(B.numpy(X), vocabulary)
+    return B
 
 
 def split_batch(
@@ -30,15 +53,21 @@ def split_batch(
     on its device. Raises `InvalidInput` for no devices, for different lengths of X and
     y and for fewer examples than devices.
     """
-    check_list("devices", devices, "devices", cure="use devices(1)")
+    check_list("devices", devices, "devices", hint="use devices(1)")
     group = group_for(len(devices), group)
-    check_split(X, y, group.size)
+    check_batch(X, y)
+    if len(X) < group.size:
+        raise InvalidInput(
+            f"cannot split {plural(len(X), 'example')} over "
+            f"{plural(group.size, 'device')}; use at least "
+            f"{plural(group.size, 'example')} or fewer devices"
+        )
     bounds = even_bounds(len(X), group.size)
     mine = [bounds[rank] for rank in group.local_ranks]
     pairs = list(zip(mine, devices, strict=True))
     X_shards, y_shards, wait = [], [], backend_of(X).synchronize
     for (first, last), device in pairs:
-        with working([device], "load", wait):
+        with notify_work([device], "load", wait):
             X_shards.append(load(X[first:last], device))
             y_shards.append(load(y[first:last], device))
     return X_shards, y_shards

@@ -16,10 +16,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from ..checks import check_count, check_kind, check_list
-from ..errors import InvalidInput
+from ..checks import check_count, check_kind, check_list, check_same
+from ..errors import InvalidInput, name_ranks
 from ..plans.rounds import Round
-from .agreement import check_same, name_ranks
 from .group import Combine, Engine, Group, LocalEngine, Work
 
 
@@ -40,7 +39,7 @@ class Subgroup(Group):
 
     ranks: tuple[int, ...] = ()
 
-    def numbered(self, rounds: Iterable[Round]) -> Iterator[Round]:
+    def to_global_ranks(self, rounds: Iterable[Round]) -> Iterator[Round]:
         """Give rounds in the numbers of all ranks."""
         return (renumber(this_round, self.ranks) for this_round in rounds)
 
@@ -122,8 +121,8 @@ def _check_parts(parts: Any, size: int) -> list[tuple[int, ...]]:
     """Give the parts back as tuples of Python's integers."""
     cut = []
     for part in check_list("parts", parts, "lists of ranks"):
-        check_list("a part", part, "ranks", cure="pass [[0, 1], [2, 3]]")
-        ranks = [check_count("rank", r, least=0, most=size - 1) for r in part]
+        check_list("a part", part, "ranks", hint="pass [[0, 1], [2, 3]]")
+        ranks = [check_count("rank", r, min=0, max=size - 1) for r in part]
         if ranks != sorted(set(ranks)):
             raise InvalidInput(
                 f"expected ranks that ascend in each part, got {ranks}; sort them, and "

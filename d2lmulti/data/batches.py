@@ -54,8 +54,8 @@ def batches(
     count = batch_count(n, batch_size)
     order = np.arange(n)
     if check_flag("shuffle", shuffle):
-        check_count("seed", seed, least=0, most=None)
-        check_count("epoch", epoch, least=0, most=None)
+        check_count("seed", seed, min=0, max=None)
+        check_count("epoch", epoch, min=0, max=None)
         order = np.random.default_rng([seed, epoch]).permutation(n)
     parts = (order[i * batch_size : (i + 1) * batch_size] for i in range(count))
     if group is not None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import check_choice, check_count, refusal
+from ..checks import check_choice, check_count, invalid
 from .fashion_mnist import CLASSES, read_fashion_mnist
 from .text import ALPHABET, cut_pieces, read_story
 
@@ -41,7 +41,7 @@ class Dataset:
 
         Raises `InvalidInput` unless there are that many.
         """
-        check_count("n", n, most=len(self.train_X))
+        check_count("n", n, max=len(self.train_X))
         return replace(self, train_X=self.train_X[:n], train_y=self.train_y[:n])
 
     def __repr__(self) -> str:
@@ -136,4 +136,4 @@ def _check_dtype(dtype: Any) -> np.dtype:
             known = np.dtype(dtype)
             if known in (np.dtype("float32"), np.dtype("float64")):
                 return known
-    raise refusal("dtype float32 or float64", dtype)
+    raise invalid("dtype float32 or float64", dtype)

@@ -55,7 +55,7 @@ def cut_pieces(text: str, length: int) -> tuple[np.ndarray, np.ndarray]:
     """
     check_kind("text", text, str, "a text")
     longest = (len(text) - 1) // 10
-    check_count("length", length, most=longest)
+    check_count("length", length, max=longest)
     ids = encode(text)
     n = (len(ids) - 1) // length
     X, y = ids[: n * length], ids[1 : n * length + 1]

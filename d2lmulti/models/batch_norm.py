@@ -86,7 +86,7 @@ def lenet_sync_bn(
     return H @ W4 + b4
 
 
-def predict_bn(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
+def lenet_bn_eval(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
     """Evaluate with the moving averages, which each replica keeps for itself."""
     W1, W2, W3, b3, W4, b4, g1, s1, g2, s2, m1, v1, m2, v2 = params
     H = (B.conv2d(X, W1, None) - m1) / (v1 + _EPS) ** 0.5 * g1 + s1
@@ -109,12 +109,12 @@ def initial_bn(rng: np.random.Generator) -> list[np.ndarray]:
     return [W1, W2, *dense, *scales, *moving]
 
 
-LENET_BN = Model("lenet_bn", initial_bn, lenet_bn, predict_bn, _BUFFERS)
+LENET_BN = Model("lenet_bn", initial_bn, lenet_bn, lenet_bn_eval, _BUFFERS)
 LENET_SYNC_BN = Model(
     "lenet_sync_bn",
     initial_bn,
     lenet_bn,  # what one device alone would do
-    predict_bn,
+    lenet_bn_eval,
     _BUFFERS,
     together=together(lenet_sync_bn, _BUFFERS),
 )

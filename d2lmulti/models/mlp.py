@@ -36,8 +36,8 @@ def make_mlp(name: str, widths: Sequence[int]) -> Model:
 
     Raises `InvalidInput` for fewer than two widths.
     """
-    check_list("widths", widths, "layer widths, input first", least=2)
-    widths = [check_count("width", width, most=MOST_WIDTH) for width in widths]
+    check_list("widths", widths, "layer widths, input first", min_length=2)
+    widths = [check_count("width", width, max=MOST_WIDTH) for width in widths]
     hidden = [Layer(f"dense {i + 1}", 2, dense_relu) for i in range(len(widths) - 2)]
     output = Layer(f"dense {len(widths) - 1}", 2, dense)
     initial = partial(initial_mlp, widths=tuple(widths))

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..backends.protocol import Backend, Tensor
-from ..checks import check_choice
-from .checks import check_targets
+from ..checks import check_choice, check_ids
+from ..errors import InvalidInput
 
 MOST_WIDTH = 10**7  # of a layer; more is a slip of the finger
 
@@ -26,7 +26,7 @@ class Model(NamedTuple):
     """A network as functions.
 
     `initial(rng)` draws the parameters as float64 NumPy arrays. `forward(B, params, X)`
-    returns the logits in training, `predict` in evaluation. The last `buffers`
+    returns the logits in training, `forward_eval` in evaluation. The last `buffers`
     parameters are statistics that no gradient trains. `layers` are the same network as
     a sequence that can be cut into stages; empty where it cannot. Where the devices
     must talk in the middle of a step, `together(B, replicas, shards, group, algorithm)`
@@ -38,7 +38,7 @@ class Model(NamedTuple):
     name: str
     initial: Callable[[np.random.Generator], list[np.ndarray]]
     forward: Callable[[Backend, Sequence[Tensor], Tensor], Tensor]
-    predict: Callable[[Backend, Sequence[Tensor], Tensor], Tensor]
+    forward_eval: Callable[[Backend, Sequence[Tensor], Tensor], Tensor]
     buffers: int = 0
     layers: tuple[Layer, ...] = ()
     vocabulary: int = 0
@@ -70,7 +70,18 @@ def losses_of(
     Where y lies on a GPU, pass the targets that it was copied from as `on_cpu`.
     """
     y = y.reshape((-1,))
-    check_targets(B, logits, y, on_cpu)
+    rows, classes = (int(extent) for extent in logits.shape)
+    if rows != len(y):
+        raise InvalidInput(
+            f"expected a row of logits for each of {len(y)} targets, got {rows}; give "
+            "the model the examples that it was made for"
+        )
+    # A wrong target ends all CUDA work of a PyTorch or Paddle process, MXNet takes the
+    # nearest class, and Paddle on a CPU counts from the last. To read y on a GPU would
+    # mean to wait for the GPU, so there its source is checked.
+    source = y if on_cpu is None or B.device_of(y) == "cpu" else on_cpu
+    if B.device_of(source) == "cpu":
+        check_ids(B.numpy(source), classes)
     return B.cross_entropy(logits, y)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from ..backends.protocol import Backend, Tensor
 from ..comm.cooperative import run_cooperatively
 from ..comm.group import Group
+from ..errors import framework_errors
 from ..plans.requests import CollectiveRequest
 from ..plans.rounds import Plan
-from .checks import explained
 from .model import Together
 
 Talk = Generator[CollectiveRequest, Any, Tensor]
@@ -28,7 +28,7 @@ def together(
     def one(B: Backend, params: Sequence[Tensor], X: Tensor) -> Talk:
         count = len(params) - buffers
         leaves = B.accumulating(params[:count])  # the way back takes several passes
-        with explained(name, X):  # not what happens while it waits
+        with framework_errors(name, X):  # not what happens while it waits
             return (yield from forward(B, [*leaves, *params[count:]], X))
 
     def run(

@@ -167,9 +167,9 @@ def make_transformer(
     """
     sizes = {"vocabulary": vocabulary, "context": context, "width": width}
     for what, size in {**sizes, "heads": heads}.items():
-        check_count(what, size, most=MOST_WIDTH)
-    check_count("blocks", blocks, most=10**4)
-    experts = check_count("experts", experts, least=0, most=MOST_WIDTH)
+        check_count(what, size, max=MOST_WIDTH)
+    check_count("blocks", blocks, max=10**4)
+    experts = check_count("experts", experts, min=0, max=MOST_WIDTH)
     if width % heads:
         raise InvalidInput(
             f"expected heads that divide the width of {width}, got {heads}; use "

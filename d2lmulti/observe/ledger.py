@@ -20,8 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..checks import check_count, check_kind
-from ..events import Observer, watching
-from ..plans.checks import check_rounds
+from ..events import Observer, observe
 from ..plans.rounds import Round, make_round
 
 _MAX_ROWS = 1 << 16  # messages noted before those of the same link are added up
@@ -113,7 +112,7 @@ class Ledger(Observer):
     def count_round(self, this_round: Round, itemsize: int) -> None:
         """Enter one round of transfers of elements of `itemsize` bytes."""
         check_kind("round", this_round, Round, "a Round")
-        sizes = this_round.length * check_count("itemsize", itemsize, most=64)
+        sizes = this_round.length * check_count("itemsize", itemsize, max=64)
         total = int(sizes.sum())
         self.rounds += 1
         self.messages += len(this_round)
@@ -129,7 +128,7 @@ class Ledger(Observer):
         >>> Ledger().count_plan(ring(4, 100), itemsize=4).sent[0]
         600
         """
-        for this_round in check_rounds(plan):
+        for this_round in plan:
             self.count_round(this_round, itemsize)
         return self
 
@@ -199,5 +198,5 @@ class Ledger(Observer):
 def ledger() -> Iterator[Ledger]:
     """Count everything that moves inside the `with` block; ledgers may nest."""
     mine = Ledger()
-    with watching(mine):
+    with observe(mine):
         yield mine

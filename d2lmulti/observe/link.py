@@ -16,7 +16,7 @@ class Link:
     bandwidth: float = math.inf  #: bytes a second, in one direction
 
     def __post_init__(self) -> None:
-        check_number("latency", self.latency, least=0, cure="give seconds")
+        check_number("latency", self.latency, min=0, hint="give seconds")
         if self.bandwidth is not math.inf:
             check_positive("bandwidth", self.bandwidth, "give bytes a second")
 
@@ -26,5 +26,5 @@ class Link:
         >>> Link(latency=1e-6, bandwidth=1e9).seconds(1000)
         2e-06
         """
-        check_number("nbytes", nbytes, least=0)
+        check_number("nbytes", nbytes, min=0)
         return self.latency + nbytes / self.bandwidth

@@ -15,14 +15,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ..checks import (
-    MOST_RANKS,
+    MAX_RANKS,
     check_choice,
     check_count,
     check_kind,
     check_list,
     check_number,
     check_positive,
-    refusal,
+    invalid,
 )
 from ..errors import InvalidInput
 from .link import Link
@@ -56,14 +56,14 @@ def worker_seconds(
     for no workers, negative times and a straggler that is no worker.
     """
     check_workers(workers)
-    check_count("steps", steps, most=MOST_STEPS // workers)
+    check_count("steps", steps, max=MOST_STEPS // workers)
     check_positive("seconds", seconds)
-    check_number("jitter", jitter, least=0, most=20)
-    check_count("seed", seed, least=0, most=None)
+    check_number("jitter", jitter, min=0, max=20)
+    check_count("seed", seed, min=0, max=None)
     stragglers = {} if stragglers is None else stragglers
     check_kind("stragglers", stragglers, Mapping, "a dictionary {worker: factor}")
     for worker, factor in stragglers.items():
-        check_count("a straggler", worker, least=0, most=workers - 1)
+        check_count("a straggler", worker, min=0, max=workers - 1)
         check_positive("a straggler's factor", factor)
     normal = np.random.default_rng(seed).standard_normal((workers, steps))
     factors = np.array([stragglers.get(w, 1.0) for w in range(workers)])
@@ -100,7 +100,7 @@ def push_pull_events(
     check_backups(mode, backups, workers)
     check_count("batches", batches)
     for size in check_list("server_bytes", server_bytes, "bytes, one number a server"):
-        check_count("server_bytes", size, least=0)
+        check_count("server_bytes", size, min=0)
     lockstep = mode == "sync" and not backups
     if lockstep and batches % workers:
         raise InvalidInput(
@@ -172,7 +172,7 @@ def _released(
 
 def check_workers(workers: int) -> None:
     """Refuse fewer than one worker."""
-    check_count("workers", workers, most=MOST_RANKS)
+    check_count("workers", workers, max=MAX_RANKS)
 
 
 def check_times(seconds: Any) -> np.ndarray:
@@ -183,7 +183,7 @@ def check_times(seconds: Any) -> np.ndarray:
         times = np.zeros(0)
     fine = np.isfinite(times) & (times >= 0)
     if times.ndim != 2 or not times.size or not fine.all():
-        raise refusal(
+        raise invalid(
             "finite times of at least 0 seconds, (workers, steps),",
             seconds,
             "draw them with worker_seconds(workers, steps)",
@@ -201,13 +201,13 @@ def check_mode(mode: str, staleness: int | None) -> None:
             "mode='bounded'"
         )
     if mode == "bounded":
-        cure = "say how far ahead of the slowest a worker may be, as in staleness=2"
-        check_count("staleness", staleness, least=0, cure=cure)
+        hint = "say how far ahead of the slowest a worker may be, as in staleness=2"
+        check_count("staleness", staleness, min=0, hint=hint)
 
 
 def check_backups(mode: str, backups: int, workers: int) -> None:
     """Refuse backup workers without a synchronous update, and as many as workers."""
-    check_count("backups", backups, least=0, most=workers - 1)
+    check_count("backups", backups, min=0, max=workers - 1)
     if backups and mode != "sync":
         raise InvalidInput(
             f"expected no backups in mode {mode!r}, got {backups}; use mode='sync'"

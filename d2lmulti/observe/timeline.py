@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ..checks import check_kind, check_number
 from ..errors import InvalidInput
-from ..events import Observer, watching
+from ..events import Observer, observe
 
 
 class Span(NamedTuple):
@@ -167,5 +167,5 @@ def _fits(lane: list[Span], span: Span) -> bool:
 def timeline(clock: Callable[[], float] = time.perf_counter) -> Iterator[Timeline]:
     """Record what the library does inside the `with` block; timelines may nest."""
     mine = Timeline(clock)
-    with watching(mine):
+    with observe(mine):
         yield mine

@@ -5,8 +5,7 @@ from __future__ import annotations
 from ..checks import check_choice, shown
 from ..errors import InvalidInput
 from .adam import Adam, AdamW
-from .checks import check_states
-from .sgd import SGD, Optimizer, check_optimizer
+from .sgd import SGD, Optimizer, check_optimizer, check_states
 
 OPTIMIZERS = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..backends.protocol import Tensor, backend_of
-from ..checks import check_list, check_number, check_positive
+from ..checks import check_number, check_positive
 from ..errors import InvalidInput
-from .checks import check_step
 from .sgd import assign_, zeros_like
 
 
@@ -27,8 +26,8 @@ class Adam:
     eps: float = 1e-8  #: added to the root
 
     def __post_init__(self) -> None:
-        check_number("beta1", self.beta1, least=0, below=1, cure="try 0.9")
-        check_number("beta2", self.beta2, least=0, below=1, cure="try 0.999")
+        check_number("beta1", self.beta1, min=0, below=1, hint="try 0.9")
+        check_number("beta2", self.beta2, min=0, below=1, hint="try 0.999")
         check_positive("eps", self.eps, "try 1e-8")
 
     @property
@@ -36,9 +35,8 @@ class Adam:
         """m and v."""
         return 2
 
-    def start(self, params: Sequence[Tensor]) -> list[Tensor]:
+    def init(self, params: Sequence[Tensor]) -> list[Tensor]:
         """Make m of every parameter, then v of every parameter, then c1 and c2."""
-        check_list("params", params, "parameter tensors", least=0)
         if not params:
             return []
         averages = [zeros_like(p.shape, p) for _ in ("m", "v") for p in params]
@@ -48,12 +46,11 @@ class Adam:
         self, params: Sequence[Tensor], state: Sequence[Tensor], lr: float, n: int
     ) -> None:
         """Update the parameters of one replica and its moving averages in place."""
-        check_step(params, state, lr, n)
         k = len(params)
         if len(state) != (2 * k + 2 if k else 0):
             raise InvalidInput(
                 f"expected two averages for each of {k} parameters and two more, got "
-                f"{len(state)}; make them with optimizer.start(params) and keep them"
+                f"{len(state)}; make them with optimizer.init(params) and keep them"
             )
         for c, beta in zip(state[2 * k :], (self.beta1, self.beta2), strict=False):
             _average_(c, 1, beta)
@@ -83,7 +80,7 @@ class AdamW(Adam):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("weight_decay", self.weight_decay, least=0, cure="try 0.01")
+        check_number("weight_decay", self.weight_decay, min=0, hint="try 0.01")
 
     def _decayed(self, p: Tensor, lr: float) -> Tensor:
         p = backend_of(p).detach(p)

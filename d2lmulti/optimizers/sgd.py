@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..backends.protocol import Tensor, backend_of, element_count
-from ..checks import check_list, check_number, refusal
-from .checks import check_step
+from ..checks import check_lists, check_number, invalid
+from ..errors import InvalidInput
 
 
 class Optimizer(Protocol):
@@ -27,7 +27,7 @@ class Optimizer(Protocol):
     def states_per_parameter(self) -> int:
         """How many numbers the state keeps for each number of the parameters."""
 
-    def start(self, params: Sequence[Tensor]) -> list[Tensor]:
+    def init(self, params: Sequence[Tensor]) -> list[Tensor]:
         """Make the optimizer's state for one replica, on the replica's device."""
 
     def step_(
@@ -47,16 +47,15 @@ class SGD:
     momentum: float = 0.0  #: from 0 up to below 1
 
     def __post_init__(self) -> None:
-        check_number("momentum", self.momentum, least=0, below=1, cure="try 0.9")
+        check_number("momentum", self.momentum, min=0, below=1, hint="try 0.9")
 
     @property
     def states_per_parameter(self) -> int:
         """One velocity for each parameter, none without momentum."""
         return int(self.momentum > 0)
 
-    def start(self, params: Sequence[Tensor]) -> list[Tensor]:
+    def init(self, params: Sequence[Tensor]) -> list[Tensor]:
         """Make the velocities (zeros like the parameters), none without momentum."""
-        check_list("params", params, "parameter tensors", least=0)
         if self.momentum == 0:
             return []
         return [zeros_like(p.shape, p) for p in params]
@@ -65,7 +64,11 @@ class SGD:
         self, params: Sequence[Tensor], state: Sequence[Tensor], lr: float, n: int
     ) -> None:
         """Update the parameters of one replica (and its velocities) in place."""
-        check_step(params, state, lr, n, velocities=self.momentum > 0)
+        if self.momentum and len(state) != len(params):
+            raise InvalidInput(
+                f"expected one velocity for each of {len(params)} parameters, got "
+                f"{len(state)}; make them with optimizer.init(params) and keep them"
+            )
         for i, p in enumerate(params):
             B = backend_of(p)
             with B.pause():
@@ -80,10 +83,18 @@ def check_optimizer(optimizer: Any) -> Optimizer:
     """Refuse what is not an `Optimizer` object; None is SGD without momentum."""
     if optimizer is None:
         return SGD()
-    verbs = [getattr(optimizer, verb, None) for verb in ("start", "step_")]
+    verbs = [getattr(optimizer, verb, None) for verb in ("init", "step_")]
     if isinstance(optimizer, type) or not all(map(callable, verbs)):
-        raise refusal("SGD(), Adam() or the like as optimizer", optimizer)
+        raise invalid("SGD(), Adam() or the like as optimizer", optimizer)
     return optimizer
+
+
+def check_states(states: Any, owners: int, per: str = "device") -> Any:
+    """Return one state per device (or stage); those left out are empty."""
+    if states is None:
+        return [[]] * owners
+    hint = "use [optimizer.init(params) for params in ...]"
+    return check_lists("states", states, owners, per, min_length=0, hint=hint)
 
 
 def zeros_like(shape: Sequence[int], like: Tensor) -> Tensor:

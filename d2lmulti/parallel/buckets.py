@@ -14,15 +14,19 @@ from threading import Lock
 from typing import Any
 
 from ..backends import backend_of
-from ..backends.checks import check_lists
 from ..backends.protocol import Tensor, element_count, nbytes
-from ..checks import check_choice, check_count, check_flag, check_list
-from ..comm.agreement import check_same
-from ..comm.allreduce import Op, start_allreduce
-from ..comm.checks import check_algorithm
+from ..checks import (
+    check_choice,
+    check_count,
+    check_flag,
+    check_list,
+    check_lists,
+    check_same,
+)
+from ..comm.allreduce import Op, check_algorithm, start_allreduce
 from ..comm.group import Group, group_for
 from ..errors import InvalidInput
-from ..events import mark
+from ..events import notify_mark
 from ..optimizers.sgd import zeros_like
 from ..plans.rounds import Plan
 
@@ -35,8 +39,8 @@ def cut_into_buckets(params: Sequence[Tensor], bucket_bytes: int) -> list[list[i
     A bucket holds one dtype; a parameter that is larger has a bucket of its own.
     Raises `InvalidInput` for a size below one byte.
     """
-    cure = "with 1, every parameter has a bucket of its own"
-    bucket_bytes = check_count("bucket_bytes", bucket_bytes, cure=cure)
+    hint = "with 1, every parameter has a bucket of its own"
+    bucket_bytes = check_count("bucket_bytes", bucket_bytes, hint=hint)
     buckets: list[list[int]] = []
     filled = 0
     for i in reversed(range(len(params))):
@@ -130,7 +134,7 @@ class _Reducer:
                 return
             self.missing[i] -= 1
             if not self.missing[i]:
-                mark(f"gradient {i} ready")
+                notify_mark(f"gradient {i} ready")
             while self.next < len(self.buckets) and not any(
                 self.missing[i] for i in self.buckets[self.next]
             ):

@@ -10,19 +10,23 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ..backends.checks import check_floating, check_lists
 from ..backends.protocol import AnyDevice, Tensor, backend_of, element_count
-from ..checks import check_count, check_kind, check_list, check_positive
-from ..comm.allreduce import start_allreduce
-from ..comm.checks import check_algorithm, check_batch
+from ..checks import (
+    check_count,
+    check_floating,
+    check_kind,
+    check_list,
+    check_lists,
+    check_positive,
+)
+from ..comm.allreduce import check_algorithm, start_allreduce
 from ..comm.group import Group, group_for, local_group
-from ..comm.split import load, split_batch
-from ..events import working
-from ..models.checks import explained
+from ..comm.split import check_batch, load, split_batch
+from ..errors import framework_errors
+from ..events import notify_work
 from ..models.lenet import LENET
 from ..models.model import Model, get_model, losses_of
-from ..optimizers.checks import check_states
-from ..optimizers.sgd import Optimizer, check_optimizer
+from ..optimizers.sgd import Optimizer, check_optimizer, check_states
 from ..plans.rounds import Plan
 
 Reducer = Callable[..., AbstractContextManager[Any]]  # such as `reduce_in_buckets`
@@ -37,8 +41,8 @@ def get_params(params: Sequence[Tensor], device: AnyDevice) -> list[Tensor]:
     PyTorch and Paddle it adds. To add up several passes with each of them, call
     `B.attach_grad(p)`.
     """
-    cure = "make one with [B.array(p, 'cpu') for p in model.initial(rng)]"
-    check_list("params", params, "parameter tensors", cure=cure)
+    hint = "make one with [B.array(p, 'cpu') for p in model.initial(rng)]"
+    check_list("params", params, "parameter tensors", hint=hint)
     for p in params:
         check_floating("params", p)
     copies = [load(p, device) for p in params]
@@ -77,9 +81,9 @@ def train_batch(
     """
     model = get_model(model)
     B = check_batch(X, y, model.vocabulary)
-    check_list("devices", devices, "devices", cure="use devices(1)")
-    cure = "use [get_params(params, d) for d in devices]"
-    check_lists("device_params", device_params, len(devices), cure=cure)
+    check_list("devices", devices, "devices", hint="use devices(1)")
+    hint = "use [get_params(params, d) for d in devices]"
+    check_lists("device_params", device_params, len(devices), hint=hint)
     states = check_states(states, len(devices))
     optimizer = check_optimizer(optimizer)
     check_positive("lr", lr, "try 0.05")
@@ -87,7 +91,7 @@ def train_batch(
     if reducer is not None:
         check_kind("reducer", reducer, Callable, "a function such as reduce_in_buckets")
     if n is not None:
-        n = check_count("n", n, cure="n is the number of targets in the whole batch")
+        n = check_count("n", n, hint="n is the number of targets in the whole batch")
     group = group_for(len(devices), group)
     trained = [params[: len(params) - model.buffers] for params in device_params]
 
@@ -104,16 +108,16 @@ def train_batch(
         for params, X_shard, y_shard, device in shards:
             with (
                 B.record(),
-                explained(model.name, X),
-                working([device], "forward", B.synchronize),
+                framework_errors(model.name, X),
+                notify_work([device], "forward", B.synchronize),
             ):
                 logits = model.forward(B, params, X_shard)
                 losses.append(losses_of(B, logits, y_shard, y).sum())
     else:  # the devices exchange messages in the forward pass
         with (
             B.record(),
-            explained(model.name, X),
-            working(devices, "forward", B.synchronize),
+            framework_errors(model.name, X),
+            notify_work(devices, "forward", B.synchronize),
         ):
             outs, backward = model.together(
                 B, device_params, X_shards, group, algorithm
@@ -123,23 +127,23 @@ def train_batch(
 
     if reducer is not None:
         with (
-            working(devices, "backward and all-reduce", B.synchronize),
+            notify_work(devices, "backward and all-reduce", B.synchronize),
             reducer(trained, algorithm=algorithm, group=group),
         ):
             (backward or B.backward)(losses)
     else:
         if backward is None:
             for loss, device in zip(losses, devices, strict=True):
-                with working([device], "backward", B.synchronize):
+                with notify_work([device], "backward", B.synchronize):
                     B.backward([loss])
         else:
-            with working(devices, "backward", B.synchronize):
+            with notify_work(devices, "backward", B.synchronize):
                 backward(losses)
-        with working(devices, "all-reduce", B.synchronize):
+        with notify_work(devices, "all-reduce", B.synchronize):
             for same_parameter in zip(*trained, strict=True):
                 grads = [B.grad(p) for p in same_parameter]
                 start_allreduce(grads, algorithm, group).wait()
     for params, state, device in zip(trained, states, devices, strict=True):
-        with working([device], "update", B.synchronize):
+        with notify_work([device], "update", B.synchronize):
             optimizer.step_(params, state, lr, n=element_count(y) if n is None else n)
     return losses

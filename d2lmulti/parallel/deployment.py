@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..backends import backend_name
-from ..backends.checks import check_tensors
 from ..backends.protocol import Tensor, element_count, itemsize
 from ..checks import (
-    MOST_RANKS,
+    MAX_RANKS,
     check_choice,
     check_count,
     check_flag,
@@ -23,14 +22,12 @@ from ..checks import (
     check_number,
     check_positive,
 )
-from ..comm.checks import check_batch
 from ..comm.devices import Device, devices
 from ..comm.group import local_group
-from ..comm.split import split_batch
-from ..errors import InvalidInput
-from ..events import moved
+from ..comm.split import check_batch, split_batch
+from ..errors import InvalidInput, framework_errors
+from ..events import notify_round
 from ..models import get_model
-from ..models.checks import explained
 from ..models.lenet import LENET
 from ..models.model import Model, losses_of
 from ..optimizers import Optimizer, check_optimizer
@@ -71,7 +68,7 @@ class DeploymentConfig:
     def __post_init__(self) -> None:
         least = {"num_clones": 1, "replica_id": 0, "num_replicas": 1, "num_ps_tasks": 0}
         for name, smallest in least.items():
-            check_count(name, getattr(self, name), smallest, MOST_RANKS)
+            check_count(name, getattr(self, name), smallest, MAX_RANKS)
         check_flag("clone_on_cpu", self.clone_on_cpu)
         if self.backend is not None:
             backend_name(self.backend)
@@ -88,7 +85,7 @@ class DeploymentConfig:
 
     def variables_device(self, number: int = 0) -> Place:
         """Where variable `number` lives: on the CPU, of the servers in turn."""
-        number = check_count("number", number, least=0)
+        number = check_count("number", number, min=0)
         if self.num_ps_tasks:
             return Place(_CPU, "ps", number % self.num_ps_tasks)
         return Place(_CPU)
@@ -119,7 +116,7 @@ class DeploymentConfig:
         return Place(device)
 
     def _check_clone(self, i: int) -> None:
-        check_count("clone", i, least=0, most=self.num_clones - 1)
+        check_count("clone", i, min=0, max=self.num_clones - 1)
 
 
 def train_clones(
@@ -149,13 +146,13 @@ def train_clones(
     """
     model = get_model(model)
     B = check_batch(X, y, model.vocabulary)
-    check_tensors("params", params, cure='use get_params(params, "cpu")')
+    check_list("params", params, "tensors", hint='use get_params(params, "cpu")')
     check_kind("config", config, DeploymentConfig, "a DeploymentConfig")
     check_positive("lr", lr, "try 0.05")
     optimizer = check_optimizer(optimizer)
-    check_list("state", state, "tensors", least=0)
+    check_list("state", state, "tensors", min_length=0)
     check_choice("scale", scale, SCALES)
-    check_number("weight_decay", weight_decay, least=0)
+    check_number("weight_decay", weight_decay, min=0)
     if model.buffers:
         raise InvalidInput(
             f"expected a model of weights only, got {model.name}, whose statistics "
@@ -172,7 +169,7 @@ def train_clones(
         losses = []
         for clone, shard, labels in zip(clones, X_shards, y_shards, strict=True):
             n = len(labels) * k if scale == "clones" else len(X)
-            with explained(model.name, X):
+            with framework_errors(model.name, X):
                 logits = model.forward(B, clone, shard)
                 losses.append(losses_of(B, logits, labels, y).sum() / n)
         if weight_decay:
@@ -198,4 +195,4 @@ def _count(params: Sequence[Tensor], config: DeploymentConfig, add: bool) -> Non
     for p, home in zip(params, homes, strict=True):
         source, target = (clones, home) if add else (home, clones)
         this_round = make_round(source, target, 0, element_count(p), add)
-        moved(this_round, itemsize(p))
+        notify_round(this_round, itemsize(p))

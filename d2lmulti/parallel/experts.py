@@ -25,7 +25,7 @@ from ..models.experts import (
     run_experts,
     take_rows,
 )
-from ..plans.requests import CollectiveRequest, Max, Swap, Total
+from ..plans.requests import AllReduceNoGrad, AllToAll, CollectiveRequest, Max
 
 
 def expert_capacity(tokens: int, experts: int, factor: float) -> int:
@@ -76,12 +76,12 @@ def expert_layer(
     route = route_tokens(choice.expert, experts, capacity)
 
     sent = take_rows(B, keep[0], route.token_of)
-    here, X, gate, probabilities = yield Swap(sent, keep=tuple(keep))
-    (home,) = yield Swap(run_experts(B, W1, W2, here, ranks))
+    here, X, gate, probabilities = yield AllToAll(sent, keep=tuple(keep))
+    (home,) = yield AllToAll(run_experts(B, W1, W2, here, ranks))
     Y = X + gate * take_rows(B, home, route.slot_of)
 
     wanted = B.array(route.chosen.astype(B.dtype_of(X)), B.device_of(X))
-    wanted, Y = yield Total(wanted, keep=(Y,))
+    wanted, Y = yield AllReduceNoGrad(wanted, keep=(Y,))
     tokens = float(B.numpy(wanted).sum())
     balance = (probabilities * wanted).sum() * (experts / tokens**2)
     return Y, balance, route

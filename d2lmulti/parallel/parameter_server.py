@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from ..backends import backend_of
-from ..backends.checks import check_tensors
 from ..backends.protocol import AnyDevice, Tensor, element_count, itemsize
 from ..checks import check_count, check_list, check_positive
 from ..comm.split import load
 from ..errors import InvalidInput
-from ..events import moved, observers
+from ..events import notify_round, observers
 from ..observe.push_pull import Event, check_backups, check_mode, check_workers
 from ..optimizers import Optimizer, check_optimizer
 from ..plans.placement import server_sizes, shard_to_servers
@@ -70,8 +69,8 @@ class ParameterServer:
         placement: str = "greedy",
         optimizer: Optimizer | None = None,
     ) -> None:
-        check_tensors("params", params)
-        check_list("devices", devices, "devices", cure="use devices(1)")
+        check_list("params", params, "tensors")
+        check_list("devices", devices, "devices", hint="use devices(1)")
         check_workers(len(devices))
         check_mode(mode, staleness)
         check_backups(mode, backups, len(devices))
@@ -97,7 +96,7 @@ class ParameterServer:
         for x in (*self.shard, *(p for replica in self._replicas for p in replica)):
             B.attach_grad(x)
         self._optimizer = check_optimizer(optimizer)
-        self._state = self._optimizer.start(self.shard)
+        self._state = self._optimizer.init(self.shard)
         self._pulled: dict[int, int] = {}  # worker -> version it computes from
         self._pushed: dict[int, list[Tensor]] = {}  # this round's gradients, in sync
 
@@ -138,7 +137,7 @@ class ParameterServer:
                 "its last push; call pull(worker), compute, then push"
             )
         replica = self._replicas[worker]
-        check_tensors("grads", grads)
+        check_list("grads", grads, "tensors")
         if [tuple(g.shape) for g in grads] != [tuple(p.shape) for p in replica]:
             raise InvalidInput(
                 f"expected one gradient of its shape for each of {len(replica)} "
@@ -199,10 +198,10 @@ class ParameterServer:
         ranks = [workers + server for server in range(self.servers)]
         source, target = (ranks, worker) if pull else (worker, ranks)
         lengths = [amount // size for amount in self.server_bytes]
-        moved(make_round(source, target, 0, lengths, not pull), size)
+        notify_round(make_round(source, target, 0, lengths, not pull), size)
 
     def _check_worker(self, worker: int) -> None:
-        check_count("worker", worker, least=0, most=len(self._replicas) - 1)
+        check_count("worker", worker, min=0, max=len(self._replicas) - 1)
 
 
 def run_events(

@@ -11,19 +11,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..backends import backend_of
-from ..backends.checks import check_lists, check_tensors
 from ..backends.protocol import AnyDevice, Backend, Tensor, element_count
-from ..checks import check_list, check_positive
-from ..comm.allreduce import start_allreduce
-from ..comm.checks import check_algorithm, check_batch
+from ..checks import check_list, check_lists, check_positive
+from ..comm.allreduce import check_algorithm, start_allreduce
 from ..comm.collectives import allgather
 from ..comm.cooperative import run_cooperatively
 from ..comm.group import Group, group_for
-from ..comm.split import load
+from ..comm.split import check_batch, load
 from ..errors import InvalidInput
-from ..events import mark
+from ..events import notify_mark
 from ..models.model import Model
-from ..models.tensor_parallel.split import Cut, RankInfo, SplitModel, run_to_loss
+from ..models.tensor_parallel.split import RankInfo, ShardSpec, SplitModel, run_to_loss
 from ..models.tensor_parallel.table import get_split
 from ..optimizers import Optimizer, check_optimizer, check_states
 from ..plans.rounds import Plan
@@ -43,8 +41,8 @@ def split_params(
     the model's, and, naming layer and dimension, for what does not divide.
     """
     cuts = get_split(model).cuts
-    check_tensors("params", params, cure="take them from model.initial(rng)")
-    check_list("devices", devices, "devices", cure="use devices(1)")
+    check_list("params", params, "tensors", hint="take them from model.initial(rng)")
+    check_list("devices", devices, "devices", hint="use devices(1)")
     _check_count(params, cuts, "parameters")
     group = group_for(len(devices), group)
     for i, (p, (layer, cut)) in enumerate(zip(params, cuts, strict=True)):
@@ -105,13 +103,13 @@ def train_layers(
     optimizer's, one a device. Returns the summed loss, which all devices have, once:
     from the process of rank 0, as a list of one, and an empty list from the others.
     """
-    check_list("devices", devices, "devices", cure="use devices(1)")
+    check_list("devices", devices, "devices", hint="use devices(1)")
     optimizer, states = check_optimizer(optimizer), check_states(states, len(devices))
     check_positive("lr", lr, "try 0.05")
     group = group_for(len(devices), group)
     B, model = check_batch(X, y), get_split(model)
-    cure = "use split_params(params, devices, model)"
-    check_lists("device_shards", device_shards, len(devices), cure=cure)
+    hint = "use split_params(params, devices, model)"
+    check_lists("device_shards", device_shards, len(devices), hint=hint)
     for shards in device_shards:
         _check_count(shards, model.cuts, "shards a device")
     check_algorithm(algorithm)
@@ -134,14 +132,14 @@ def train_layers(
         if cut.summed:
             grads = [B.grad(s[i]) for s in device_shards]
             start_allreduce(grads, algorithm, group).wait()
-            mark("shared parameters")
+            notify_mark("shared parameters")
     for shards, state in zip(device_shards, states, strict=True):
         optimizer.step_(shards, state, lr, n=element_count(y))
     return losses[:1] if group.local_ranks[0] == 0 else []
 
 
 def _check_count(
-    params: Sequence[Tensor], cuts: Sequence[tuple[str, Cut]], what: str
+    params: Sequence[Tensor], cuts: Sequence[tuple[str, ShardSpec]], what: str
 ) -> None:
     if len(params) != len(cuts):
         raise InvalidInput(
@@ -150,7 +148,7 @@ def _check_count(
         )
 
 
-def _check_divides(i: int, p: Tensor, layer: str, cut: Cut, ranks: int) -> None:
+def _check_divides(i: int, p: Tensor, layer: str, cut: ShardSpec, ranks: int) -> None:
     if cut.dim is None:
         return
     entries = cut.blocks * cut.unit
@@ -164,7 +162,7 @@ def _check_divides(i: int, p: Tensor, layer: str, cut: Cut, ranks: int) -> None:
         )
 
 
-def _cut_out(B: Backend, p: Tensor, cut: Cut, rank: int, ranks: int) -> Tensor:
+def _cut_out(B: Backend, p: Tensor, cut: ShardSpec, rank: int, ranks: int) -> Tensor:
     if cut.dim is None:
         return p
     front = _swap(B, p, cut.dim)
@@ -177,7 +175,7 @@ def _cut_out(B: Backend, p: Tensor, cut: Cut, rank: int, ranks: int) -> Tensor:
     return _swap(B, B.concat(pieces), cut.dim)
 
 
-def _join(shards: Sequence[Tensor], cut: Cut, group: Group) -> list[Any]:
+def _join(shards: Sequence[Tensor], cut: ShardSpec, group: Group) -> list[Any]:
     B = backend_of(shards[0])
     with B.pause():
         if cut.dim is None:

@@ -21,7 +21,7 @@ def reduce(ranks: int, length: int, root: int = 0) -> Iterator[Round]:
 
     ceil(log2 ranks) rounds: half of the ranks that still matter send to the other half.
     """
-    root = check_count("root", root, least=0, most=ranks - 1)
+    root = check_count("root", root, min=0, max=ranks - 1)
     distance = 1
     while distance < ranks:
         sender = np.arange(distance, ranks, 2 * distance)  # counted from the root

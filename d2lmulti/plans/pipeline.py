@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from heapq import heappop, heappush
 
-from ..checks import MOST_RANKS, check_count, check_kind, check_number
+from ..checks import MAX_RANKS, check_count, check_kind, check_number
 from ..errors import PlanError
 
 # -- instructions ----------------------------------------------------------------------
@@ -189,7 +189,7 @@ class Durations:
 
     def __post_init__(self) -> None:
         for slots in astuple(self):
-            check_number("a duration", slots, least=0, cure="give slots")
+            check_number("a duration", slots, min=0, hint="give slots")
 
     def of(self, i: Instruction, recompute: bool = False) -> float:
         """Return a computation's duration; `recompute` adds a forward pass to it."""
@@ -327,8 +327,8 @@ def verify_schedule(
     must be there before it is used; every message must be sent and received once; and
     nobody may wait forever. Raises `PlanError` with the device and the instruction.
     """
-    ranks = stage_ranks(lists, check_count("stages", stages, most=MOST_RANKS))
-    check_count("micro_batches", micro_batches, most=MOST_RANKS)
+    ranks = stage_ranks(lists, check_count("stages", stages, max=MAX_RANKS))
+    check_count("micro_batches", micro_batches, max=MAX_RANKS)
     expected = _expected(lists, ranks, micro_batches)
     for d, device_list in enumerate(lists):
         count = Counter(device_list)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import NamedTuple
 
-from ..checks import MOST_RANKS, check_choice, check_count, check_kind, check_list
+from ..checks import MAX_RANKS, check_choice, check_count, check_kind, check_list
 from .rounds import even_bounds
 
 
@@ -32,10 +32,10 @@ def _placement(parts: Placement) -> Placement:
 
     @wraps(parts)
     def checked(sizes: Sequence[int], servers: int) -> list[ServerShard]:
-        cure = "use servers=1"
-        servers = check_count("servers", servers, most=MOST_RANKS, cure=cure)
+        hint = "use servers=1"
+        servers = check_count("servers", servers, max=MAX_RANKS, hint=hint)
         check_list("sizes", sizes, "numbers of elements, one a parameter")
-        sizes = [check_count("size", size, least=0) for size in sizes]
+        sizes = [check_count("size", size, min=0) for size in sizes]
         return parts(sizes, servers)
 
     return checked
@@ -106,9 +106,9 @@ def shard_to_servers(
 
 def server_sizes(parts: Sequence[ServerShard], servers: int) -> list[int]:
     """Count the elements that each server keeps."""
-    held = [0] * check_count("servers", servers, most=MOST_RANKS)
-    for part in check_list("parts", parts, "parts, see place", least=0):
+    held = [0] * check_count("servers", servers, max=MAX_RANKS)
+    for part in check_list("parts", parts, "parts, see place", min_length=0):
         check_kind("an entry of parts", part, ServerShard, "a Part")
-        check_count("a part's server", part.server, least=0, most=servers - 1)
+        check_count("a part's server", part.server, min=0, max=servers - 1)
         held[part.server] += part.last - part.first
     return held

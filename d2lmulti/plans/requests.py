@@ -49,7 +49,7 @@ class Sum(CollectiveRequest):
     forward, backward = "all-reduce", "all-reduce"
 
 
-class Enter(CollectiveRequest):
+class Copy(CollectiveRequest):
     """Let every device use the same tensor in its part of a layer: the operator f.
 
     Each part sends back a share of the gradient. Source: Shoeybi et al. (2019).
@@ -58,7 +58,7 @@ class Enter(CollectiveRequest):
     forward, backward = "identity", "all-reduce"
 
 
-class Leave(CollectiveRequest):
+class Reduce(CollectiveRequest):
     """Add up the parts of a layer, and go on with the same on every device: g.
 
     Every device then computes the whole loss, so its gradient is not summed again.
@@ -82,7 +82,7 @@ class Scatter(CollectiveRequest):
     forward, backward = "reduce-scatter", "all-gather"
 
 
-class Swap(CollectiveRequest):
+class AllToAll(CollectiveRequest):
     """Exchange blocks of rows: block t of rank s becomes block s of rank t.
 
     Backward the gradients go home by the same way. Source: Lepikhin et al. (2020).
@@ -91,7 +91,7 @@ class Swap(CollectiveRequest):
     forward, backward = "all-to-all", "all-to-all"
 
 
-class Total(CollectiveRequest):
+class AllReduceNoGrad(CollectiveRequest):
     """Sum over all devices, as a constant without a gradient."""
 
     forward, backward = "all-reduce", "none"

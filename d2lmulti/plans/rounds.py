@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..checks import MOST, MOST_RANKS, check_count
+from ..checks import MAX_INDEX, MAX_RANKS, check_count
 
 
 class Transfer(NamedTuple):
@@ -82,7 +82,7 @@ class Round:
         """How long a vector must be to hold every part; none is, if one is below 0."""
         below = any(min(a.start, b.start) < 0 for _, a, _, b, _ in self.parts)
         ends = (max(a.stop, b.stop) for _, a, _, b, _ in self.parts)
-        return MOST if below else max(ends, default=0)
+        return MAX_INDEX if below else max(ends, default=0)
 
     @property
     def columns(self) -> tuple[np.ndarray, ...]:
@@ -133,8 +133,8 @@ def plan(rounds: Plan) -> Plan:
 
     @wraps(rounds)
     def checked(ranks: int, length: int, *more: Any, **named: Any) -> Iterator[Round]:
-        ranks = check_count("ranks", ranks, most=MOST_RANKS)
-        length = check_count("length", length, least=0, most=MOST_ELEMENTS)
+        ranks = check_count("ranks", ranks, max=MAX_RANKS)
+        length = check_count("length", length, min=0, max=MOST_ELEMENTS)
         return (r for r in rounds(ranks, length, *more, **named) if len(r))
 
     return checked
@@ -148,8 +148,8 @@ def even_bounds(total: int, parts: int) -> list[tuple[int, int]]:
     >>> even_bounds(10, 4)
     [(0, 3), (3, 6), (6, 8), (8, 10)]
     """
-    total = check_count("total", total, least=0)
-    parts = check_count("parts", parts, most=MOST_RANKS)
+    total = check_count("total", total, min=0)
+    parts = check_count("parts", parts, max=MAX_RANKS)
     edges = even_edges(total, parts).tolist()
     return list(zip(edges[:-1], edges[1:], strict=True))
 

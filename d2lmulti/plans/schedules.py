@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from itertools import chain
 
-from ..checks import MOST_RANKS, check_count
+from ..checks import MAX_RANKS, check_count
 from ..errors import InvalidInput
 from .pipeline import (
     Backward,
@@ -210,7 +210,7 @@ def _schedule(order: Callable[..., Order], chunks: int = 1) -> Schedule:
         chunks: int = usual,
         durations: Durations | None = None,
     ) -> Lists:
-        devices = check_count("devices", devices, most=MOST_RANKS)
+        devices = check_count("devices", devices, max=MAX_RANKS)
         micro_batches = check_count("micro_batches", micro_batches)
         chunks = check_count("chunks", chunks)
         if devices * micro_batches * chunks > MAX_WORK:

@@ -14,9 +14,8 @@ from itertools import zip_longest
 
 import numpy as np
 
-from ..checks import MOST_RANKS, check_choice, check_count
+from ..checks import MAX_RANKS, check_choice, check_count
 from ..errors import PlanError
-from .checks import check_rounds
 from .rounds import MOST_ELEMENTS, Round, Transfer, even_edges
 
 COLLECTIVES = (
@@ -43,10 +42,10 @@ def verify(
     missing or counted twice, and for a round that is no legal table. Memory grows with
     ranks^2 times the number of parts: meant for up to about a hundred ranks.
     """
-    table = list(check_rounds(rounds))
-    ranks = check_count("ranks", ranks, most=MOST_RANKS)
-    length = check_count("length", length, least=0, most=MOST_ELEMENTS)
-    root = check_count("root", root, least=0, most=ranks - 1)
+    table = list(rounds)
+    ranks = check_count("ranks", ranks, max=MAX_RANKS)
+    length = check_count("length", length, min=0, max=MOST_ELEMENTS)
+    root = check_count("root", root, min=0, max=ranks - 1)
     check_choice("collective", collective, COLLECTIVES)
     total = length * ranks if collective == "alltoall" else length
     for number, this_round in enumerate(table, 1):

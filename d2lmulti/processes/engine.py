@@ -18,10 +18,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..backends import backend_of, checks
-from ..comm.agreement import name_ranks
+from ..backends import backend_of
+from ..checks import check_contiguous
 from ..comm.group import Combine
-from ..errors import PeerError
+from ..errors import PeerError, name_ranks
 from ..plans.message_order import RankMessages, messages_of
 from ..plans.rounds import Round
 from .process_info import ProcessInfo, time_limit
@@ -55,7 +55,7 @@ class ProcessEngine:
         """Carry out this rank's messages of the rounds, in place."""
         x = data[0].detach()
         B = backend_of(x)
-        checks.contiguous(x.is_contiguous())
+        check_contiguous(x.is_contiguous())
         for this_round in rounds:
             messages = messages_of(this_round, self.rank)
             if messages.peers:

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import backend_of, checks, get_backend
+from ..backends import backend_of, get_backend
 from ..backends.protocol import element_count
-from ..comm.checks import check_native
+from ..checks import check_contiguous, check_native
 from ..comm.group import Combine, Work
 from ..errors import InvalidInput
 from ..plans.rounds import Round, even_bounds
@@ -94,7 +94,7 @@ class Horovod(ProcessEngine):
         B = backend_of(x)
         hvd = self._start(B.name)
         if B.name == "torch":
-            checks.contiguous(x.is_contiguous())
+            check_contiguous(x.is_contiguous())
         # Built without NCCL, Horovod takes what lies in the CPU's memory.
         device, size = B.device_of(x), element_count(x)
         via_cpu = device.startswith("gpu") and not hvd.nccl_built()

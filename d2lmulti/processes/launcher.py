@@ -24,7 +24,7 @@ import cloudpickle
 
 from ..backends import backend_name, get_backend
 from ..checks import (
-    MOST_RANKS,
+    MAX_RANKS,
     check_count,
     check_flag,
     check_kind,
@@ -97,7 +97,7 @@ def launch(
     """
     how = _check_how(n, engine, backend, threads, timeout)
     how["gpus"] = check_flag("gpus", gpus)
-    check_count("restarts", restarts, least=0)
+    check_count("restarts", restarts, min=0)
     job, attempt = _pickled(function, args, kwargs), 0
     while True:
         try:
@@ -114,10 +114,10 @@ def _check_how(
     """Give the settings of a group of processes back, or refuse what none can have."""
     engines.check_name(engine)
     return {
-        "n": check_count("n", n, most=MOST_RANKS, cure="say how many processes"),
+        "n": check_count("n", n, max=MAX_RANKS, hint="say how many processes"),
         "engine": engine,
         "backend": None if backend is None else backend_name(backend),
-        "threads": check_count("threads", threads, most=MOST_RANKS),
+        "threads": check_count("threads", threads, max=MAX_RANKS),
         "timeout": check_positive("timeout", timeout, "give seconds"),
     }
 

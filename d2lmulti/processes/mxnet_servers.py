@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..checks import MOST_RANKS, check_count, check_kind, check_list, check_positive
+from ..checks import MAX_RANKS, check_count, check_kind, check_list, check_positive
 from .spawn import (
     Process,
     Processes,
@@ -44,10 +44,10 @@ def launch_kvstore(
     process ends with an error or `timeout` seconds are over.
     """
     check_kind("program", program, str, "a Python program's text")
-    check_count("workers", workers, most=MOST_RANKS)
-    check_count("servers", servers, most=MOST_RANKS)
+    check_count("workers", workers, max=MAX_RANKS)
+    check_count("servers", servers, max=MAX_RANKS)
     check_positive("timeout", timeout, "give seconds")
-    for argument in check_list("arguments", arguments, "texts", least=0):
+    for argument in check_list("arguments", arguments, "texts", min_length=0):
         check_kind("an argument", argument, str, "a text")
     with new_processes() as group:
         path = group.folder / "program.py"

@@ -30,10 +30,9 @@ import paddle.distributed as dist
 from paddle.base import core
 from paddle.distributed import collective
 
-from ..backends import checks
 from ..backends import paddle as B
 from ..backends.protocol import Tensor, element_count
-from ..comm.checks import check_native
+from ..checks import check_contiguous, check_native
 from ..comm.group import Combine, Work
 from ..plans.message_order import RankMessages
 from .engine import Parts, ProcessEngine, wait_for_server
@@ -91,7 +90,7 @@ class PaddleDistributed(ProcessEngine):
         """Begin one of the collectives named in `native`, in place."""
         check_native(self, what)
         x = data[0].detach()
-        checks.contiguous(x.is_contiguous())
+        check_contiguous(x.is_contiguous())
         if not element_count(x):  # gloo fails on those
             return Work()
         y = x if B.device_of(x) == self._device else B.copy_to(x, self._device)

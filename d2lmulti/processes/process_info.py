@@ -112,8 +112,8 @@ def _number(
 ) -> int:
     text = env[name].strip()
     value = int(text) if text.lstrip("-").isdecimal() else env[name]
-    cure = "it is a variable of the environment, which the launcher sets"
-    return check_count(name, value, least, most, cure)
+    hint = "it is a variable of the environment, which the launcher sets"
+    return check_count(name, value, least, most, hint)
 
 
 def rendezvous_file() -> Path | None:

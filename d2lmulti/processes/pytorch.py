@@ -17,11 +17,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ..backends import checks
 from ..backends import pytorch as B
 from ..backends.dtypes import DTYPES
 from ..backends.protocol import Tensor
-from ..comm.checks import check_native
+from ..checks import check_contiguous, check_native
 from ..comm.group import Combine, Work
 from ..plans.message_order import RankMessages
 from .engine import Parts, ProcessEngine
@@ -99,7 +98,7 @@ class TorchDistributed(ProcessEngine):
         """Begin one of the collectives named in `native`, in place."""
         check_native(self, what)
         x = data[0].detach()
-        checks.contiguous(x.is_contiguous())
+        check_contiguous(x.is_contiguous())
         if what == "allreduce":
             how = dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM
             work = dist.all_reduce(x, how, group=self._group, async_op=True)

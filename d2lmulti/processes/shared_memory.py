@@ -21,7 +21,7 @@ import numpy as np
 
 from ..backends import backend_of
 from ..backends.memory import COMBINE
-from ..comm.checks import check_native
+from ..checks import check_native
 from ..comm.group import Combine, Work
 from ..comm.subgroups import renumber
 from ..errors import InvalidInput

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 
 from ..backends.protocol import AnyDevice, Tensor, element_count
 from ..comm.allreduce import start_allreduce
-from ..comm.checks import check_batch
 from ..comm.group import group_for, local_group
 from ..comm.parts import by_device, split_in_parts
-from ..errors import InvalidInput
-from ..events import working
-from ..models.checks import explained
+from ..comm.split import check_batch
+from ..errors import InvalidInput, framework_errors
+from ..events import notify_work
 from ..models.model import Model, losses_of
 from ..optimizers import Optimizer
 from ..parallel.data import Reducer
@@ -73,28 +72,28 @@ def train_in_parts(
         for params, X_part, y_part, device in zip(leaves, Xs, ys, devices, strict=True):
             with (
                 B.record(),
-                explained(model.name, X),
-                working([device], "forward", B.synchronize),
+                framework_errors(model.name, X),
+                notify_work([device], "forward", B.synchronize),
             ):
                 logits = model.forward(B, params, X_part)
                 losses.append(losses_of(B, logits, y_part, y).sum())
         found += [B.detach(loss) for loss in losses]
         if reducer is not None and part == parts:
             with (
-                working(devices, "backward and all-reduce", B.synchronize),
+                notify_work(devices, "backward and all-reduce", B.synchronize),
                 reducer(trained, algorithm=algorithm, group=group),
             ):
                 B.backward(losses)
         else:
             for loss, device in zip(losses, devices, strict=True):
-                with working([device], "backward", B.synchronize):
+                with notify_work([device], "backward", B.synchronize):
                     B.backward([loss])
     if reducer is None:
-        with working(devices, "all-reduce", B.synchronize):
+        with notify_work(devices, "all-reduce", B.synchronize):
             for same_parameter in zip(*trained, strict=True):
                 grads = [B.grad(p) for p in same_parameter]
                 start_allreduce(grads, algorithm, group).wait()
     for mine, state, device in zip(trained, states, devices, strict=True):
-        with working([device], "update", B.synchronize):
+        with notify_work([device], "update", B.synchronize):
             optimizer.step_(mine, state, lr, n=element_count(y) if n is None else n)
     return by_device(found, len(devices))

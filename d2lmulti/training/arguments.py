@@ -17,16 +17,15 @@ from ..checks import (
     check_kind,
     check_labels,
     check_list,
-    refusal,
+    invalid,
 )
-from ..comm.checks import check_algorithm
+from ..comm.allreduce import check_algorithm
 from ..comm.mesh import check_axes
 from ..data.batches import batch_count
 from ..data.datasets import Dataset
-from ..errors import InvalidInput
-from ..models.checks import explained
+from ..errors import InvalidInput, framework_errors
 from ..models.model import Model
-from ..parallel.sharded.precision import PRECISIONS
+from ..parallel.sharded import PRECISIONS
 from ..plans.schedules import SCHEDULES
 
 MOST_EPOCHS = 10**6  # more is a slip of the finger
@@ -36,8 +35,8 @@ DTYPES = ("float32", "float64")
 def check_mesh(mesh: Any) -> dict[str, int]:
     """Refuse what does not give axes of a mesh their sizes."""
     if not isinstance(mesh, Mapping):
-        cure = "pass mesh={'data': 2, 'tensor': 2}, or --mesh data=2,tensor=2"
-        raise refusal("the sizes of the axes as mesh", mesh, cure)
+        hint = "pass mesh={'data': 2, 'tensor': 2}, or --mesh data=2,tensor=2"
+        raise invalid("the sizes of the axes as mesh", mesh, hint)
     return check_axes(dict(mesh))
 
 
@@ -45,8 +44,8 @@ def check_counts(batch_size: Any, epochs: Any, seed: Any) -> tuple[int, int, int
     """Give the settings back as Python's numbers, or refuse those out of range."""
     return (
         check_count("batch_size", batch_size),
-        check_count("epochs", epochs, most=MOST_EPOCHS),
-        check_count("seed", seed, least=0, most=None),
+        check_count("epochs", epochs, max=MOST_EPOCHS),
+        check_count("seed", seed, min=0, max=None),
     )
 
 
@@ -68,7 +67,7 @@ def check_options(options: dict[str, Any]) -> None:
 
 def check_devices(B: Backend, devices: Any) -> list[Any]:
     """Refuse all but a list of devices that the backend can use."""
-    check_list("devices", devices, "devices", cure="use devices(1)")
+    check_list("devices", devices, "devices", hint="use devices(1)")
     for device in devices:
         B.native(device)
     return list(devices)
@@ -80,8 +79,8 @@ def check_data(data: Any) -> Dataset:
     Examples are arrays of finite numbers, of one shape and dtype in training and test;
     targets are whole numbers, one row an example, from 0 to len(classes) - 1.
     """
-    cure = "use digits, fashion_mnist or text, or make a Dataset"
-    check_kind("dataset", data, Dataset, "a data set", cure)
+    hint = "use digits, fashion_mnist or text, or make a Dataset"
+    check_kind("dataset", data, Dataset, "a data set", hint)
     check_list("classes", data.classes, "names, one a class")
     for name in ("train", "test"):
         X, y = getattr(data, f"{name}_X"), getattr(data, f"{name}_y")
@@ -115,10 +114,10 @@ def check_fits(
     kind = "ids of characters" if X.dtype.kind == "i" else "images"
     wanted = "ids of characters" if model.vocabulary else "images"
     if kind != wanted:
-        cure = "model='transformer'" if X.dtype.kind == "i" else "dataset='text'"
+        hint = "model='transformer'" if X.dtype.kind == "i" else "dataset='text'"
         raise InvalidInput(
             f"expected {wanted} for {model.name}, got {kind} from {data.name}; use "
-            f"{cure}"
+            f"{hint}"
         )
     if model.vocabulary and not 0 <= X.min() <= X.max() < model.vocabulary:
         raise InvalidInput(
@@ -131,8 +130,8 @@ def check_fits(
             f"{X.dtype}; make it with load({data.name!r}, {dtype!r})"
         )
     one = B.array(X[:1])
-    with explained(model.name, one), B.pause():
-        logits = model.predict(B, [B.array(p) for p in params], one)
+    with framework_errors(model.name, one), B.pause():
+        logits = model.forward_eval(B, [B.array(p) for p in params], one)
         rows, classes = B.numpy(logits).shape
     if rows != y[:1].size or classes < len(data.classes):
         raise InvalidInput(

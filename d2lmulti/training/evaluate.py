@@ -6,16 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..backends import backend_of, checks
-from ..backends.checks import check_lists
+from ..backends import backend_of
 from ..backends.protocol import AnyDevice, Tensor
-from ..checks import check_array, check_count, check_list
+from ..checks import check_array, check_count, check_ids, check_list, check_lists
 from ..comm.allreduce import allreduce
 from ..comm.collectives import usual_algorithm
 from ..comm.group import Group, group_for
-from ..errors import InvalidInput
+from ..errors import InvalidInput, framework_errors
 from ..models import get_model
-from ..models.checks import explained
 from ..models.lenet import LENET
 from ..models.model import Model
 from ..plans.rounds import even_bounds
@@ -38,14 +36,14 @@ def evaluate(
     astray lowers the result instead of hiding behind replica 0. With fewer examples
     than devices, some devices have none.
     """
-    check_list("devices", devices, "devices", cure="use devices(1)")
+    check_list("devices", devices, "devices", hint="use devices(1)")
     check_lists("device_params", device_params, len(devices))
     check_array("X", X, "fiu", "numbers")
     check_array("y", y, "iu", "whole numbers")
     batch_size = check_count("batch_size", batch_size)
     model, group = get_model(model), group_for(len(devices), group)
     if model.vocabulary:
-        checks.ids(X, model.vocabulary)
+        check_ids(X, model.vocabulary)
     if not 0 < len(X) == len(y):
         raise InvalidInput(
             "expected at least 1 example and as many labels as examples, got "
@@ -58,8 +56,10 @@ def evaluate(
         start, end = bounds[rank]
         for first in range(start, end, batch_size):
             part = B.array(X[first : min(first + batch_size, end)], devices[i])
-            with B.pause(), explained(model.name, part):
-                guesses[i].append(B.argmax(model.predict(B, device_params[i], part)))
+            with B.pause(), framework_errors(model.name, part):
+                guesses[i].append(
+                    B.argmax(model.forward_eval(B, device_params[i], part))
+                )
     hits = []
     for i, rank in enumerate(group.local_ranks):
         labels = y[slice(*bounds[rank])].reshape(-1)

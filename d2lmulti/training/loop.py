@@ -21,7 +21,7 @@ from ..comm.devices import devices as first_devices
 from ..comm.group import group_for
 from ..data.batches import batch_count, batches
 from ..data.datasets import Dataset, load
-from ..events import unwatched
+from ..events import unobserved
 from ..models import get_model
 from ..models.model import Model
 from ..observe.ledger import ledger
@@ -181,7 +181,7 @@ def train(
             }
             check_settings(group, settings | beside)
         if at.began:
-            with unwatched():
+            with unobserved():
                 split.restore(at.state, at.buffers)
         for name in split.options:
             value = getattr(split, name)

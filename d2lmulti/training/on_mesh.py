@@ -41,8 +41,8 @@ class OnMesh(Strategy):
         axes = check_mesh(self.mesh)
         self.mesh = ",".join(f"{axis}={size}" for axis, size in axes.items())
         self.axes = Mesh(self.group, **axes)
-        cure = "on a mesh the state alone is sharded; the strategy sharded has more"
-        self.zero = check_count("zero", self.zero, least=0, most=1, cure=cure)
+        hint = "on a mesh the state alone is sharded; the strategy sharded has more"
+        self.zero = check_count("zero", self.zero, min=0, max=1, hint=hint)
 
     def shard(self, whole: Sequence[Tensor]) -> MeshParams:
         """Give every device its part of its stages' layers."""

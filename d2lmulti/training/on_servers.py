@@ -19,7 +19,7 @@ from ..checks import check_choice, check_count, check_number, check_positive
 from ..comm.devices import devices as first_devices
 from ..data.batches import batch_count, batches
 from ..data.datasets import Dataset, load
-from ..errors import InvalidInput, several
+from ..errors import InvalidInput, plural
 from ..models import get_model
 from ..models.model import Model, losses_of
 from ..observe.link import Link
@@ -125,7 +125,7 @@ def train_on_servers(
     batch_size, epochs, seed = check_counts(batch_size, epochs, seed)
     lr = check_positive("lr", lr, "try 0.05")
     check_choice("dtype", dtype, DTYPES)
-    check_count("probe", probe, cure="it counts examples")
+    check_count("probe", probe, hint="it counts examples")
     optimizer = SGD(momentum)
     B, model = get_backend(backend), get_model(model)
     if model.buffers:
@@ -137,7 +137,7 @@ def train_on_servers(
     devices = check_devices(B, devices)
     if len(devices) != workers:
         raise InvalidInput(
-            f"expected a device for each of {several(workers, 'worker')}, got "
+            f"expected a device for each of {plural(workers, 'worker')}, got "
             f"{len(devices)}"
         )
     data = check_data(load(dataset, dtype) if isinstance(dataset, str) else dataset)
@@ -149,7 +149,7 @@ def train_on_servers(
     times = worker_seconds(workers, total) if seconds is None else check_times(seconds)
     if len(times) != workers:
         raise InvalidInput(
-            f"expected the times of {several(workers, 'worker')}, got those of "
+            f"expected the times of {plural(workers, 'worker')}, got those of "
             f"{len(times)}"
         )
     server = ParameterServer(
@@ -226,5 +226,5 @@ def _mean_loss(
 ) -> float:
     X, y = data.train_X[:probe], data.train_y[:probe]
     with B.pause():
-        loss = losses_of(B, model.predict(B, params, B.array(X)), B.array(y)).sum()
+        loss = losses_of(B, model.forward_eval(B, params, B.array(X)), B.array(y)).sum()
     return float(B.numpy(loss)) / len(X)

@@ -32,7 +32,7 @@ def rate_at(lr: float | Schedule, step: int) -> float:
     0.2
     """
     check_rate("lr", lr)
-    check_count("step", step, least=0)
+    check_count("step", step, min=0)
     return lr.rate(step) if isinstance(lr, Schedule) else lr
 
 
@@ -51,7 +51,7 @@ class GradualWarmup(Schedule):
 
     def rate(self, step: int) -> float:
         """Give the rate of a step."""
-        step = check_count("step", step, least=0)
+        step = check_count("step", step, min=0)
         if step >= self.steps:
             return rate_at(self.then, step)
         rise = rate_at(self.then, self.steps) - self.start
@@ -64,7 +64,7 @@ class ConstantWarmup(GradualWarmup):
 
     def rate(self, step: int) -> float:
         """Give the rate of a step."""
-        step = check_count("step", step, least=0)
+        step = check_count("step", step, min=0)
         return self.start if step < self.steps else rate_at(self.then, step)
 
 
@@ -80,7 +80,7 @@ class StepDecay(Schedule):
         check_positive("lr", self.lr, "try 0.05")
         check_list("at", self.at, "steps, such as (300, 600, 800)")
         object.__setattr__(self, "at", tuple(check_count("at", s) for s in self.at))
-        check_number("factor", self.factor, above=0, below=1, cure="try 0.1")
+        check_number("factor", self.factor, above=0, below=1, hint="try 0.1")
         if list(self.at) != sorted(set(self.at)):
             raise InvalidInput(
                 f"expected steps in rising order as at, got {self.at!r:.80}; sort them"
@@ -88,7 +88,7 @@ class StepDecay(Schedule):
 
     def rate(self, step: int) -> float:
         """Give the rate of a step."""
-        step = check_count("step", step, least=0)
+        step = check_count("step", step, min=0)
         return self.lr * self.factor ** sum(step >= first for first in self.at)
 
 
@@ -125,7 +125,7 @@ def make_rate(lr: Any, warmup: Any = None) -> float | Schedule:
     lr = check_rate("lr", lr)
     if warmup is None:
         return lr
-    warmup = check_count("warmup", warmup, cure="it counts steps")
+    warmup = check_count("warmup", warmup, hint="it counts steps")
     if isinstance(lr, Schedule):
         raise InvalidInput(
             f"expected a number as lr beside a warm-up of {warmup} steps, got "

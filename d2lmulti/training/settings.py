@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 
 from ..backends.protocol import Backend, backend_of
-from ..comm.agreement import by_call
 from ..comm.group import Group
 from ..data.datasets import Dataset
-from ..errors import InvalidInput
+from ..errors import InvalidInput, by_call
 from ..models.model import Model, run_layers
 from .checkpoint import Checkpoint
 from .metrics import allgather_values
@@ -75,7 +74,7 @@ def fingerprint(
     at the `start`, by each of its functions.
     """
     X = B.array(data.train_X[:1])
-    functions = [model.predict, *([] if model.together else [model.forward])]
+    functions = [model.forward_eval, *([] if model.together else [model.forward])]
     if model.layers:
         functions.append(lambda B, params, X: run_layers(B, model.layers, params, X))
     with B.pause():

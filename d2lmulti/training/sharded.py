@@ -9,7 +9,7 @@ from typing import ClassVar
 from ..backends.protocol import Tensor
 from ..checks import check_count
 from ..parallel.sharded import gather_parts, gather_shards, shard_params, train_shards
-from ..parallel.sharded.holding import ShardedParams, in_shapes
+from ..parallel.sharded.sharded_params import ShardedParams, unflatten
 from .strategy import Strategy
 
 
@@ -26,7 +26,7 @@ class Sharded(Strategy):
         """Check which stage it is."""
         super().prepare()
         self.zero = check_count(
-            "zero", self.zero, most=3, cure="the strategy data shards nothing"
+            "zero", self.zero, max=3, hint="the strategy data shards nothing"
         )
 
     def shard(self, whole: Sequence[Tensor]) -> ShardedParams:
@@ -49,9 +49,8 @@ class Sharded(Strategy):
 
     def gather_state(self, parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
         """All-gather them."""
-        return in_shapes(self.owned.units, gather_parts(parts))[0]
+        return unflatten(self.owned.flat_params, gather_parts(parts))[0]
 
     def training_step(self) -> Callable[..., list[Tensor]]:
         """Give `train_shards`."""
-        ahead = self.group.is_distributed
-        return partial(train_shards, prefetch=ahead, accumulate=self.accumulate)
+        return partial(train_shards, accumulate=self.accumulate)

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..backends import backend_of
-from ..backends.checks import check_tensors
 from ..backends.protocol import AnyDevice, Tensor, element_count
 from ..checks import check_choice, check_kind, check_list
 from ..comm.collectives import allgather, usual_algorithm
@@ -201,8 +200,8 @@ def make_strategy(
     name and for an option that the strategy does not have.
     """
     check_choice("strategy", name, STRATEGIES)
-    check_tensors("params", params)
-    check_list("devices", devices, "devices", cure="use devices(1)")
+    check_list("params", params, "tensors")
+    check_list("devices", devices, "devices", hint="use devices(1)")
     model, optimizer = get_model(model), make_optimizer(optimizer)
     check_kind("options", options, dict, "a dictionary")
     known = STRATEGIES[name].options

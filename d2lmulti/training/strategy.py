@@ -58,7 +58,7 @@ class Strategy(ABC):
         vars(self).update(self.options, **options)
         self.prepare()
         self.owned = self.shard(params)
-        self.states = [optimizer.start(mine) for mine in self.trained()]
+        self.states = [optimizer.init(mine) for mine in self.trained()]
 
     def prepare(self) -> None:
         """Check the options, and make of them what the steps need."""

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from d2lmulti.backends.protocol import Tensor
-from d2lmulti.models.tensor_parallel.split import Cut, SplitModel
+from d2lmulti.models.tensor_parallel.split import ShardSpec, SplitModel
 
 from .style import INK, device_colour, styled, subplots
 
@@ -55,13 +55,13 @@ def who_holds(model: SplitModel, device_shards: Sequence[Sequence[Tensor]]) -> F
     return figure
 
 
-def _whole(cut: Cut, shard: Sequence[int], ranks: int) -> list[int]:
+def _whole(cut: ShardSpec, shard: Sequence[int], ranks: int) -> list[int]:
     return [n * ranks if dim == cut.dim else n for dim, n in enumerate(shard)]
 
 
 def _weight(
     ax: Axes,
-    cut: Cut,
+    cut: ShardSpec,
     corner: tuple[float, float],
     sides: tuple[float, float],
     ranks: int,

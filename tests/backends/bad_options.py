@@ -124,7 +124,7 @@ COMBINATIONS: dict[str, str] = {
     "--strategy model --algorithm ring": "options of the strategy model",
     "--zero 2": "options of the strategy data, got zero",
     "--strategy sharded --zero 4": "from 1 to 3 as zero, got 4",
-    "--strategy sharded --precision bf16 --dtype float64": "in float32 for the masters",
+    "--strategy sharded --precision bf16 --dtype float64": "the master weights",
     "--precision bf16": "options of the strategy data, got precision",
     "--strategy sharded --algorithm ring": "options of the strategy sharded",
     "--strategy sharded --bucket-mb 1": "options of the strategy sharded",

@@ -27,7 +27,7 @@ def test_steps_have_numpys_bits(B, device, dtype, steps, decay, rng):
     for p in params:
         B.attach_grad(p)
     optimizer = AdamW(weight_decay=decay) if decay else Adam()
-    state = optimizer.start(params)
+    state = optimizer.init(params)
     ms, vs = ([np.zeros_like(v) for v in values] for _ in "mv")
     c1 = c2 = np.zeros(1, dtype)
     for _ in range(steps):
@@ -53,7 +53,7 @@ def test_the_first_step_has_the_size_of_lr(B):
     B.attach_grad(p)
     B.write_(B.grad(p), 0, 3, B.array(np.array([1e-3, -40.0, 0.0])))
     optimizer = Adam()
-    optimizer.step_([p], optimizer.start([p]), 0.1, 1)
+    optimizer.step_([p], optimizer.init([p]), 0.1, 1)
     assert B.numpy(p) == pytest.approx([0.9, -1.9, 3.0], rel=1e-5)
 
 
@@ -62,7 +62,7 @@ def test_moving_averages_start_without_a_bias(B):
     p = B.array(np.ones(1))
     B.attach_grad(p)
     optimizer = Adam(0.9, 0.9)
-    state = optimizer.start([p])
+    state = optimizer.init([p])
     for _ in range(5):
         B.write_(B.grad(p), 0, 1, B.array(np.array([0.25])))
         optimizer.step_([p], state, 0.1, 1)
@@ -78,7 +78,7 @@ def test_torchs_own_steps(load, rng):
     optimizer = AdamW(0.8, 0.99, 1e-6, weight_decay=0.3)
     peer = torch.optim.AdamW([theirs], 0.1, (0.8, 0.99), 1e-6, weight_decay=0.3)
     B.attach_grad(ours)
-    state = optimizer.start([ours])
+    state = optimizer.init([ours])
     for _ in range(6):
         grad = rng.normal(size=5)
         B.write_(B.grad(ours), 0, 5, B.array(4 * grad))
@@ -106,4 +106,4 @@ def test_a_state_of_another_size_is_refused(B):
     p = B.array(np.ones(2))
     B.attach_grad(p)
     with pytest.raises(InvalidInput, match="two averages for each of 1 .* got 2"):
-        Adam().step_([p], Adam().start([p])[:2], 0.1, 1)
+        Adam().step_([p], Adam().init([p])[:2], 0.1, 1)

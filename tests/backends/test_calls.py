@@ -11,7 +11,7 @@ from d2lmulti.comm.group import local_group
 from d2lmulti.errors import InvalidInput
 from d2lmulti.models.tensor_parallel.split import RankInfo, named
 from d2lmulti.models.tensor_parallel.vocabulary import split_cross_entropy
-from d2lmulti.plans.requests import Enter, Gather, Leave, Max, Scatter, Sum
+from d2lmulti.plans.requests import Copy, Gather, Max, Reduce, Scatter, Sum
 
 RANKS = 3
 
@@ -52,13 +52,13 @@ def run(B: Backend, call, rows: int = RANKS):
     return xs, weights, found, [B.numpy(B.grad(x)) for x, _ in leaves]
 
 
-@pytest.mark.parametrize("call", [Sum, Leave, Enter, Gather, Scatter, Max])
+@pytest.mark.parametrize("call", [Sum, Reduce, Copy, Gather, Scatter, Max])
 def test_answers_and_gradients(B: Backend, call) -> None:
     xs, weights, found, grads = run(B, call)
     squares = xs**2
-    if call in (Sum, Leave):
+    if call in (Sum, Reduce):
         answers = [squares.sum(0)] * RANKS
-    elif call is Enter:
+    elif call is Copy:
         answers = list(squares)
     elif call is Max:
         answers = [squares.max(0)] * RANKS
@@ -71,8 +71,8 @@ def test_answers_and_gradients(B: Backend, call) -> None:
     total = weights.sum(0)  # the gradient of an answer is its weight
     back = {
         Sum: [total] * RANKS,
-        Enter: [total] * RANKS,
-        Leave: list(weights),
+        Copy: [total] * RANKS,
+        Reduce: list(weights),
         Max: [np.zeros_like(x) for x in xs],
         Gather: np.array_split(total, RANKS),
         Scatter: [weights.reshape(-1, 2)] * RANKS,
@@ -90,7 +90,7 @@ def test_ranks_in_different_layers_are_named(reference: Backend) -> None:
     x = reference.array(np.ones(2))
 
     def model(layer):
-        return named(layer, (call for call in [Enter(x)]))
+        return named(layer, (call for call in [Copy(x)]))
 
     with pytest.raises(
         InvalidInput, match=r"float64 in dense 1 on rank 0 and .*dense 2"

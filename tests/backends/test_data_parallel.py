@@ -42,7 +42,7 @@ def run(
     places = devices(k, B.name)
     device_params = [get_params(start, place) for place in places]
     trained = len(start) - model.buffers
-    states = [optimizer.start(params[:trained]) for params in device_params]
+    states = [optimizer.init(params[:trained]) for params in device_params]
     losses = []
     for _ in range(steps):
         X = B.array(rng.normal(size=(BATCH, 1, 28, 28)).astype(dtype))

@@ -37,7 +37,7 @@ def step(B: Backend, n: int, clones: int, **more: object) -> tuple[list, float]:
     params, loss = params_of(B), 0.0
     config = DeploymentConfig(clones, backend=B.name)
     optimizer = SGD(0.9)
-    state = optimizer.start(params)
+    state = optimizer.init(params)
     for _ in range(3):
         loss = train_clones(
             *batch(B, n), params, config, 0.1,
@@ -49,7 +49,7 @@ def step(B: Backend, n: int, clones: int, **more: object) -> tuple[list, float]:
 def alone(B: Backend, n: int) -> tuple[list, float]:
     replicas, loss = [params_of(B)], 0.0
     optimizer = SGD(0.9)
-    states = [optimizer.start(replicas[0])]
+    states = [optimizer.init(replicas[0])]
     for _ in range(3):
         (part,) = train_batch(
             *batch(B, n), replicas, ["cpu"], 0.1,

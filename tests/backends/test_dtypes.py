@@ -133,14 +133,10 @@ def test_out_of_numpys_reach_the_framework_does_the_same(framework, dtype, monke
             assert_same_bits(B.numpy(y), B.numpy(z))
 
 
-def test_what_has_no_order_and_no_fractions_is_refused(B):
-    if B.name != "mxnet":
-        data = [B.array(x) for x in values("complex64")]
-        with pytest.raises(InvalidInput, match="order for a maximum, got complex64"):
-            d2lmulti.allreduce(data, op="max")
+def test_a_mean_of_integers_is_an_error(B):
     for dtype in ("int8", "bool", "uint8"):
         data = [B.array(x) for x in values(dtype)]
-        with pytest.raises(InvalidInput, match=f"for a mean, got {dtype}"):
+        with pytest.raises(InvalidInput, match=dtype):
             d2lmulti.allreduce(data, op="mean")
 
 

@@ -59,7 +59,7 @@ def one_device(
     """Weights and gradients after some steps of the whole network, and the losses."""
     model, rng = SPLITS[name], np.random.default_rng(6)
     params = [get_params(start(B, model, dtype), "cpu")]
-    states, losses = [optimizer.start(params[0])], []
+    states, losses = [optimizer.init(params[0])], []
     for _ in range(steps):
         X, y = (B.array(a) for a in draw(model, rng, dtype))
         (loss,) = train_batch(
@@ -84,7 +84,7 @@ def split_devices(
     model, rng = SPLITS[name], np.random.default_rng(6)
     places = devices(k, B.name)
     shards = split_params(start(B, model, dtype), places, model)
-    states, losses = [optimizer.start(s) for s in shards], []
+    states, losses = [optimizer.init(s) for s in shards], []
     for _ in range(steps):
         X, y = (B.array(a) for a in draw(model, rng, dtype))
         (loss,) = train_layers(

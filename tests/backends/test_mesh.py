@@ -142,7 +142,7 @@ def test_errors_name_axis_and_ranks(B):
     ("parts", "says"),
     [
         ([], "a list of lists of ranks"),
-        ([[]], "a list of ranks as a part, got an empty one"),
+        ([[]], "a list of ranks as a part, got "),
         ([[0, 4]], "from 0 to 3 as rank, got 4"),
         ([[1, 0]], "ranks that ascend"),
         ([[0, 0]], "ranks that ascend"),

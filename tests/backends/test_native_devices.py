@@ -2,7 +2,7 @@
 
 import pytest
 
-from d2lmulti.backends.checks import parse_device, resolve_device
+from d2lmulti.backends.common import parse_device, resolve_device
 from d2lmulti.errors import DeviceUnavailable, InvalidInput
 
 NONSENSE = [

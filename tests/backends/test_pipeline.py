@@ -51,7 +51,7 @@ def one_device(B: Backend, name: str, steps: int, dtype: str) -> tuple:
     params = [B.array(p.astype(dtype)) for p in model.initial(rng)]
     for p in params:
         B.attach_grad(p)
-    state, losses = optimizer.start(params), []
+    state, losses = optimizer.init(params), []
     for _ in range(steps):
         X, y = map(B.array, batch(name, rng, dtype))
         if name != "tiny":
@@ -79,7 +79,7 @@ def in_stages(
     named.setdefault("micro_batches", MICRO)
     ranks = lie(named["schedule"], k, chunks)
     stage_params = place_params(start, stages, places, ranks)
-    states = [optimizer.start(params) for params in stage_params]
+    states = [optimizer.init(params) for params in stage_params]
     dX = None if name == "tiny" else B.zeros((BATCH, 1, 28, 28), dtype)
     losses = []
     for _ in range(steps):

@@ -58,7 +58,7 @@ def one_device(B: Backend, examples: int) -> Result:
     params, optimizer, losses = start(B), SGD(0.9), []
     for p in params:
         B.attach_grad(p)
-    state = optimizer.start(params)
+    state = optimizer.init(params)
     for X, y in batches(examples):
         B.attach_grad(x := B.array(X))
         for p in params:
@@ -80,7 +80,7 @@ def as_drawn(B: Backend, drawn: Drawn) -> Result:
     places = devices(drawn.devices, B.name)
     ranks = stage_ranks(drawn.lists, drawn.stages)
     placed = place_params(start(B), stages, places, ranks)
-    states = [optimizer.start(params) for params in placed]
+    states = [optimizer.init(params) for params in placed]
     dX = B.zeros((drawn.examples, 6), "float64")
     for X, y in batches(drawn.examples):
         parts = train_stages(

@@ -51,7 +51,7 @@ def test_a_graph_is_used_once(reference):
         z = y * 2
     B.backward([z])
     for used in (z, y):
-        with pytest.raises(InvalidInput, match="once only"):
+        with pytest.raises(InvalidInput, match="only once"):
             B.backward([used])
     assert B.numpy(B.grad(x)).tolist() == [4]
 

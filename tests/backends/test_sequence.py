@@ -19,7 +19,7 @@ from d2lmulti.parallel.sequence import (
 )
 from d2lmulti.parallel.sequence.positions import check_tokens
 
-WAYS = {"ring": ring_attention, "Ulysses": ulysses_attention}
+ATTENTION = {"ring": ring_attention, "Ulysses": ulysses_attention}
 
 
 def whole(Q, K, V, dO, causal):
@@ -51,7 +51,7 @@ def check(B, way, xs, at, causal, group=None, dtype="float64"):
     """Compare outputs and gradients; give the bytes that moved forward and back."""
     *parts, grads = cut(B, xs, at, dtype)
     with ledger() as moved:
-        found = WAYS[way](*parts, at, causal=causal, group=group)
+        found = ATTENTION[way](*parts, at, causal=causal, group=group)
         got = [found.outputs, *found.backward(grads)]
     tolerance = {"float64": 1e-12, "float32": 1e-4}[dtype]
     for ours, right in zip(got, whole(*xs, causal), strict=True):
@@ -63,7 +63,7 @@ def check(B, way, xs, at, causal, group=None, dtype="float64"):
 
 @settings(max_examples=10)
 @given(
-    way=st.sampled_from([*WAYS]),
+    way=st.sampled_from([*ATTENTION]),
     ranks=st.integers(1, 5),
     more=st.integers(0, 9),
     a_rank=st.integers(1, 2),
@@ -96,7 +96,7 @@ def test_any_parts_equal_one_device(
         assert moved.bytes == (1 + back) * each * numbers * 8
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ATTENTION)
 def test_in_sub_groups_of_a_mesh_and_in_float32(B, way):
     mesh = Mesh(data=2, sequence=3)
     rng = np.random.default_rng(0)
@@ -107,13 +107,13 @@ def test_in_sub_groups_of_a_mesh_and_in_float32(B, way):
         assert {rank for link in moved.links for rank in link} == {*group.ranks}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ATTENTION)
 def test_scores_of_a_thousand_overflow_nowhere(B, way):
     xs = np.random.default_rng(1).normal(size=(4, 9, 3, 2))
     xs[:2] *= 40  # scores in the thousands, whose exponentials are infinite
     at = token_positions(9, 3)
     *parts, _ = cut(B, xs, at)
-    found = WAYS[way](*parts, at).outputs
+    found = ATTENTION[way](*parts, at).outputs
     (right, *_) = whole(*xs, True)
     for x, rows in zip(found, at, strict=True):
         assert np.abs(B.numpy(x) - right[rows]).max() < 1e-12
@@ -138,8 +138,8 @@ def test_who_computes_how_many_blocks(B, monkeypatch):
         assert {tuple(shape) for shape, _ in seen} == {(1, 4, 4)}
         ranks = [rank for _, rank in seen]  # every score is the number of the rank
         counted[order] = [ranks.count(rank) for rank in range(3)]
-    # Of the four pairs of halves a rank meets three of its own, and of another's all or
-    # none where neighbours stay together, two in a zigzag, three in stripes.
+    # Of the four pairs of halves a rank computes three of its own, and of another's all
+    # or none if contiguous, two in a zigzag, three in stripes.
     assert counted == {
         "contiguous": [3, 7, 11], "striped": [9, 9, 9], "zigzag": [7, 7, 7]
     }  # fmt: skip
@@ -158,22 +158,20 @@ def test_ranks_that_cut_unlike_make_different_calls(B):
 
 def test_positions():
     assert [p.tolist() for p in token_positions(7, 3)] == [[0, 1, 6], [2, 5], [3, 4]]
-    assert [p.tolist() for p in token_positions(7, 3, "striped")] == [
-        [0, 3, 6], [1, 4], [2, 5]
-    ]  # fmt: skip
-    with pytest.raises(InvalidInput, match=r"3 tokens over 4 ranks; .* fewer ranks"):
+    striped = [p.tolist() for p in token_positions(7, 3, "striped")]
+    assert striped == [[0, 3, 6], [1, 4], [2, 5]]
+    with pytest.raises(InvalidInput, match="3 tokens over 4 ranks"):
         token_positions(3, 4)
 
 
 def test_what_does_not_fit_is_refused_by_name(B):
     at = token_positions(8, 2)
     Q, K, V = cut(B, np.ones((3, 8, 3, 2)), at)
-    with pytest.raises(InvalidInput, match=r"3 heads over 2 ranks.*ring_attention"):
+    with pytest.raises(InvalidInput, match="3 heads over 2 ranks"):
         ulysses_attention(Q, K, V, at)
-    with pytest.raises(InvalidInput, match=r"the positions of each of the 2 ranks"):
-        ring_attention(Q, K, V, at[:1])
-    with pytest.raises(InvalidInput, match=r"each position from 0 to 7 on one rank"):
-        ring_attention(Q, K, V, [at[0], at[0]])
+    for positions in (at[:1], [at[0], at[0]], [at[0], at[1] + 0.5]):
+        with pytest.raises(InvalidInput, match="position"):
+            ring_attention(Q, K, V, positions)
     with pytest.raises(InvalidInput, match=r"queries of shape \(3, 3, 2\) .*rank 0"):
         ring_attention(Q, K, V, token_positions(6, 2))
     with pytest.raises(InvalidInput, match=r"keys of shape .*got \(4, 2, 2\)"):
@@ -181,7 +179,5 @@ def test_what_does_not_fit_is_refused_by_name(B):
     with pytest.raises(InvalidInput, match=r"gradients of shape .*got \(3, 3, 2\)"):
         short = cut(B, np.ones((1, 6, 3, 2)), token_positions(6, 2))[0]
         ring_attention(Q, K, V, at).backward(short)
-    with pytest.raises(InvalidInput, match=r"float32 or float64 .*got int64"):
+    with pytest.raises(InvalidInput, match="int64"):
         ring_attention(*(cut(B, np.ones((1, 8, 3, 2)), at, "int64") * 3), at)
-    with pytest.raises(InvalidInput, match=r"\(tokens, heads, size of a head\)"):
-        ring_attention(*(cut(B, np.ones((1, 8, 3)), at) * 3), at)

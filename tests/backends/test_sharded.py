@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import shutil
 import weakref
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
 
 import d2lmulti
-from d2lmulti import SGD, Adam, AdamW, gather_shards, ledger, shard_params, train_shards
+from d2lmulti import (
+    SGD,
+    Adam,
+    AdamW,
+    gather_shards,
+    ledger,
+    shard_params,
+    train_batch,
+    train_shards,
+)
 from d2lmulti.comm.group import local_group
 from d2lmulti.errors import InvalidInput
 from d2lmulti.models.mlp import make_mlp
 from d2lmulti.models.model import Layer, Model
-from d2lmulti.parallel.sharded import passes
+from d2lmulti.parallel.sharded import forward_backward
 from d2lmulti.training.strategies import make_strategy
 
 BATCH = 29  # divides by nothing below
@@ -28,7 +37,7 @@ OPTIMIZERS = {"momentum": SGD(0.9), "adam": Adam(), "adamw": AdamW(weight_decay=
 SLOTS = {"momentum": (1, 0), "adam": (2, 2), "adamw": (2, 2)}  # a number; and beside
 
 
-def run(B, k, zero, optimizer, model=MODEL, steps=10, prefetch=False):
+def run(B, k, zero, optimizer, model=MODEL, steps=10):
     """Train on k devices, without `zero` by `train_batch`; give what there is then."""
     rng = np.random.default_rng(5)
     start = [B.array(p) for p in model.initial(rng)]
@@ -36,23 +45,17 @@ def run(B, k, zero, optimizer, model=MODEL, steps=10, prefetch=False):
     places = d2lmulti.devices(k, B.name)
     if zero:
         held = shard_params(start, places, model, zero)
-        states = [optimizer.start(mine) for mine in held.parts()]
+        states = [optimizer.init(own) for own in held.parts()]
+        step = partial(train_shards, optimizer=optimizer, states=states)
     else:
         held = [d2lmulti.get_params(start, place) for place in places]
-        states = [optimizer.start(mine) for mine in held]
+        states = [optimizer.init(own) for own in held]
+        step = partial(train_batch, model=model, optimizer=optimizer, states=states)
     losses = []
     for _ in range(steps):
         X, y = rng.normal(size=(BATCH, inputs)), rng.integers(0, classes, BATCH)
-        batch = B.array(X), B.array(y), held, places, 0.01
-        step = train_shards
-        more = {"optimizer": optimizer, "states": states}
-        if zero:
-            more["prefetch"] = prefetch
-        else:
-            step = d2lmulti.train_batch
-            more["model"] = model
         with ledger() as moved:
-            parts = step(*batch, **more)
+            parts = step(B.array(X), B.array(y), held, places, 0.01)
         losses.append(sum(float(B.numpy(loss)) for loss in parts) / BATCH)
     whole = gather_shards(held) if zero else held
     weights = [[B.numpy(p) for p in mine] for mine in whole]
@@ -84,11 +87,8 @@ def part(size, k, rank):
 @pytest.mark.parametrize("zero", [1, 2, 3])
 def test_ten_steps_equal_one_device_and_all_bytes_the_formula(B, alone, zero, name):
     N, last = sum(SIZES), SIZES[-1]
-    for k in (2, 3, 4, 7):
-        ahead = k in (3, 4)  # the order is another, the numbers are not
-        weights, losses, held, states, moved = run(
-            B, k, zero, OPTIMIZERS[name], prefetch=ahead
-        )
+    for k in (1, 2, 3, 4, 7):
+        weights, losses, held, states, moved = run(B, k, zero, OPTIMIZERS[name])
         assert_equal(weights, losses, alone(name))
         own = [sum(part(size, k, rank) for size in SIZES) for rank in range(k)]
         slots, beside = SLOTS[name]
@@ -120,76 +120,39 @@ def test_more_devices_than_numbers_in_a_layer(B, alone, zero):
         ]  # fmt: skip
 
 
-def test_on_one_device_nothing_moves(B, alone):
-    for zero in (1, 2, 3):
-        weights, losses, _, _, moved = run(B, 1, zero, OPTIMIZERS["momentum"])
-        assert_equal(weights, losses, alone("momentum"))
-        assert moved.bytes == 0
-
-
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in WATCHED]
 )
-@pytest.mark.parametrize(("zero", "prefetch"), [(2, False), (3, False), (3, True)])
-def test_one_layer_is_whole_at_a_time_and_ahead_of_it_one_more(
-    load, monkeypatch, name, zero, prefetch
-):
-    """Watch all that is whole: what is gathered, the leaves, and their gradients."""
-    B, alive, most = load(name), [], []
-    attach, start_gather = B.attach_grad, passes.start_gather
+@pytest.mark.parametrize("zero", [2, 3])
+def test_one_layer_is_unsharded_at_a_time(load, monkeypatch, name, zero):
+    """Watch all full tensors: gathered weights, leaves, and their gradients."""
+    B, alive, counts = load(name), [], []
+    attach, gather = B.attach_grad, forward_backward.gather_flat
 
     def attached(x, add=True):
         attach(x, add)
         if tuple(x.shape) in SHAPES:
             l = SHAPES.index(tuple(x.shape))
             watch(B.grad(x), l)
-            if zero == 3:  # with ZeRO 2 it shares the memory of the whole parameters
+            if zero == 3:  # with ZeRO 2 it shares the memory of the full parameters
                 watch(x, l)
 
-    def gathered(parts, size, group):
-        work = start_gather(parts, size, group)
-        for x in work.wait():
+    def gathered(shards, size, group):
+        flats = gather(shards, size, group)
+        for x in flats:
             watch(x, SIZES.index(size))
-        return work
+        return flats
 
     def watch(x, l):
-        x = x.value if name == "numpy" else x  # its own have no place for a watcher
+        x = x.value if name == "numpy" else x  # its tensors take no weak references
         alive.append((weakref.ref(x), l))
-        most.append(len({l for there, l in alive if there() is not None}))
+        counts.append(len({l for there, l in alive if there() is not None}))
 
     monkeypatch.setattr(B, "attach_grad", attached)
-    monkeypatch.setattr(passes, "start_gather", gathered)
-    run(B, 2, zero, OPTIMIZERS["momentum"], steps=1, prefetch=prefetch)
-    assert len(most) >= 2 * len(SIZES)
-    assert max(most) == 1 + prefetch
-
-
-def test_a_timeline_shows_what_is_gathered_ahead(B):
-    found, first = {}, str(d2lmulti.devices(2, B.name)[0])
-    for prefetch in (False, True):
-        with d2lmulti.timeline() as recorded:
-            run(B, 2, 3, OPTIMIZERS["momentum"], steps=1, prefetch=prefetch)
-        names = [span.name for span in recorded.spans if span.track == first]
-        found[prefetch] = [name for name in names if "dense" in name]
-    gathered = [f"all-gather dense {l}" for l in (1, 2, 3)]
-    assert found[False][:4] == [gathered[0], "forward dense 1", gathered[1],
-                                "forward dense 2"]  # fmt: skip
-    assert found[True][:5] == [*gathered[:2], "forward dense 1", "wait for dense 2",
-                               gathered[2]]  # fmt: skip
-    assert found[True].count("all-gather dense 1") == 2
-
-
-@pytest.mark.parametrize("prefetch", [False, True])
-def test_zero_1_sums_after_the_pass_or_on_the_way_back(B, prefetch):
-    first = str(d2lmulti.devices(2, B.name)[0])
-    with d2lmulti.timeline() as recorded:
-        run(B, 2, 1, OPTIMIZERS["momentum"], steps=1, prefetch=prefetch)
-    names = [span.name for span in recorded.spans if span.track == first]
-    back = [f"backward dense {l}" for l in (3, 2, 1)]
-    sums = [f"reduce-scatter dense {l}" for l in (3, 2, 1)]
-    in_turn = [name for pair in zip(back, sums, strict=True) for name in pair]
-    found = [name for name in names if name in {*back, *sums}]
-    assert found == (in_turn if prefetch else [*back, *sums])
+    monkeypatch.setattr(forward_backward, "gather_flat", gathered)
+    run(B, 2, zero, OPTIMIZERS["momentum"], steps=1)
+    assert len(counts) >= 2 * len(SIZES)
+    assert max(counts) == 1
 
 
 def test_a_layer_without_parameters_goes_with_the_one_before(B):
@@ -209,7 +172,9 @@ def test_a_layer_without_parameters_goes_with_the_one_before(B):
     want, losses, *_ = run(B, 1, None, SGD(0.9), model, steps=3)
     got, found, held, _, _ = run(B, 3, 3, SGD(0.9), model, steps=3)
     assert_equal(got, found, (want, losses))
-    assert [unit.name for unit in held.units] == [layer.name for layer in MODEL.layers]
+    assert [layer.name for layer in held.flat_params] == [
+        layer.name for layer in MODEL.layers
+    ]
 
 
 # -- train(strategy="sharded") ---------------------------------------------------------

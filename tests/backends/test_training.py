@@ -126,7 +126,7 @@ def test_the_loss_is_the_mean_over_all_examples(
     """Without learning, every epoch's loss is that of the initial weights."""
     model = get_model("mlp")
     params = [B.array(p) for p in model.initial(np.random.default_rng(0))]
-    logits = model.predict(B, params, B.array(digits.train_X))
+    logits = model.forward_eval(B, params, B.array(digits.train_X))
     each = B.numpy(B.cross_entropy(logits, B.array(digits.train_y)))
     history = run(B, digits, k, model="mlp", lr=1e-30)
     assert history.losses == pytest.approx([each.mean()] * 3, rel=1e-12)
@@ -220,7 +220,7 @@ def test_a_replica_that_went_astray_lowers_the_accuracy(
 ) -> None:
     model, X = get_model("mlp"), digits.test_X
     device_params = replicas(B, [0, 0, 0])
-    whole = model.predict(B, device_params[0], B.array(X, "sim:0"))
+    whole = model.forward_eval(B, device_params[0], B.array(X, "sim:0"))
     y = B.numpy(B.argmax(whole))  # what all three replicas say now
     places = ["sim:0", "sim:1", "sim:2"]
     assert evaluate(device_params, X, y, places, model=model) == 1

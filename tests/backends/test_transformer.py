@@ -25,7 +25,7 @@ def test_logits_do_not_know_the_future(B: Backend) -> None:
     changed[:, 3:] = (ids[:, 3:] + 1) % 7
     with B.pause():
         first, second = (
-            B.numpy(SMALL.predict(B, start(B), B.array(x))).reshape((2, 5, 7))
+            B.numpy(SMALL.forward_eval(B, start(B), B.array(x))).reshape((2, 5, 7))
             for x in (ids, changed)
         )
     assert np.abs(first[:, :3] - second[:, :3]).max() < 1e-12
@@ -39,7 +39,7 @@ def test_the_past_matters(B: Backend) -> None:
     changed[0, 0] = (ids[0, 0] + 1) % 7
     with B.pause():
         first, second = (
-            B.numpy(SMALL.predict(B, start(B), B.array(x))) for x in (ids, changed)
+            B.numpy(SMALL.forward_eval(B, start(B), B.array(x))) for x in (ids, changed)
         )
     assert np.abs(first[-1] - second[-1]).max() > 1e-3
 
@@ -66,7 +66,7 @@ def test_replicas_equal_one_device_with_adam(framework: Backend, k: int) -> None
     for count in (1, k):
         places = devices(count, B.name)
         device_params = [get_params(start(B), place) for place in places]
-        states = [optimizer.start(params) for params in device_params]
+        states = [optimizer.init(params) for params in device_params]
         for ids in batches:
             X, y = B.array(ids[:, :-1]), B.array(ids[:, 1:])
             train_batch(

@@ -24,7 +24,7 @@ from book.notebooks import ROOT
 def test_a_python_without_wheels_is_refused_in_one_sentence(
     setup, version, system, machine, words
 ):
-    reason = setup_venv.refusal(setup, version, system, machine)
+    reason = setup_venv.invalid(setup, version, system, machine)
     assert words in reason
     assert "\n" not in reason
 
@@ -40,7 +40,7 @@ def test_a_python_without_wheels_is_refused_in_one_sentence(
     ],
 )
 def test_a_python_with_wheels_is_taken(setup, version, system, machine):
-    assert setup_venv.refusal(setup, version, system, machine) is None
+    assert setup_venv.invalid(setup, version, system, machine) is None
 
 
 LISTED = """\

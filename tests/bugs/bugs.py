@@ -155,8 +155,8 @@ BUGS = [
     Bug(
         "all replicas share one velocity",
         "training/strategy.py",
-        "[optimizer.start(mine) for mine in self.trained()]",
-        "[optimizer.start(self.trained()[0])] * len(self.owned)",
+        "[optimizer.init(mine) for mine in self.trained()]",
+        "[optimizer.init(self.trained()[0])] * len(self.owned)",
         TRAINED,
     ),
     Bug(
@@ -169,8 +169,8 @@ BUGS = [
     Bug(
         "evaluation looks at replica 0 only",
         "training/evaluate.py",
-        "model.predict(B, device_params[i], part)",
-        "model.predict(B, device_params[0], part)",
+        "model.forward_eval(B, device_params[i], part)",
+        "model.forward_eval(B, device_params[0], part)",
         EVALUATED,
     ),
     Bug(
@@ -211,8 +211,8 @@ BUGS = [
     Bug(
         "every device adds the bias of a layer split by inputs",
         "models/tensor_parallel/layers.py",
-        "(H,) = yield Leave(H)\n",
-        "(H,) = yield Leave(H)\n    b = b * part.ranks\n",
+        "(H,) = yield Reduce(H)\n",
+        "(H,) = yield Reduce(H)\n    b = b * part.ranks\n",
         LAYERS,
     ),
     Bug(
@@ -246,15 +246,15 @@ BUGS = [
     Bug(
         "the updated parts are not gathered",
         "parallel/sharded/training.py",
-        "start_share([mine[l] for mine in sharded], group, call)",
-        "Work()",
+        "            gather_flat_(flats, group)\n",
+        "            pass\n",
         SHARDS,
     ),
     Bug(
         "a part of the gradient is added to that of the step before",
-        "parallel/sharded/passes.py",
-        "size, add = element_count(part), not self.first",
-        "size, add = element_count(part), True",
+        "parallel/sharded/forward_backward.py",
+        "element_count(shard), shard, self.add)",
+        "element_count(shard), shard, True)",
         SHARDS,
     ),
     Bug(

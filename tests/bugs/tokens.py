@@ -11,15 +11,15 @@ TOKEN_BUGS = [
     Bug(
         "the online softmax forgets to scale down what it has",
         "parallel/sequence/blocks.py",
-        "fade = B.exp(so_far[0] - top)",
-        "fade = 1.0",
+        "rescale = B.exp(so_far[0] - top)",
+        "rescale = 1.0",
         SEQUENCE,
     ),
     Bug(
         "keys and values go round the wrong way",
-        "parallel/sequence/ring.py",
-        "rank, (rank + 1) % n, first",
-        "rank, (rank - 1) % n, first",
+        "parallel/sequence/attention.py",
+        "make_round(rank, (rank + 1) % group.size,",
+        "make_round(rank, (rank - 1) % group.size,",
         SEQUENCE,
     ),
     Bug(

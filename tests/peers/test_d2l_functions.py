@@ -125,7 +125,7 @@ def test_three_steps_on_two_devices_equal_d2ls(d2l_mxnet, load, rng):
 
     ours = [get_params([B.array(p) for p in start], d) for d in devices(2, "mxnet")]
     optimizer = SGD(0.75)
-    states = [optimizer.start(params) for params in ours]
+    states = [optimizer.init(params) for params in ours]
     for _ in range(3):
         X = B.array(rng.normal(size=(8, 1, 28, 28)))
         y = B.array(rng.integers(0, 10, 8))
@@ -166,7 +166,7 @@ def test_three_devices_equal_d2l_on_one(d2l_torch, load, rng):
 
     places, optimizer = devices(3, "torch"), SGD(0.9)
     ours = [get_params([B.array(p) for p in start], place) for place in places]
-    states = [optimizer.start(params) for params in ours]
+    states = [optimizer.init(params) for params in ours]
     for _ in range(3):
         X = B.array(rng.normal(size=(n, 1, 28, 28)))
         y = B.array(rng.integers(0, 10, n))

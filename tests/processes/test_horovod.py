@@ -50,7 +50,7 @@ def run(k: int, **options: Any) -> list[np.ndarray]:
     devices, momentum = d2lmulti.devices(k), SGD(0.9)
     params = [B.array(p) for p in start]
     replicas = [d2lmulti.get_params(params, device) for device in devices]
-    states = [momentum.start(replica) for replica in replicas]
+    states = [momentum.init(replica) for replica in replicas]
     for i in range(0, STEPS * BATCH, BATCH):
         batch = B.array(X[i : i + BATCH]), B.array(y[i : i + BATCH])
         d2lmulti.train_batch(*batch, replicas, devices, 0.05, model=SMALL,

@@ -112,8 +112,8 @@ BAD = {
     ),
     "no examples": (lambda: batches(X[:0], Y[:0], 2), "at least 1 example .* got none"),
     "labels missing": (lambda: batches(X, Y[:4], 2), "got 5 examples and 4 labels"),
-    "a list": (lambda: batches([1, 2], Y[:2], 2), "X as a NumPy array .* got list"),
-    "a single label": (lambda: batches(X, np.array(3), 2), "y as a NumPy array"),
+    "a list": (lambda: batches([1, 2], Y[:2], 2), "NumPy array"),
+    "a single label": (lambda: batches(X, np.array(3), 2), "NumPy array"),
     "counting nothing": (lambda: batch_count(0, 4), "number of examples, got 0"),
     "counting by nothing": (lambda: batch_count(4, 0), "batch_size, got 0"),
 }

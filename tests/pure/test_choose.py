@@ -1,7 +1,7 @@
 """What `auto` chooses is within 2 % of the quickest, by the model that it states."""
 
 from d2lmulti.plans.allreduce import ALLREDUCE, START_UP_BYTES, choose_allreduce
-from d2lmulti_cluster.overlap import plan_seconds
+from d2lmulti_cluster.cost import plan_seconds
 
 
 def test_auto_is_all_but_the_quickest_for_any_ranks_and_size():

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from d2lmulti.backends import get_backend
-from d2lmulti.comm.agreement import check_same, name_ranks
+from d2lmulti.checks import check_same
 from d2lmulti.comm.cooperative import run_cooperatively
 from d2lmulti.comm.group import local_group
-from d2lmulti.errors import InvalidInput
+from d2lmulti.errors import InvalidInput, name_ranks
 from d2lmulti.plans.requests import Sum
 
 B = get_backend("numpy")

@@ -20,8 +20,8 @@ from d2lmulti.models.lenet import LENET
 PACKAGE = Path(d2lmulti.__file__).parent
 OWN = {"torch": {"pytorch"}, "numpy": {"numpy", "tape", "windows", "dtypes"}}
 # Asked once, at the edge: what is no list, no rate, no device.
-ROOMS = ("", "backends/", "comm/", "models/", "optimizers/")
-CHECKS = {f"{room}checks.py" for room in ROOMS}
+
+CHECKS = {"checks.py", "errors.py"}
 
 
 def trace(run: Any) -> Counter[str]:
@@ -54,7 +54,7 @@ def test_a_step_enters_the_core_and_the_backends_own_module(B) -> None:
     X = B.array(rng.normal(size=(4, 1, 28, 28)).astype("float32"))
     y, places = B.array(rng.integers(0, 10, 4)), devices(2, B.name, simulate=True)
 
-    states = [SGD(0.9).start(start) for _ in places]
+    states = [SGD(0.9).init(start) for _ in places]
 
     def step() -> None:
         device_params = [get_params(start, place) for place in places]
@@ -65,8 +65,8 @@ def test_a_step_enters_the_core_and_the_backends_own_module(B) -> None:
     entered = set(trace(step))
     names = {name.removeprefix("d2lmulti/") for name in core.core_files()}
     own = {
-        "torch": {"pytorch.py"},
-        "numpy": {"numpy.py", "tape.py", "windows.py", "dtypes.py"},
+        "torch": {"pytorch.py", "common.py"},
+        "numpy": {"numpy.py", "tape.py", "windows.py", "dtypes.py", "common.py"},
     }
     own_files = {f"backends/{name}" for name in own[B.name]} | CHECKS
     assert entered - names - own_files == set()
@@ -88,8 +88,8 @@ def test_the_core_is_within_its_budget() -> None:
 
 
 def test_a_larger_core_is_found() -> None:
-    (found,) = core.core_rules({"a.py": 1000, "b.py": 701})
-    assert found.startswith("the core: 1701 lines, at most 1700")
+    (found,) = core.core_rules({"a.py": 1000, "b.py": 801})
+    assert found.startswith("the core: 1801 lines, at most 1800")
     (found,) = core.core_rules({f"{i}.py": 1 for i in range(13)})
     assert found.startswith("the core: 13 files, at most 12")
 

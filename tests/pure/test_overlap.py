@@ -12,7 +12,7 @@ from d2lmulti.plans.allreduce import (
     star,
     tree,
 )
-from d2lmulti_cluster.overlap import plan_seconds, spans
+from d2lmulti_cluster.cost import plan_seconds, spans
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 8, 16])

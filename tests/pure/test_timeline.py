@@ -15,7 +15,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 from d2lmulti.errors import InvalidInput
-from d2lmulti.events import working
+from d2lmulti.events import notify_work
 from d2lmulti.files.atomic import write_json
 from d2lmulti.observe.timeline import Span, Timeline, timeline
 from d2lmulti_book.figures import timelines as plot_timeline
@@ -42,14 +42,14 @@ def test_a_span_that_an_error_ends_is_recorded():
 
 
 def test_spans_go_to_all_open_timelines_and_only_to_them():
-    with working(["device 0"], "lost"):
+    with notify_work(["device 0"], "lost"):
         pass
     with timeline(ticks()) as outer:
-        with working([0], "first"):
+        with notify_work([0], "first"):
             pass
-        with timeline(ticks()) as inner, working([0], "second"):
+        with timeline(ticks()) as inner, notify_work([0], "second"):
             pass
-    with working([0], "lost"):
+    with notify_work([0], "lost"):
         pass
     assert [s.name for s in outer.spans] == ["first", "second"]
     assert inner.spans == [Span("0", "second", 1, 2)]
@@ -57,10 +57,10 @@ def test_spans_go_to_all_open_timelines_and_only_to_them():
 
 def test_unopened_a_span_neither_waits_nor_makes_an_object():
     waited = []
-    with working([0], "x", wait=lambda: waited.append(1)):
+    with notify_work([0], "x", wait=lambda: waited.append(1)):
         pass
     assert waited == []
-    assert working([0], "x") is working([1], "y")
+    assert notify_work([0], "x") is notify_work([1], "y")
 
 
 def test_a_span_waits_before_each_reading_of_the_clock():
@@ -70,7 +70,7 @@ def test_a_span_waits_before_each_reading_of_the_clock():
         seen.append("clock")
         return len(seen)
 
-    with timeline(clock), working([0], "x", wait=lambda: seen.append("wait")):
+    with timeline(clock), notify_work([0], "x", wait=lambda: seen.append("wait")):
         seen.append("work")
     assert seen == ["clock", "wait", "clock", "work", "wait", "clock"]
 

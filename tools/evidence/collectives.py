@@ -119,7 +119,7 @@ def judge(
 
 def refused(B: Backend, dtype: str) -> bool:
     """Tell whether a backend does not hold a dtype."""
-    return bool(asked.refusal(lambda: B.zeros((1,), dtype)))
+    return bool(asked.invalid(lambda: B.zeros((1,), dtype)))
 
 
 def between_processes() -> tuple[list[str], int]:

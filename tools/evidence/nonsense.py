@@ -10,12 +10,7 @@ TITLE = "Invalid input rejected"
 SOURCES = (
     "d2lmulti",
     "tests/backends/bad_options.py",
-    "tests/backends/bad_values.py",
-    "tests/backends/good_calls.py",
-    "tests/backends/left_out.py",
-    "tests/backends/public.py",
-    "tests/backends/pure_calls.py",
-    "tests/backends/test_bad_values.py",
+    "tests/backends/test_bad_options.py",
     "tests/pure/forge.py",
     "tests/pure/forged.py",
     "tests/pure/idx_files.py",
@@ -24,17 +19,17 @@ SOURCES = (
     "tools/evidence/nonsense.py",
 )
 Row = dict[str, Any]
-VALUES, FILES = "tests/backends/test_bad_values.py", "tests/pure/test_fuzz_files.py"
+VALUES, FILES = "tests/backends/test_bad_options.py", "tests/pure/test_fuzz_files.py"
 
 
 def rows(quick: bool, step: Any) -> list[Row]:
     """Run the tests that try them; sum up what they count."""
-    step("bad values and options")
-    few = ["-k", "refused and alltoall and numpy"] if quick else []
+    step("bad options")
+    few = ["-k", "refused and doctor"] if quick else []
     outcome = run_tests([VALUES], *few, "-n", "0" if quick else "2")
     failed = list(outcome.failed)
     found: list[Row] = []
-    for kind in ("bad values",) if quick else ("bad values", "bad options"):
+    for kind in ("bad options",):
         tried = sum(n for name, n in outcome.recorded if name == kind)
         found.append({"what": kind, "tried": tried, "refused": tried, "equal": 0})
     if not quick:

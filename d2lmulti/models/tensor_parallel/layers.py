@@ -13,16 +13,16 @@ from functools import partial
 from typing import Any
 
 from ...backends.protocol import Backend, Tensor
-from ...plans.requests import Enter, Leave
+from ...plans.requests import Copy, Reduce
 from ..lenet import convolution, dense, dense_relu
 from ..model import Layer
-from .split import WHOLE, Cut, RankInfo, SplitLayer, Talk
+from .split import REPLICATED, RankInfo, ShardSpec, SplitLayer, Talk
 
-_COLUMNS, _ROWS = Cut(1, "outputs"), Cut(0, "inputs")
-_CUTS: dict[Any, tuple[Cut, Cut]] = {  # of W, by outputs and by inputs
+_COLUMNS, _ROWS = ShardSpec(1, "outputs"), ShardSpec(0, "inputs")
+_CUTS: dict[Any, tuple[ShardSpec, ShardSpec]] = {  # of W, by outputs and by inputs
     dense: (_COLUMNS, _ROWS),
     dense_relu: (_COLUMNS, _ROWS),
-    convolution: (Cut(0, "output channels"), Cut(1, "input channels")),
+    convolution: (ShardSpec(0, "output channels"), ShardSpec(1, "input channels")),
 }
 
 
@@ -40,7 +40,7 @@ def by_outputs(layer: Layer, first: bool = False) -> SplitLayer:
     """
     cut, _ = _CUTS[_kind(layer)]
     forward = partial(_by_outputs, forward=layer.forward, first=first)
-    return SplitLayer(layer.name, (cut, Cut(0, cut.of)), forward)
+    return SplitLayer(layer.name, (cut, ShardSpec(0, cut.of)), forward)
 
 
 def by_inputs(layer: Layer) -> SplitLayer:
@@ -53,13 +53,15 @@ def by_inputs(layer: Layer) -> SplitLayer:
     kind = _kind(layer)
     _, cut = _CUTS[kind]
     how = getattr(layer.forward, "keywords", {})
-    return SplitLayer(layer.name, (cut, WHOLE), partial(_by_inputs, kind=kind, **how))
+    return SplitLayer(
+        layer.name, (cut, REPLICATED), partial(_by_inputs, kind=kind, **how)
+    )
 
 
 def whole_layer(layer: Layer) -> SplitLayer:
     """Let every device do a layer of the whole network, each the same."""
     forward = partial(_by_outputs, forward=layer.forward, first=True)
-    return SplitLayer(layer.name, (WHOLE,) * layer.params, forward)
+    return SplitLayer(layer.name, (REPLICATED,) * layer.params, forward)
 
 
 def _kind(layer: Layer) -> Any:
@@ -71,7 +73,7 @@ def _by_outputs(
     forward: Callable[..., Tensor], first: bool,
 ) -> Talk:  # fmt: skip
     if not first:
-        (X,) = yield Enter(X)
+        (X,) = yield Copy(X)
     return forward(B, params, X)
 
 
@@ -84,7 +86,7 @@ def _by_inputs(
         H = B.conv2d(X, W, None, padding)
     else:
         H = X.reshape((X.shape[0], -1)) @ W
-    (H,) = yield Leave(H)
+    (H,) = yield Reduce(H)
     # b comes after the sum: each device's would be counted once a device.
     H = H + b.reshape((1, -1) + (1,) * (len(H.shape) - 2))
     H = H if kind is dense else B.relu(H)

@@ -1,8 +1,8 @@
 """A split network: layers whose parameters are shared out among the devices.
 
 Every device runs the same layers on the whole batch, each with its part of the
-parameters, and the layers yield calls wherever the parts must meet. A `Cut` says for
-each parameter of the whole network which part of it a device holds.
+parameters, and the layers yield requests wherever they need the others. A `ShardSpec`
+says for each parameter of the whole network which part of it a device holds.
 Chapter: *layer_parallel*.
 """
 
@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...backends.protocol import Backend, Tensor
+from ...errors import framework_errors
 from ...plans.requests import CollectiveRequest
-from ..checks import explained
 from ..model import Model, losses_of
 
 Talk = Generator[CollectiveRequest, Any, Tensor]
 
 
-class Cut(NamedTuple):
+class ShardSpec(NamedTuple):
     """How one parameter is shared out: along `dim`, or (None) every device has it all.
 
     `of` names what is counted along `dim`, in units of `unit` entries (a head has
@@ -40,8 +40,8 @@ class Cut(NamedTuple):
     experts: bool = False
 
 
-WHOLE = Cut()
-OF_SOME_TOKENS = Cut(summed=True)
+REPLICATED = ShardSpec()
+PARTIAL_GRADS = ShardSpec(summed=True)
 
 
 class SequencePart(NamedTuple):
@@ -75,7 +75,7 @@ class SplitLayer(NamedTuple):
     """
 
     name: str
-    cuts: tuple[Cut, ...]
+    cuts: tuple[ShardSpec, ...]
     forward: Callable[[Backend, Sequence[Tensor], Tensor, RankInfo], Any]
 
 
@@ -96,7 +96,7 @@ class SplitModel(NamedTuple):
     loss: Callable[[Backend, Tensor, Tensor, RankInfo], Any] = whole_loss
 
     @property
-    def cuts(self) -> list[tuple[str, Cut]]:
+    def cuts(self) -> list[tuple[str, ShardSpec]]:
         """The cut of every parameter, with the name of its layer."""
         return [(layer.name, cut) for layer in self.layers for cut in layer.cuts]
 
@@ -118,7 +118,7 @@ def run_to_loss(
     y: Tensor | None, part: RankInfo,
 ) -> Talk:  # fmt: skip
     """Go on to the summed loss of the targets y; without them, give what there is."""
-    with explained(model.name, X):
+    with framework_errors(model.name, X):
         out = yield from run_split(B, model, shards, X, part)
         if y is None:
             return out

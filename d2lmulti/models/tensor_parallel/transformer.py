@@ -1,7 +1,7 @@
 """The transformer split over devices: heads, hidden units, and the vocabulary.
 
-Each block computes f, its own heads or hidden units, and g. With f = `Enter` and
-g = `Leave` every device holds the whole stream between the blocks; with f = `Gather`
+Each block computes f, its own heads or hidden units, and g. With f = `Copy` and
+g = `Reduce` every device holds the whole stream between the blocks; with f = `Gather`
 and g = `Scatter` it holds, and normalises, its part of the tokens: sequence parallelism
 (Korthikanti et al., 2022), which moves as many bytes. Chapter: *layer_parallel*.
 """
@@ -18,14 +18,14 @@ import numpy as np
 from ...backends.protocol import Backend, Tensor
 from ...errors import InvalidInput
 from ...plans.requests import (
+    AllToAll,
     Apply,
     CollectiveRequest,
-    Enter,
+    Copy,
     Gather,
-    Leave,
     Max,
+    Reduce,
     Scatter,
-    Swap,
 )
 from ...plans.rounds import even_bounds
 from ..experts import (
@@ -45,10 +45,10 @@ from ..transformer import (
     join_heads,
 )
 from .split import (
-    OF_SOME_TOKENS,
-    WHOLE,
-    Cut,
+    PARTIAL_GRADS,
+    REPLICATED,
     RankInfo,
+    ShardSpec,
     SplitLayer,
     SplitModel,
     Talk,
@@ -123,14 +123,14 @@ def experts_part(
     gamma, beta, router, W1, W2 = params
     H = B.layer_norm(X, gamma, beta)
     choice = choose_experts(B, H, router)
-    (H, X, gate) = yield Enter(H, keep=(X, choice.gate))
+    (H, X, gate) = yield Copy(H, keep=(X, choice.gate))
     room = B.array(np.array([fullest(choice)], B.dtype_of(X)), B.device_of(X))
     (room, H, X, gate) = yield Max(room, keep=(H, X, gate), axis="expert")
     route = route_tokens(choice.expert, router.shape[1], int(B.numpy(room)[0]))
     sent = take_rows(B, H, route.token_of)
-    (here, X, gate) = yield Swap(sent, keep=(X, gate), axis="expert")
-    (home,) = yield Swap(run_experts(B, W1, W2, here, part.expert), axis="expert")
-    (out,) = yield Leave(take_rows(B, home, route.slot_of))
+    (here, X, gate) = yield AllToAll(sent, keep=(X, gate), axis="expert")
+    (home,) = yield AllToAll(run_experts(B, W1, W2, here, part.expert), axis="expert")
+    (out,) = yield Reduce(take_rows(B, home, route.slot_of))
     return X + gate * out
 
 
@@ -164,15 +164,22 @@ def split_transformer(model: Model, sequence: bool = False) -> SplitModel:
             f"expected a transformer without experts to split by tokens along tensor, "
             f"got {model.name}; split the tokens along the axis sequence of a mesh"
         )
-    f, g = (Gather, Scatter) if sequence else (Enter, Leave)
-    stream = OF_SOME_TOKENS if sequence else WHOLE
+    f, g = (Gather, Scatter) if sequence else (Copy, Reduce)
+    stream = PARTIAL_GRADS if sequence else REPLICATED
     attention_cuts = (
-        Cut(1, "heads", blocks=3, unit=size),  # queries, keys and values
-        Cut(0, "heads", blocks=3, unit=size),
-        Cut(0, "heads", unit=size),
+        ShardSpec(1, "heads", blocks=3, unit=size),  # queries, keys and values
+        ShardSpec(0, "heads", blocks=3, unit=size),
+        ShardSpec(0, "heads", unit=size),
     )
-    units = Cut(1, "hidden units"), Cut(0, "hidden units"), Cut(0, "hidden units")
-    expert_cuts = (WHOLE, *(Cut(dim, "hidden units", experts=True) for dim in (2, 1)))
+    units = (
+        ShardSpec(1, "hidden units"),
+        ShardSpec(0, "hidden units"),
+        ShardSpec(0, "hidden units"),
+    )
+    expert_cuts = (
+        REPLICATED,
+        *(ShardSpec(dim, "hidden units", experts=True) for dim in (2, 1)),
+    )
     block = partial(block_part, f=f, g=g)
     attends = partial(block, inner=partial(attention_part, head_size=size))
     mixes = partial(block, inner=lambda B, shards, H, part: feed_forward(B, shards, H))
@@ -185,10 +192,12 @@ def split_transformer(model: Model, sequence: bool = False) -> SplitModel:
         SplitLayer(layer.name, (stream, stream, *cuts), forward)
         for layer, (cuts, forward) in zip(model.layers[1:-1], kinds, strict=False)
     ]
-    columns = (Cut(1, "characters"), Cut(0, "characters"))
+    columns = (ShardSpec(1, "characters"), ShardSpec(0, "characters"))
     layers = (
         SplitLayer(
-            "embedding", (Cut(0, "characters"), stream), partial(embedding_part, g=g)
+            "embedding",
+            (ShardSpec(0, "characters"), stream),
+            partial(embedding_part, g=g),
         ),
         *middle,
         SplitLayer("head", (stream, stream, *columns), partial(head_part, f=f)),

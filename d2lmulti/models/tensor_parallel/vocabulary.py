@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...backends import checks
 from ...backends.protocol import Backend, Tensor
-from ...plans.requests import Leave, Max
+from ...checks import check_ids
+from ...plans.requests import Max, Reduce
 from .split import RankInfo, Talk
 
 
@@ -40,7 +40,7 @@ def split_cross_entropy(B: Backend, logits: Tensor, y: Tensor, part: RankInfo) -
     chosen[inside, target[inside]] = 1
     chosen = B.array(chosen, B.device_of(logits))
     sums = [B.sum(B.exp(logits), 1), B.sum(logits * chosen, 1)]
-    (sums,) = yield Leave(B.concat(sums))  # (2n,)
+    (sums,) = yield Reduce(B.concat(sums))  # (2n,)
     return B.log(sums[:n]) - sums[n:]
 
 
@@ -49,7 +49,7 @@ def _own_ids(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Count ids from this part's first, 0 for those outside; and say which are in."""
     whole = B.numpy(ids)
-    checks.ids(whole, count * part.ranks)
+    check_ids(whole, count * part.ranks)
     mine = whole - part.rank * count
     inside = (mine >= 0) & (mine < count)
     return np.where(inside, mine, 0), inside

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from ...checks import check_choice, check_count, check_list, check_number
-from ...errors import InvalidInput, several
+from ...errors import InvalidInput, plural
 from ...models import get_model
 from ...models.model import Layer, Model
 from ...plans.rounds import even_bounds
@@ -54,8 +54,8 @@ def cut_stages(
         _check_costs(costs, count)
     if stages > count:
         raise InvalidInput(
-            f"cannot cut the {several(count, 'layer')} of {model.name!r} into "
-            f"{stages} stages; use at most {several(count, 'stage')} or a deeper model"
+            f"cannot cut the {plural(count, 'layer')} of {model.name!r} into "
+            f"{stages} stages; use at most {plural(count, 'stage')} or a deeper model"
         )
     if by == "layers":
         bounds = even_bounds(count, stages)
@@ -99,10 +99,10 @@ def _balanced(costs: Sequence[float], stages: int) -> list[tuple[int, int]]:
 
 
 def _check_costs(costs: Any, layers: int) -> Sequence[float]:
-    cure = "measure them with layer_seconds(model, params, X)"
-    check_list("costs", costs, "costs, one a layer", cure=cure)
+    hint = "measure them with layer_seconds(model, params, X)"
+    check_list("costs", costs, "costs, one a layer", hint=hint)
     if len(costs) != layers:
         raise InvalidInput(
-            f"expected one cost for each of {layers} layers, got {len(costs)}; {cure}"
+            f"expected one cost for each of {layers} layers, got {len(costs)}; {hint}"
         )
-    return [check_number("cost", cost, least=0, cure=cure) for cost in costs]
+    return [check_number("cost", cost, min=0, hint=hint) for cost in costs]

@@ -18,8 +18,7 @@ from ...backends.protocol import AnyDevice, Tensor, element_count, nbytes
 from ...comm.group import Group
 from ...comm.point_to_point import copy_between, receive, send
 from ...comm.split import load
-from ...errors import PlanError
-from ...models.checks import explained
+from ...errors import PlanError, framework_errors
 from ...models.model import losses_of
 from ...observe.pipeline_record import PipelineRecord, Slot
 from ...plans.pipeline import (
@@ -202,7 +201,7 @@ class Executor:
         if recorded and self._wants_dx(s):
             B.attach_grad(kept.x)
         recording = B.record() if recorded else B.pause()
-        with recording, explained(f"stage {s}", kept.x):
+        with recording, framework_errors(f"stage {s}", kept.x):
             H = kept.x
             for layer in self.stages[s].layers:
                 H = layer.forward(B, params[first : first + layer.params], H)

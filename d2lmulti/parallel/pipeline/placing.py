@@ -6,13 +6,12 @@ import json
 from collections.abc import Iterable, Sequence
 
 from ...backends import backend_of
-from ...backends.checks import check_lists, check_tensors
 from ...backends.protocol import AnyDevice, Tensor
-from ...checks import check_kind, check_list
+from ...checks import check_kind, check_list, check_lists
 from ...comm.collectives import broadcast
 from ...comm.group import Group, current_group, group_for
 from ...comm.split import load
-from ...errors import InvalidInput, several
+from ...errors import InvalidInput, plural
 from .cutting import Stage
 
 
@@ -39,9 +38,9 @@ def place_params(
     s mod p, for ranks that do not fit, and for a number of parameters that is not the
     stages'.
     """
-    check_list("devices", devices, "devices", cure="use devices(1)")
+    check_list("devices", devices, "devices", hint="use devices(1)")
     check_stages(stages)
-    check_tensors("params", params, cure="take them from model.initial(rng)")
+    check_list("params", params, "tensors", hint="take them from model.initial(rng)")
     group = group_for(len(devices), group)
     ranks = check_ranks(ranks, len(stages), group)
     if len(params) != stages[-1].last:
@@ -129,7 +128,7 @@ def check_ranks(ranks: Sequence[int] | None, stages: int, group: Group) -> list[
 
 def check_stages(stages: Sequence[Stage]) -> None:
     """Refuse what `cut_stages` has not made."""
-    for stage in check_list("stages", stages, "stages", cure="use cut_stages"):
+    for stage in check_list("stages", stages, "stages", hint="use cut_stages"):
         check_kind("a stage", stage, Stage, "a Stage", "use cut_stages")
 
 
@@ -138,6 +137,6 @@ def check_shares(stages: int, group: Group) -> None:
     if not stages or stages % group.size:
         raise InvalidInput(
             f"expected as many stages as devices, or a multiple of it, got "
-            f"{several(stages, 'stage')} for {several(group.size, 'device')}; cut with "
+            f"{plural(stages, 'stage')} for {plural(group.size, 'device')}; cut with "
             "cut_stages(model, len(devices))"
         )

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from ...backends import backend_of
-from ...backends.checks import check_lists, one_backend
 from ...backends.protocol import AnyDevice, Tensor, element_count
 from ...checks import (
     check_count,
     check_flag,
     check_kind,
     check_list,
+    check_lists,
     check_positive,
 )
-from ...comm.checks import check_batch
 from ...comm.group import Group, group_for
-from ...errors import InvalidInput, several
+from ...comm.split import check_batch
+from ...errors import InvalidInput, plural
 from ...observe.pipeline_record import PipelineRecord
 from ...optimizers import Optimizer, check_optimizer, check_states
 from ...plans.pipeline import Lists
@@ -65,17 +65,15 @@ def train_stages(
     an unknown schedule and parameters that lie elsewhere, and `PlanError`, which names
     device and instruction, for lists that are no right schedule.
     """
-    check_list("devices", devices, "devices", cure="use devices(1)")
+    check_list("devices", devices, "devices", hint="use devices(1)")
     check_positive("lr", lr, "try 0.05")
     check_flag("recompute", recompute)
     check_stages(stages)
     check_batch(X, y, stages[0].vocabulary)
-    cure = "make them with place_params(params, stages, devices)"
-    check_list("stage_params", stage_params, "lists of tensors, one a stage", cure=cure)
-    check_lists("stage_params", stage_params, len(stage_params), "stage", cure=cure)
+    hint = "make them with place_params(params, stages, devices)"
+    check_list("stage_params", stage_params, "lists of tensors, one a stage", hint=hint)
+    check_lists("stage_params", stage_params, len(stage_params), "stage", hint=hint)
     optimizer = check_optimizer(optimizer)
-    if input_grad is not None:
-        one_backend("X and input_grad", (X, input_grad))
     record = PipelineRecord() if record is None else record
     check_kind("record", record, PipelineRecord, "a PipelineRecord")
     group = group_for(len(devices), group)
@@ -134,7 +132,7 @@ def _micro_bounds(X: Tensor, y: Tensor, micro_batches: int) -> list[tuple[int, i
     check_count("micro_batches", micro_batches)
     if len(X) < micro_batches:
         raise InvalidInput(
-            f"cannot split {several(len(X), 'example')} into {micro_batches} "
+            f"cannot split {plural(len(X), 'example')} into {micro_batches} "
             f"micro-batches; use at least {micro_batches} examples or fewer of them"
         )
     return even_bounds(len(X), micro_batches)

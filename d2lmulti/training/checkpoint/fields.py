@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import several
+from ...errors import plural
 from ...files.npz import Unreadable
 
 # What must be the same in the run that goes on; the rest is free.
@@ -73,7 +73,7 @@ def from_table(table: np.ndarray | None, epochs: int) -> list[dict[str, Any]]:
     """Read the finished epochs from their table, of which there must be so many."""
     shape = (epochs, len(_EPOCH))
     if epochs > _EPOCHS or table is None or table.shape != shape or table.itemsize != 8:
-        raise Unreadable(f"the history of its {several(epochs, 'epoch')} is not in it")
+        raise Unreadable(f"the history of its {plural(epochs, 'epoch')} is not in it")
     found = [dict(zip(_EPOCH, row, strict=True)) for row in table.tolist()]
     for epoch in found:
         whole = epoch["bytes_moved"].is_integer()

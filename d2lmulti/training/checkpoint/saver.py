@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ...checks import check_count, check_flag, check_path
 from ...comm.group import Group
-from ...errors import InvalidInput, several
-from ...events import unwatched
+from ...errors import InvalidInput, plural
+from ...events import unobserved
 from ...files.atomic import check_output
 from ...files.locks import held_alone
 from ..metrics import check_state, leader_does
@@ -67,11 +67,10 @@ class Saver:
         if self.path is None:
             return
         path = self.path
-        with unwatched():
+        with unobserved():
             at.params, at.state, at.buffers = split.snapshot()
         when = (
-            f"{several(at.epoch, 'epoch')} and {several(at.step, 'step')} "
-            "from the start"
+            f"{plural(at.epoch, 'epoch')} and {plural(at.step, 'step')} from the start"
         )
         check_state([*at.params, *at.state], when)  # never save what is lost
         leader_does(split.group, lambda: save_checkpoint(path, at))

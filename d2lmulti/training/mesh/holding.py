@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ...backends import backend_of
-from ...backends.checks import check_tensors
 from ...backends.protocol import AnyDevice, Tensor, element_count
 from ...checks import check_count, check_kind, check_list
 from ...comm.collectives import broadcast
 from ...comm.mesh import Mesh
 from ...comm.subgroups import Subgroup
-from ...errors import InvalidInput, several
-from ...models.tensor_parallel.split import WHOLE, Cut, SplitModel
+from ...errors import InvalidInput, plural
+from ...models.tensor_parallel.split import REPLICATED, ShardSpec, SplitModel
 from ...models.tensor_parallel.table import get_split
 from ...parallel.tensor import AnyModel, gather_params, split_params
 from ...plans.rounds import even_bounds
@@ -83,15 +82,15 @@ def place_on_mesh(
     where there are no experts.
     """
     check_kind("mesh", mesh, Mesh, "a Mesh", "make one with Mesh(data=2, tensor=2)")
-    check_tensors("params", params, cure="take them from model.initial(rng)")
-    check_list("devices", devices, "devices", cure=f"use devices({mesh.size})")
+    check_list("params", params, "tensors", hint="take them from model.initial(rng)")
+    check_list("devices", devices, "devices", hint=f"use devices({mesh.size})")
     if len(devices) != len(mesh.group.local_ranks):
         raise InvalidInput(
-            f"expected {several(len(mesh.group.local_ranks), 'device')}, one for each "
+            f"expected {plural(len(mesh.group.local_ranks), 'device')}, one for each "
             f"rank of {mesh!r} here, got {len(devices)}; use devices({mesh.size})"
         )
-    cure = "on a mesh only the optimizer's state can be sharded"
-    zero = check_count("zero", zero, least=0, most=1, cure=cure)
+    hint = "on a mesh only the optimizer's state can be sharded"
+    zero = check_count("zero", zero, min=0, max=1, hint=hint)
     split = get_split(model)
     _check_axes(mesh, split)
     if len(params) != len(split.cuts):
@@ -167,9 +166,11 @@ def of_stage(
 
 def by_experts(model: SplitModel) -> SplitModel:
     """Give the model cut along `expert` alone."""
-    experts = Cut(0, "experts")
+    experts = ShardSpec(0, "experts")
     layers = [
-        layer._replace(cuts=tuple(experts if c.experts else WHOLE for c in layer.cuts))
+        layer._replace(
+            cuts=tuple(experts if c.experts else REPLICATED for c in layer.cuts)
+        )
         for layer in model.layers
     ]
     return model._replace(layers=tuple(layers))
@@ -196,7 +197,7 @@ def cut_stages(model: SplitModel, p: int, stages: int | None = None) -> list[Sta
     if count % p or count > len(model.layers):
         raise InvalidInput(
             f"cannot cut the {len(model.layers)} layers of {model.name!r} into "
-            f"{several(count, 'stage')} for {several(p, 'rank')} along pipeline; use a "
+            f"{plural(count, 'stage')} for {plural(p, 'rank')} along pipeline; use a "
             f"multiple of {p}, and at most {len(model.layers)}"
         )
     found, first, own = [], 0, [0] * p
@@ -210,8 +211,8 @@ def cut_stages(model: SplitModel, p: int, stages: int | None = None) -> list[Sta
 
 def check_placed(placed: MeshParams) -> MeshParams:
     """Refuse what `place_on_mesh` has not made."""
-    cure = "make it with place_on_mesh(params, devices, mesh, model)"
-    return check_kind("placed", placed, MeshParams, "parameters on a mesh", cure)
+    hint = "make it with place_on_mesh(params, devices, mesh, model)"
+    return check_kind("placed", placed, MeshParams, "parameters on a mesh", hint)
 
 
 def _copy_part(p: Tensor, replicas: int, at: int) -> Tensor:

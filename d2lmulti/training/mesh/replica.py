@@ -21,7 +21,7 @@ from ...comm.group import Group
 from ...comm.point_to_point import copy_between, receive, send
 from ...comm.split import load
 from ...errors import PlanError
-from ...events import working
+from ...events import notify_work
 from ...models.tensor_parallel.split import RankInfo, SequencePart, run_to_loss
 from ...parallel.sequence import token_positions
 from ...plans.pipeline import (
@@ -90,7 +90,7 @@ class Replica:
                 there = [self.devices[self.index[rank]] for rank in self.here(p)]
                 what = self._forward if isinstance(i, Forward) else self._backward
                 name = f"{type(i).__name__.lower()} {i.micro}"
-                with working(there, name, self.B.synchronize):
+                with notify_work(there, name, self.B.synchronize):
                     what(self.here(p), stage, i.stage, i.micro)
         return self.losses
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from ...backends import backend_of
 from ...backends.protocol import AnyDevice, Tensor, element_count
 from ...checks import check_count, check_list, check_positive
-from ...comm.allreduce import start_allreduce
-from ...comm.checks import check_algorithm, check_batch
+from ...comm.allreduce import check_algorithm, start_allreduce
 from ...comm.collectives import allgather, reduce_scatter
-from ...errors import InvalidInput, several
-from ...events import working
+from ...comm.split import check_batch
+from ...errors import InvalidInput, plural
+from ...events import notify_work
 from ...optimizers import Optimizer, check_optimizer, check_states
 from ...parallel.pipeline import make_lists
 from ...plans.pipeline import BackwardInput, BackwardWeight, Lists
@@ -51,11 +51,11 @@ def train_on_mesh(
     halves (zero_bubble, zb_h2, zb_v) or places stages elsewhere.
     """
     B = check_batch(X, y)
-    check_list("devices", devices, "devices", cure="use devices(1)")
+    check_list("devices", devices, "devices", hint="use devices(1)")
     mesh = check_placed(placed).mesh
     if len(devices) != len(placed):
         raise InvalidInput(
-            f"expected the {several(len(placed), 'device')} of place_on_mesh, got "
+            f"expected the {plural(len(placed), 'device')} of place_on_mesh, got "
             f"{len(devices)}; pass the same list"
         )
     check_positive("lr", lr, "try 0.05")
@@ -74,11 +74,11 @@ def train_on_mesh(
         if replica.index:
             mine = bounds[at * experts : (at + 1) * experts]
             losses += replica.run(lists, X, y, mine)
-    with working(devices, "all-reduce", B.synchronize):
+    with notify_work(devices, "all-reduce", B.synchronize):
         _sum_copies(placed, algorithm)
         parts = _sum_replicas(placed, algorithm)
     for mine, state, device in zip(parts, states, devices, strict=True):
-        with working([device], "update", B.synchronize):
+        with notify_work([device], "update", B.synchronize):
             optimizer.step_(mine, state, lr, n=element_count(y))
     if placed.zero:
         _share(placed, parts)
@@ -108,8 +108,8 @@ def mesh_lists(
 def _sum_copies(placed: MeshParams, algorithm: str | Plan) -> None:
     """Sum within each replica what its ranks have shares of, having other tokens.
 
-    Along `tensor` see `Cut.summed`; along `sequence` that is all, and along `expert`
-    all but the experts, to which the tokens of all ranks have come.
+    Along `tensor` see `ShardSpec.summed`; along `sequence` that is all, and along
+    `expert` all but the experts, to which the tokens of all ranks have come.
     """
     shares = {
         "tensor": lambda cut: cut.summed,
@@ -165,7 +165,7 @@ def _bounds(n: int, replicas: int, micro_batches: int) -> list[list[tuple[int, i
     """Cut a batch for the replicas, and each part into micro-batches."""
     if n // replicas < micro_batches:
         raise InvalidInput(
-            f"cannot split {several(n, 'example')} over {replicas} replicas of "
+            f"cannot split {plural(n, 'example')} over {replicas} replicas of "
             f"{micro_batches} micro-batches each; use at least "
             f"{replicas * micro_batches} examples, or fewer of these"
         )

@@ -154,5 +154,5 @@ NONSENSE = Shown(
     "Every parameter of every public function and every option of the command got "
     "values that make no sense, and files were damaged at random, by seed.",
     show_nonsense,
-    "tests/backends/test_bad_values.py tests/pure/test_fuzz_files.py",
+    "tests/backends/test_bad_options.py tests/pure/test_fuzz_files.py",
 )

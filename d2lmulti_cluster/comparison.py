@@ -1,25 +1,91 @@
-"""Predicted against measured: the error of every row, and what they come to.
+"""Predictions next to a table of measurements: rows, errors, and what they come to.
 
 Where a table holds times or rates, the error is predicted / measured - 1 of the *time*:
 a rate that is predicted twice too high is a time that is half of the real one. The
 error of a *speed-up* over another row of the table is measured / predicted - 1; it says
-nothing about the times themselves, which may all be wrong by one factor. Where the
-table has them, they are compared separately (`Report.absolute`). A bandwidth is
-compared as it stands, and the error of its time is given too.
+nothing about the times, which are compared separately (`Report.absolute`). A bandwidth
+is compared as it stands, and the error of its time is given too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import csv
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
+from d2lmulti.checks import check_path
 from d2lmulti.errors import InvalidInput
 
-from .table import Row
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the file; `number` counts lines, the header's is 1."""
+
+    number: int
+    cells: Mapping[str, str]
+
+    def text(self, name: str) -> str:
+        """Return a cell's text; that of an absent column is empty."""
+        return self.cells.get(name, "")
+
+    def count_or(self, name: str, usual: int) -> int:
+        """Give a cell as a whole number, or `usual` where it is empty."""
+        return self.count(name) if self.text(name) else usual
+
+    def number_of(self, name: str, above: float = 0.0) -> float:
+        """Give a cell as a finite number above `above`."""
+        try:
+            value = float(self.text(name))
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or value <= above:
+            raise InvalidInput(
+                f"expected a number above {above:g} as {name}, got {self.text(name)!r}"
+            )
+        return value
+
+    def count(self, name: str, least: int = 1, most: int = 2**40) -> int:
+        """Give a cell as a whole number; 8.0 is one."""
+        value = self.number_of(name, above=least - 1)
+        if value != int(value) or value > most:
+            raise InvalidInput(
+                f"expected a whole number from {least} to {most} as {name}, got "
+                f"{self.text(name)!r}"
+            )
+        return int(value)
+
+
+def read_table(path: Any) -> tuple[list[str], list[Row]]:
+    """Read the header and the rows. Raises `InvalidInput` for what is no table."""
+    path = check_path("a table", path)
+    try:
+        with Path(path).open(newline="", encoding="utf-8-sig") as stream:
+            lines = [list(map(str.strip, line)) for line in csv.reader(stream)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInput(
+            f"expected a CSV file that can be read, got {path}: {error}"
+        ) from error
+    filled = [(number, line) for number, line in enumerate(lines, 1) if any(line)]
+    if len(filled) < 2:
+        raise InvalidInput(f"expected a header and at least one row, got {path}")
+    header = [name for name in filled[0][1] if name]
+    if len(set(header)) < len(header):
+        raise InvalidInput(f"expected every column once, got {', '.join(header)}")
+    rows = []
+    for number, line in filled[1:]:
+        if any(line[len(header) :]):
+            raise InvalidInput(
+                f"row {number}: expected at most {len(header)} cells, got {len(line)}"
+            )
+        rows.append(Row(number, dict(zip(header, line, strict=False))))
+    return header, rows
 
 
 @dataclass(frozen=True)

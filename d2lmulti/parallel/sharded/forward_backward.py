@@ -1,0 +1,180 @@
+"""Forward and backward pass through a sharded network, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+from ...backends import backend_of
+from ...backends.protocol import AnyDevice, Tensor, element_count
+from ...comm.group import Group
+from ...errors import framework_errors
+from ...events import notify_work
+from ...models.model import losses_of, run_layers
+from ...optimizers.sgd import zeros_like
+from .collectives import gather_flat, scatter_flat_
+from .sharded_params import ShardedParams, attach_grads
+
+
+class _Graph(NamedTuple):
+    """The recorded graph of one layer, per device."""
+
+    leaves: list[list[Tensor]]  # the parameters
+    ins: list[Tensor]
+    outs: list[Tensor]
+
+
+class ForwardBackward:
+    """The passes of one step, with one recorded graph per layer.
+
+    Full (unsharded) tensors are local to the methods that process one layer, so at most
+    one layer is materialized.
+    """
+
+    def __init__(
+        self,
+        sharded: ShardedParams,
+        devices: Sequence[AnyDevice],
+        group: Group,
+        loss_scale: float,
+    ) -> None:
+        self.B = backend_of(sharded[0][0])
+        self.sharded, self.devices, self.group = sharded, devices, group
+        self.loss_scale = loss_scale
+        self.add = False  # whether gradients are added to those of an earlier pass
+
+    def run(self, Xs: list[Tensor], ys: list[Tensor], y: Tensor) -> list[Tensor]:
+        """Leave the gradients in `sharded.grads`; return the losses.
+
+        With ZeRO 1 those are each device's own: `sum_gradients` follows the last pass.
+        y: the targets that ys were copied from.
+        """
+        stored: list[Any] = []  # per layer its inputs or, with ZeRO 1, its graph
+        Hs, last = Xs, len(self.sharded.flat_params) - 1
+        for l in range(last):
+            if self.sharded.zero == 1:
+                graph = self.record(l, Hs)
+                stored.append(graph)
+                Hs = [self.B.detach(out) for out in graph.outs]
+            else:
+                stored.append(Hs)
+                Hs = self.forward_only(l, Hs)
+        graph = self.record(last, Hs)
+        losses, grads = self.loss_gradients(graph.outs, ys, y)
+        grads = self.backward(last, graph, grads)
+        for l in reversed(range(last)):
+            del graph
+            before = stored.pop()
+            graph = before if isinstance(before, _Graph) else self.record(l, before)
+            grads = self.backward(l, graph, grads)
+        self.add = True
+        return losses
+
+    def sum_gradients(self) -> None:
+        """Sum the gradients over the devices, with ZeRO 1: each gets its own shards."""
+        for l in range(len(self.sharded.flat_params)):
+            self.reduce_scatter(l, [grads[l] for grads in self.sharded.grads])
+
+    def weights(self, l: int) -> list[Tensor]:
+        """Return a layer's full weights, as a flat vector per device."""
+        held = [flats[l] for flats in self.sharded]
+        if self.sharded.zero < 3:
+            return held
+        with self.span("all-gather", l):
+            return gather_flat(held, self.sharded.flat_params[l].size, self.group)
+
+    def forward_only(self, l: int, Hs: list[Tensor]) -> list[Tensor]:
+        """Compute a layer without a graph; the backward pass computes it again."""
+        weights = self.weights(l)
+        with self.B.pause(), self.span("forward", l):
+            params = [*map(self.sharded.flat_params[l].unflatten, weights)]
+            return self.compute(l, params, Hs)
+
+    def record(self, l: int, Hs: list[Tensor]) -> _Graph:
+        """Compute a layer in a graph of its own.
+
+        Its leaves are not the tensors that are held: their gradients end with the
+        graph.
+        """
+        B, layer = self.B, self.sharded.flat_params[l]
+        with B.pause():
+            leaves = [[*map(B.detach, layer.unflatten(w))] for w in self.weights(l)]
+        attach_grads(leaves)
+        ins = [B.detach(H) for H in Hs]
+        if l:  # the examples need no gradient
+            attach_grads([ins])
+        with B.record(), self.span("forward", l):
+            return _Graph(leaves, ins, self.compute(l, leaves, ins))
+
+    def compute(
+        self, l: int, params: Sequence[Sequence[Tensor]], Hs: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Apply a layer on each device."""
+        layers, outs = self.sharded.flat_params[l].layers, []
+        for own, H in zip(params, Hs, strict=True):
+            with framework_errors(self.sharded.model.name, H):
+                outs.append(run_layers(self.B, layers, own, H))
+        return outs
+
+    def loss_gradients(
+        self, outs: Sequence[Tensor], ys: Sequence[Tensor], y: Tensor
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the losses, and their gradients with respect to the last outputs.
+
+        In mixed precision the loss is computed in float32, and its gradient is scaled.
+        """
+        B, dtype = self.B, self.sharded.compute_dtype
+        logits = [B.cast(out, "float32") if dtype else B.detach(out) for out in outs]
+        attach_grads([logits])
+        with B.record():
+            losses = [
+                losses_of(B, x, targets, y).sum()
+                for x, targets in zip(logits, ys, strict=True)
+            ]
+        B.backward(losses)
+        grads = [B.grad(x) for x in logits]
+        if dtype:
+            grads = [B.cast(grad * self.loss_scale, dtype) for grad in grads]
+        return [B.detach(loss) for loss in losses], grads
+
+    def backward(self, l: int, graph: _Graph, grads: list[Tensor]) -> list[Tensor]:
+        """Turn the gradients of a layer's outputs into those of its inputs."""
+        with self.span("backward", l):
+            self.B.backward(graph.outs, grads)
+        flats = self.flatten_gradients(l, graph)
+        if self.sharded.zero > 1:
+            self.reduce_scatter(l, flats)
+        return [self.B.grad(H) for H in graph.ins] if l else []
+
+    def flatten_gradients(self, l: int, graph: _Graph) -> list[Tensor]:
+        """Return each device's gradients of a layer; ZeRO 1 stores them."""
+        B, add = self.B, self.add and self.sharded.zero == 1
+        if self.sharded.zero == 1:
+            flats = [grads[l] for grads in self.sharded.grads]
+        else:  # MXNet takes seven times as long to concatenate
+            size = (self.sharded.flat_params[l].size,)
+            flats = [zeros_like(size, leaves[0]) for leaves in graph.leaves]
+        for flat, leaves in zip(flats, graph.leaves, strict=True):
+            first = 0
+            for p in leaves:
+                last = first + element_count(p)
+                B.write_(flat, first, last, B.grad(p), add)
+                first = last
+        return flats
+
+    def reduce_scatter(self, l: int, flats: Sequence[Tensor]) -> None:
+        """Sum a layer's gradients over the devices; store each device's shard."""
+        with self.span("reduce-scatter", l):
+            shards = scatter_flat_(flats, self.group)
+        held = zip(self.sharded.grads, self.sharded.bounds, shards, strict=True)
+        for grads, bounds, shard in held:
+            if self.sharded.zero == 1:
+                self.B.write_(grads[l], *bounds[l], shard)
+            else:
+                self.B.write_(grads[l], 0, element_count(shard), shard, self.add)
+
+    def span(self, what: str, l: int) -> AbstractContextManager[Any]:
+        """Measure work on a layer on every device's track."""
+        name = f"{what} {self.sharded.flat_params[l].name}"
+        return notify_work(self.devices, name, self.B.synchronize)

@@ -1,0 +1,305 @@
+"""What each device holds under ZeRO 1, 2, and 3, and how to gather it again.
+
+In mixed precision, layers are held, computed, and sent in 16 bits. One update is small
+compared with its weight: in bfloat16, with 8 significant bits, adding less than 1/256
+of a weight changes nothing. So each rank also stores its shard of the weights in
+float32, the *master weights*, and its optimizer updates those.
+Source: Micikevicius et al. (2018). Chapter: *sharding*.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ...backends import backend_of
+from ...backends.protocol import AnyDevice, Backend, Tensor, element_count
+from ...checks import check_choice, check_count, check_kind, check_list
+from ...comm.collectives import allgather
+from ...comm.group import Group, group_for
+from ...comm.split import load
+from ...errors import InvalidInput
+from ...events import notify_mark
+from ...models import get_model
+from ...models.lenet import LENET
+from ...models.model import Layer, Model
+from ...optimizers.sgd import zeros_like
+from ...plans.rounds import even_bounds
+
+Flats = list[list[Tensor]]  # per device, one flat vector per layer
+PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
+
+
+class FlatParameter(NamedTuple):
+    """One layer's parameters as one flat vector: what is gathered together."""
+
+    layers: tuple[Layer, ...]  # one, and its neighbors without parameters
+    shapes: tuple[tuple[int, ...], ...]  # of the parameters
+
+    @property
+    def name(self) -> str:
+        """The name of the layer."""
+        return next(layer.name for layer in self.layers if layer.params)
+
+    @property
+    def size(self) -> int:
+        """The number of elements of the flat vector."""
+        return sum(map(math.prod, self.shapes))
+
+    def unflatten(self, flat: Tensor) -> list[Tensor]:
+        """Slice the parameters out of the flat vector."""
+        params, first = [], 0
+        for shape in self.shapes:
+            last = first + math.prod(shape)
+            params.append(flat[first:last].reshape(shape))
+            first = last
+        return params
+
+
+class ShardedParams(Flats):
+    """What each device holds: per layer a flat vector, or (ZeRO 3) its own shard of it.
+
+    Made by `shard_params`. `bounds` are the limits of each device's own shards. In
+    mixed precision the vectors have the `compute_dtype`, and `master_weights` are the
+    own shards in float32.
+    """
+
+    def __init__(
+        self,
+        flats: Iterable[list[Tensor]],
+        zero: int,
+        model: Model,
+        flat_params: Sequence[FlatParameter],
+        bounds: Sequence[Sequence[tuple[int, int]]],
+        compute_dtype: str | None = None,
+    ) -> None:
+        super().__init__(flats)
+        self.zero, self.model = zero, model
+        self.flat_params, self.bounds = flat_params, bounds
+        self.compute_dtype = compute_dtype
+        self.master_weights: Flats = []
+        if compute_dtype:
+            self.master_weights = [[*map(_copy, own)] for own in self._own_shards()]
+            self[:] = [
+                [backend_of(p).cast(p, compute_dtype) for p in held] for held in self
+            ]
+        self._grads: Flats = []
+        if zero == 2:
+            self._grads = [
+                [zeros_like(p.shape, p) for p in own] for own in self._own_shards()
+            ]
+        else:
+            attach_grads(self)
+
+    @property
+    def grads(self) -> Flats:
+        """The stored gradients: full vectors with ZeRO 1, own shards with 2 and 3.
+
+        Own shards are summed over all devices. The rest of a full vector is scratch.
+        """
+        if self.zero == 2:
+            return self._grads
+        return [[backend_of(p).grad(p) for p in held] for held in self]
+
+    def parts(self) -> Flats:
+        """Return each device's own shards, in mixed precision the master weights.
+
+        Without mixed precision those of ZeRO 3 are the tensors it holds; others are
+        copies.
+        """
+        if self.zero == 3 and not self.compute_dtype:
+            return [*self]
+        return [[*map(_copy, own)] for own in self.to_update()]
+
+    def to_update(self) -> Flats:
+        """Return what the optimizer updates; the backend may share storage or copy."""
+        if self.compute_dtype:
+            return [
+                [backend_of(p).detach(p) for p in own] for own in self.master_weights
+            ]
+        return self._own_shards()
+
+    def update_(self, shards: Flats) -> Flats:
+        """Store updated shards as master weights; return them in the dtype held."""
+        if not self.compute_dtype:
+            return shards
+        for masters, own in zip(self.master_weights, shards, strict=True):
+            for master, p in zip(masters, own, strict=True):
+                backend_of(p).write_(master, 0, element_count(p), p)
+        return [[backend_of(p).cast(p, self.compute_dtype) for p in s] for s in shards]
+
+    def _own_shards(self) -> Flats:
+        if self.zero == 3:
+            return [*self]
+        return [
+            [
+                backend_of(p).read(p, *limits)
+                for p, limits in zip(held, own, strict=True)
+            ]
+            for held, own in zip(self, self.bounds, strict=True)
+        ]
+
+
+def shard_params(
+    params: Sequence[Tensor],
+    devices: Sequence[AnyDevice],
+    model: str | Model = LENET,
+    zero: int = 3,
+    group: Group | None = None,
+    precision: str | None = None,
+) -> ShardedParams:
+    """Copy to every device what it holds of the parameters under ZeRO 1, 2, or 3.
+
+    Each layer's parameters become one vector, which `even_bounds` cuts into one shard
+    per device; sizes need not divide evenly, and shards may be empty. Optimizer states
+    belong to the shards: `[optimizer.init(own) for own in sharded.parts()]`. With
+    `precision` bf16 or fp16, layers are held, computed, and sent in 16 bits, and each
+    device also stores its own shards in float32. Raises `InvalidInput` for a model
+    that is not a sequence of layers, for parameters of another model or of several
+    dtypes, for another `zero`, and for a precision that the backend cannot compute in.
+    """
+    check_list("devices", devices, "devices", hint="use devices(1)")
+    check_list("params", params, "tensors", hint="take them from model.initial(rng)")
+    B = backend_of(params[0])
+    model, zero = get_model(model), check_count("zero", zero, max=3)
+    flat_params = flatten_layers(model, params)
+    compute_dtype = check_precision(B, precision, B.dtype_of(params[0]), devices[0])
+    group = group_for(len(devices), group)
+    limits = [even_bounds(layer.size, group.size) for layer in flat_params]
+    bounds = [[layer[rank] for layer in limits] for rank in group.local_ranks]
+    flats: Flats = []
+    for device, own in zip(devices, bounds, strict=True):
+        rest, held = iter(params), []
+        for layer, (first, last) in zip(flat_params, own, strict=True):
+            with B.pause():
+                flat = B.concat([next(rest).reshape((-1,)) for _ in layer.shapes])
+                flat = B.read(flat, first, last) if zero == 3 else flat
+                held.append(load(flat, device))
+        flats.append(held)
+    return ShardedParams(flats, zero, model, flat_params, bounds, compute_dtype)
+
+
+def gather_shards(
+    sharded: ShardedParams, group: Group | None = None
+) -> list[list[Tensor]]:
+    """Return a copy of all parameters for every device, in the model's shapes.
+
+    Vectors that a device holds in full are copied from that device itself, so replicas
+    that differ stay visible. In mixed precision the master weights are gathered.
+    """
+    check_sharded(sharded)
+    flats: Sequence[Sequence[Tensor]] = sharded
+    if sharded.zero == 3 or sharded.compute_dtype:
+        flats = gather_parts(sharded.master_weights or sharded, group)
+    return unflatten(sharded.flat_params, flats)
+
+
+def gather_parts(
+    parts: Sequence[Sequence[Tensor]], group: Group | None = None
+) -> list[list[Tensor]]:
+    """All-gather the flat vectors of parameters, or of optimizer states."""
+    gathered = []
+    for shards in zip(*parts, strict=True):
+        with backend_of(shards[0]).pause():
+            gathered.append(allgather(shards, group))
+        notify_mark("all-gather")
+    return [list(flats) for flats in zip(*gathered, strict=True)]
+
+
+def unflatten(
+    flat_params: Sequence[FlatParameter], flats: Sequence[Sequence[Tensor]]
+) -> list[list[Tensor]]:
+    """Copy each device's flat vectors to tensors in the shapes of the parameters."""
+    with backend_of(flats[0][0]).pause():
+        return [
+            [
+                _copy(p)
+                for layer, flat in zip(flat_params, held, strict=True)
+                for p in layer.unflatten(flat)
+            ]
+            for held in flats
+        ]
+
+
+def flatten_layers(model: Model, params: Sequence[Tensor]) -> list[FlatParameter]:
+    """Return one flat parameter for each layer that has parameters."""
+    if not model.layers:
+        raise InvalidInput(
+            f"cannot shard {model.name!r} layer by layer: it is not written as a "
+            "sequence of layers; use a model with `layers`, such as lenet, or the "
+            "strategy data"
+        )
+    count = sum(layer.params for layer in model.layers)
+    if len(params) != count:
+        raise InvalidInput(
+            f"expected the {count} parameters of {model.name!r}, got {len(params)}; "
+            "take them from model.initial(rng)"
+        )
+    dtypes = {backend_of(p).dtype_of(p) for p in params}
+    if len(dtypes) > 1:
+        raise InvalidInput(
+            f"expected parameters of one dtype, got {' and '.join(sorted(dtypes))}; a "
+            "layer's become one vector, so convert them to one dtype"
+        )
+    shapes = iter([tuple(int(extent) for extent in p.shape) for p in params])
+    flat_params: list[FlatParameter] = []
+    for layer in model.layers:
+        own = tuple(next(shapes) for _ in range(layer.params))
+        if flat_params and not (own and flat_params[-1].shapes):
+            layers, before = flat_params.pop()  # it, or this layer, has no parameters
+            flat_params.append(FlatParameter((*layers, layer), before + own))
+        else:
+            flat_params.append(FlatParameter((layer,), own))
+    return flat_params
+
+
+def attach_grads(flats: Iterable[Iterable[Tensor]]) -> None:
+    """Let each of these tensors collect a gradient."""
+    for held in flats:
+        for p in held:
+            backend_of(p).attach_grad(p)
+
+
+def check_precision(
+    B: Backend, precision: str | None, dtype: str, device: AnyDevice
+) -> str | None:
+    """Return the dtype to compute in, or None.
+
+    Raises `InvalidInput` for a precision that the device cannot compute in.
+    """
+    if precision is None:
+        return None
+    check_choice("precision", precision, PRECISIONS)
+    if dtype != "float32":
+        raise InvalidInput(
+            f"expected parameters in float32 for the master weights of {precision}, "
+            f"got {dtype}; make them float32, or leave precision out"
+        )
+    compute_dtype = PRECISIONS[precision]
+    try:
+        x = B.cast(B.zeros((1, 1), "float32", device), compute_dtype)
+        B.numpy(x @ x)
+    except (InvalidInput, RuntimeError, TypeError, NotImplementedError) as error:
+        raise InvalidInput(
+            f"expected a precision that {B.name} computes in on {device}, got "
+            f"{precision}; on CPUs torch has bf16 and fp16, numpy fp16, mxnet and "
+            "paddle neither. Leave precision out"
+        ) from error
+    return compute_dtype
+
+
+def check_sharded(sharded: ShardedParams, devices: int | None = None) -> None:
+    """Raise `InvalidInput` unless `shard_params` made it for so many devices."""
+    hint = "make it with shard_params(params, devices, model)"
+    check_kind("sharded", sharded, ShardedParams, "sharded parameters", hint)
+    if devices is not None and len(sharded) != devices:
+        raise InvalidInput(
+            f"expected the shards of {devices} devices, got those of {len(sharded)}; "
+            "pass the devices that shard_params was given"
+        )
+
+
+def _copy(x: Tensor) -> Tensor:
+    B = backend_of(x)
+    return B.copy_to(x, B.device_of(x))

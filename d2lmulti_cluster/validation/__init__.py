@@ -1,1 +1,0 @@
-"""Published measurements beside what the model predicts: tables, scores, kinds."""

@@ -1,0 +1,115 @@
+"""What notebooks use beside the library: data, stamps, other programs' load."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import sys
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from d2lmulti.observe.timeline import Timeline
+from d2lmulti_book.by_value import ByValue
+from d2lmulti_book.docstrings import MODULES, docstrings, read_docstrings
+from d2lmulti_book.neighbours import Neighbours
+from d2lmulti_book.slow_data import SlowData, Stamps
+
+
+class Times(SimpleNamespace):
+    def __iter__(self):
+        return iter((self.user, self.idle))
+
+
+@pytest.mark.parametrize(
+    ("own", "child", "ended", "cores"),
+    [(0, 0, 0, 1.5), (2, 0, 0, 0.5), (1, 1, 0, 0.5), (1, 1, 1, 0.0), (9, 9, 9, 0.0)],
+)
+def test_only_other_programs_count_as_load(monkeypatch, own, child, ended, cores):
+    now, used = [0.0], {"total": 0.0, "own": 0.0, "child": 0.0, "ended": 0.0}
+
+    def process(name, ended):
+        times = {"user": used[name], "children_user": used[ended] if ended else 0.0}
+        return SimpleNamespace(**times, system=0.0, children_system=0.0)
+
+    children = [SimpleNamespace(cpu_times=lambda: process("child", "ended"))]
+    this = SimpleNamespace(
+        cpu_times=lambda: process("own", ""), children=lambda recursive: children
+    )
+    psutil = SimpleNamespace(
+        cpu_times=lambda: Times(user=used["total"], idle=100.0), Process=lambda: this
+    )
+    monkeypatch.setitem(sys.modules, "psutil", psutil)
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    with Neighbours() as others:
+        now[0] = 2.0
+        used |= {"total": 3.0, "own": own, "child": child, "ended": ended}
+    assert others.cores == cores
+
+
+def test_docstrings_have_many_pieces_of_each_module():
+    pieces = read_docstrings(32)
+    modules = [module for _, module in pieces]
+    assert set(modules) == set(MODULES)
+    assert min(modules.count(module) for module in MODULES) >= 30
+    assert len({tuple(words) for words, _ in pieces}) == len(pieces)
+    assert {len(words) for words, _ in pieces} <= set(range(8, 33))
+    assert {m for words, m in pieces if "differencing" in words} == {"difflib"}
+
+
+def test_ids_of_docstrings_spell_the_pieces_and_repeat():
+    data, again = docstrings(500, 32), docstrings(500, 32)
+    assert data.train_X.shape[1] == 32 and data.train_X.dtype == np.int64
+    assert 0 <= data.train_X.min() and data.train_X.max() == 499
+    assert len(data.test_X) == pytest.approx(len(data.train_X) / 4, abs=1)
+    assert (data.test_X == again.test_X).all() and (data.test_y == again.test_y).all()
+    counts = np.bincount(data.train_X.ravel(), minlength=500)[2:]
+    assert (np.diff(counts) <= 0).all()  # frequent words have small ids
+    for row, length in zip(data.test_X, (data.test_X > 0).sum(1), strict=True):
+        assert (row[:length] > 0).all() and not row[length:].any()  # filled at the end
+
+
+def test_a_slow_example_depends_on_its_number_alone():
+    data = SlowData(12, passes=0)
+    again = pickle.loads(pickle.dumps(data))  # as a spawned worker gets it
+    for i in (0, 3, np.int64(11)):
+        (x, y, _), (other, label, _) = data[i], again[i]
+        assert (x == other).all() and y == label == i % 10
+    assert (data[0][0] != data[10][0]).any()
+    assert len(list(SlowData(3, passes=0))) == 3  # it ends like a sequence
+    before = time.perf_counter()
+    pid, begin, end = SlowData(1)[0][2]
+    assert pid == os.getpid() and before <= begin < end <= time.perf_counter()
+
+
+def test_stamps_become_spans_of_the_trainer_and_of_numbered_workers():
+    t = Timeline()
+    stamped = Stamps(t)
+    for process, begin in [(os.getpid(), 1.0), (77, 2.0), (78, 3.0), (77, 4.0)]:
+        begins = [t.start + begin + i for i in range(2)]
+        stamped.enter(np.array([[process, b, b + 0.5] for b in begins]))
+    assert [s.track for s in t.spans] == ["trainer", "worker 0", "worker 1", "worker 0"]
+    assert [s.begin for s in t.spans] == pytest.approx([1, 2, 3, 4])
+    assert [s.end - s.begin for s in t.spans] == pytest.approx([1.5] * 4)
+
+
+def test_a_local_function_runs_in_a_spawned_process():
+    context = multiprocessing.get_context("spawn")
+    answers = context.Queue()
+    shift = 3
+
+    def add(queue, n):
+        queue.put((n + shift, multiprocessing.current_process().name))
+
+    with pytest.raises((AttributeError, pickle.PicklingError)):
+        pickle.dumps(add)
+    process = context.Process(target=ByValue(add), args=(answers, 5), name="elsewhere")
+    process.start()
+    try:
+        assert answers.get(timeout=60) == (8, "elsewhere")
+    finally:
+        process.join(30)
+        process.kill()

@@ -1,0 +1,203 @@
+"""The figures of the book show what was counted: their numbers, read off the axes."""
+
+from __future__ import annotations
+
+import re
+
+import matplotlib
+import numpy as np
+import pytest
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt
+from matplotlib.colors import to_hex
+
+from d2lmulti import devices, get_backend, get_split, split_params
+from d2lmulti.comm.mesh import Mesh
+from d2lmulti.data.datasets import Dataset
+from d2lmulti.errors import InvalidInput
+from d2lmulti.models import get_model
+from d2lmulti.models.mlp import initial_mlp, mlp
+from d2lmulti.models.model import Model
+from d2lmulti.models.transformer import make_transformer
+from d2lmulti.observe.push_pull import worker_seconds
+from d2lmulti.plans.allreduce import ALLREDUCE, halving_doubling, ring, star
+from d2lmulti.plans.collectives import allgather
+from d2lmulti.plans.verify import snapshots
+from d2lmulti.training.on_servers import train_on_servers
+from d2lmulti_book.figures import servers, splitting
+from d2lmulti_book.figures.attention_blocks import needed_scores
+from d2lmulti_book.figures.experts import slots
+from d2lmulti_book.figures.layers import layer_bytes, who_holds
+from d2lmulti_book.figures.meshes import moved_on_mesh
+from d2lmulti_book.figures.plans import held_text, plan_states
+from d2lmulti_book.figures.steps import plan_steps
+from d2lmulti_book.figures.style import device_colour
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+def texts(ax):
+    return [text.get_text() for text in ax.texts]
+
+
+def test_a_mesh_has_a_line_for_each_pair_as_thick_as_its_bytes():
+    mesh = Mesh(data=2, tensor=2)
+    (ax,) = moved_on_mesh(mesh, {(0, 1): 1000, (1, 0): 2000, (1, 3): 6000}).axes
+    lines = [line for line in ax.lines if line.get_marker() == "None"]
+    colours = [to_hex(line.get_color()).upper() for line in lines]
+    assert colours == [device_colour(1), device_colour(0)]  # along tensor, along data
+    assert [line.get_linewidth() for line in lines] == [4.0, 7.0]
+    assert texts(ax) == ["3 kB", "6 kB", "0", "1", "2", "3"]
+    with pytest.raises(InvalidInput, match="ranks 0 and 3"):
+        moved_on_mesh(mesh, {(0, 3): 8})
+
+
+def test_blocks_of_attention_show_the_scores_whose_key_is_not_later():
+    (ax,) = needed_scores({"neighbors": np.split(np.arange(4), 2)}).axes
+    masks = [image.get_array().astype(int).tolist() for image in ax.images]
+    half, none, full = [[1, 0], [1, 1]], [[0, 0]] * 2, [[1, 1]] * 2
+    assert masks == [half, none, half, full]  # rank 0, step by step, then rank 1
+    assert texts(ax) == ["75", "100"]
+
+
+def test_tokens_fill_slots_in_their_order_and_the_rest_are_dropped():
+    figure = slots([0, 0, 0, 1, 1, 0], experts=2, parts=2, factor=1)
+    whole, *parts = [
+        [(round(p.get_x()), p.get_y(), to_hex(p.get_facecolor())) for p in ax.patches]
+        for ax in figure.axes
+    ]
+    dropped, empty = "#dddddd", "#ffffff"
+    assert [(x, y) for x, y, c in whole if c == dropped] == [(3, 0)]
+    assert [(x, y) for x, y, c in whole if c == empty] == [(2, 1)]
+    assert [[p[:2] for p in part if p[2] == dropped] for part in parts] == [
+        [(2, 0)],
+        [],
+    ]
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_every_weight_of_a_split_model_shows_its_shards(k):
+    B = get_backend("numpy")
+    split = get_split(make_transformer("small", 12, 8, 24, heads=12, blocks=1))
+    start = [B.array(p) for p in split.whole.initial(np.random.default_rng(0))]
+    (ax,) = who_holds(split, split_params(start, devices(k, "numpy"), split)).axes
+    assert texts(ax)[1] == "12 x 24" and texts(ax)[5] == "24 x 72"  # unsharded sizes
+    owners = [to_hex(patch.get_facecolor()).upper() for patch in ax.patches]
+    one = [device_colour(rank) for rank in range(k)]
+    everywhere = "#DDDDDD"  # positions; then queries, keys, values
+    assert owners == [*one, everywhere, *one * 3, *one * 4]
+
+
+def test_every_layer_has_a_pair_of_bars():
+    moved = {"dense 2 forward": 3000, "dense 1 backward": 500, "dense 2 backward": 100}
+    (ax,) = layer_bytes(moved).axes
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["dense 2", "dense 1"]
+    assert [bar.get_width() for bar in ax.patches] == [3.0, 0.0, 0.1, 0.5]
+
+
+def test_snapshots_of_a_ring_grow_by_one_rank_per_round():
+    edges, frames = snapshots(ring(4, 8), 4, 8)
+    assert edges.tolist() == [0, 2, 4, 6, 8] and len(frames) == 7
+    assert [frame.sum(axis=2).max() for frame in frames[:4]] == [1, 2, 3, 4]
+    assert (frames[-1] == 1).all()
+    edges, frames = snapshots(star(3, 12), 3, 12)
+    assert edges.tolist() == [0, 12]  # pieces with one fate are one piece
+    rows = np.tril(np.ones((5, 5), int))
+    assert [held_text(row) for row in rows] == ["0", "01", "012", "0123", "all"]
+
+
+@pytest.mark.parametrize("name", ALLREDUCE)
+def test_the_last_panel_of_a_plan_is_complete(name):
+    figure = plan_states(ALLREDUCE[name](5, 10), 5, 10, name)
+    panels = [ax for ax in figure.axes if ax.get_title()]
+    rounds = [f"round {i + 1}" for i, _ in enumerate(ALLREDUCE[name](5, 10))]
+    assert [ax.get_title() for ax in panels] == ["start", *rounds]
+    ranks = {str(rank) for rank in range(5)}
+    assert {*texts(panels[-1])} - ranks == {"all"} and {*texts(panels[0])} == ranks
+
+
+def test_other_collectives_can_be_drawn():
+    figure = plan_states(allgather(3, 6), 3, 6, collective="allgather")
+    assert texts(figure.axes[0]).count("") == 6  # what a rank has not got yet
+    assert texts(figure.axes[2]).count("") == 0
+
+
+def test_the_stepper_has_a_frame_per_round_and_needs_no_network():
+    source = plan_steps(halving_doubling(6, 8), 6, 8, "Six <ranks>")._repr_html_()
+    assert source.count("<g>") == 1 and source.count("<g style=") == 6
+    assert 'max="6"' in source and "Round 6 of 6: 2 messages, 16 numbers" in source
+    assert "Six &lt;ranks&gt;" in source
+    assert not re.search(r"https?:|src=|@import|<link", source)
+    pages = [plan_steps(ring(3, 6), 3, 6, title).html for title in "aab"]
+    assert pages[0] == pages[1] != pages[2]
+    names = {re.search(r'data-name="(\w+)"', page)[1] for page in pages}
+    assert len(names) == 2  # two steppers on a page do not move each other
+
+
+def test_servers_have_a_bar_for_every_gradient_and_a_line_for_every_run():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(24, 4)), rng.integers(0, 3, 24)
+    history = train_on_servers(
+        3,
+        6,
+        0.1,
+        mode="async",
+        backend="numpy",
+        model=Model("tiny", lambda rng: initial_mlp(rng, (4, 3)), mlp, mlp),
+        dataset=Dataset("noise", X, y, X, y, ("a", "b", "c")),
+        seconds=worker_seconds(3, 99, jitter=0.3),
+    )
+    (ax,) = servers.timeline({"free": history}, history.seconds).axes
+    *workers, updates = ax.collections
+    bars = [path.get_extents() for bars in workers for path in bars.get_paths()]
+    times = [push.seconds for push in history.pushes]
+    assert sorted(bar.x1 for bar in bars) == pytest.approx(times) and len(times) == 12
+    lines = sorted(path.get_extents().x0 for path in updates.get_paths())
+    assert lines == pytest.approx(sorted({*times}))
+    runs = {"free": [history.curve, history.curve[:2]]}
+    (ax,) = servers.loss_over_time({"one": runs}, 9, 0.7).axes
+    *lines, goal = ax.lines
+    assert [[*map(tuple, line.get_xydata())] for line in lines] == runs["free"]
+    for ax in servers.placements([5, 3, 9], 2).axes:
+        assert sum(bar.get_width() for bar in ax.patches) == 17
+
+
+def test_bars_are_as_long_as_what_the_devices_hold():
+    B = get_backend("numpy")
+    lenet = get_model("lenet")
+    params = [B.array(p) for p in lenet.initial(np.random.default_rng(0))]
+    ways = {"data": [params] * 3, "pipeline": [params[:4], params[4:]]}
+    ends = []
+    for ax in splitting.held(ways, lenet).axes:
+        longest: dict[int, float] = {}
+        for bar in ax.patches:
+            device = round(bar.get_y() + bar.get_height() / 2)
+            longest[device] = max(longest.get(device, 0), bar.get_x() + bar.get_width())
+        ends.append([longest[device] for device in sorted(longest)])
+    assert ends == [[129068] * 3, [25250, 103818]]
+
+
+def test_points_are_what_was_counted_and_lines_the_formula():
+    counted = {"data": [7, 7], "pipeline": [3, 12]}
+    formula = {"data": lambda n: 7, "pipeline": lambda n: 3 * n}
+    line, points = splitting.bytes_by_batch((1, 4), counted, formula).axes[0].lines[2:]
+    assert list(points.get_ydata()) == [3, 12]
+    assert list(line.get_ydata()[[0, -1]]) == pytest.approx([3, 12])
+
+
+def test_the_strategies_show_whose_each_layer_is_and_every_exchange():
+    marks = ["convolution 2 forward", "dense 3 forward", "dense 2 backward"]
+    figure = splitting.three_ways(get_model("alexnet"), [0] * 3 + [1] * 5, marks, 64)
+    boxes = [
+        [p for p in ax.patches if type(p).__name__ == "Rectangle"] for ax in figure.axes
+    ]
+    assert [len(some) for some in boxes] == [16, 16, 8]
+    data, tensor, _ = figure.axes
+    assert [len(ax.patches) - 16 for ax in (data, tensor)] == [1, 3]  # the arrows
+    assert texts(tensor).count("64 images") == texts(data).count("32 images") == 2
