@@ -107,7 +107,7 @@ class Horovod(ProcessEngine):
         by_hand = what == "reduce_scatter" and op != "sum"  # Horovod's own can only sum
         if what != "allgather":
             staged = B.read(staged, 0, size)  # a flat view
-        wait = self._call(hvd, "allreduce" if by_hand else what, staged, options)
+        wait = self._begin(hvd, "allreduce" if by_hand else what, staged, options)
 
         def end() -> list[Any] | None:
             result = wait()
@@ -135,7 +135,7 @@ class Horovod(ProcessEngine):
         (rows,) = self.start("allgather", [B.array(values[None])]).wait()
         return list(B.numpy(rows))
 
-    def _call(
+    def _begin(
         self, hvd: Any, what: str, x: Any, options: dict[str, Any]
     ) -> Callable[[], Any]:
         """Call one of Horovod's functions; the returned one waits for the result."""

@@ -26,7 +26,7 @@ from ..comm.group import Combine, Work
 from ..comm.subgroups import renumber
 from ..errors import InvalidInput
 from ..plans.allreduce import ALLREDUCE
-from ..plans.message_order import messages_of
+from ..plans.message_order import RankMessages, messages_of
 from ..plans.rounds import Round
 from .channel import CELL, SPACE, Channel, map_file
 from .engine import Parts, ProcessEngine
@@ -85,7 +85,7 @@ class SharedMemory(ProcessEngine):
         """Carry out this rank's messages of the rounds, in place."""
         with on_host(data[0]) as memory:
             for this_round in rounds:
-                self._carry(memory, this_round, COMBINE[combine])
+                self._carry(memory, messages_of(this_round, self.rank), combine)
 
     def start(
         self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
@@ -95,7 +95,7 @@ class SharedMemory(ProcessEngine):
         with on_host(data[0]) as memory:
             name = "star" if memory.nbytes <= _SHORT else "ring"
             for this_round in _rounds(name, tuple(self.ranks), memory.size):
-                self._carry(memory, this_round, COMBINE[op])
+                self._carry(memory, messages_of(this_round, self.rank), op)
         return Work()
 
     def part(self, parts: Parts, names: Sequence[str]) -> SharedMemory:
@@ -109,10 +109,9 @@ class SharedMemory(ProcessEngine):
         """Do nothing: the memory goes with the processes and the folder."""
 
     def _carry(
-        self, memory: np.ndarray, this_round: Round, combine: Callable[..., None]
+        self, memory: np.ndarray, messages: RankMessages, combine: Combine
     ) -> None:
         """Move all at once, but combine what arrives in the order of the rows."""
-        messages = messages_of(this_round, self.rank)
         sends: dict[int, list[Transfer]] = {}
         receives: list[Transfer] = []
         for m in messages.sends:
@@ -122,7 +121,9 @@ class SharedMemory(ProcessEngine):
             sends.setdefault(m.peer, []).append(self._send(m.peer, part))
         for m in messages.receives:
             part = memory[m.first : m.last]
-            receives.append(self._receive(m.peer, part, combine if m.add else None))
+            receives.append(
+                self._receive(m.peer, part, COMBINE[combine] if m.add else None)
+            )
         self._move([*map(chain.from_iterable, sends.values()), chain(*receives)])
 
     def _gather(self, values: np.ndarray) -> list[np.ndarray]:
@@ -171,25 +172,25 @@ class SharedMemory(ProcessEngine):
         tries = 0
         gone: set[int] = set()
         while transfers:
-            awaited, left = set(), []
+            awaited: list[int] = []
+            left = []
             for transfer in transfers:
                 peer = next(transfer, self.rank)  # which is no peer: it is done
                 if peer != self.rank:
                     left.append(transfer)
-                if peer in (None, self.rank):
-                    tries = -1
-                awaited.add(peer)
-            transfers, tries = left, tries + 1
-            naps = tries - _TRIES - _YIELDS
+                if peer is not None and peer != self.rank:
+                    awaited.append(peer)
+            tries = tries + 1 if len(awaited) == len(transfers) else 0
+            transfers, naps = left, tries - _TRIES - _YIELDS
             if naps >= 0:
                 time.sleep(_NAP if naps < _SHORT_NAPS else _LONG_NAP)
                 if naps % _READ_EVERY == _SHORT_NAPS:
-                    gone = self._read_table(awaited - {self.rank, None}, gone)
+                    gone = self._read_table(awaited, gone)
             elif tries > _TRIES:
                 _yield()
         self._status.wait_for()
 
-    def _read_table(self, awaited: set[int], gone: set[int]) -> set[int]:
+    def _read_table(self, awaited: list[int], gone: set[int]) -> set[int]:
         """Note for whom this rank waits; raise `PeerError` where it is in vain.
 
         It is if ranks make different calls, or if one of those awaited had ended (it is
