@@ -16,15 +16,11 @@ ifeq ($(SETUP),full)
   BESIDE := tensorflow
   FIRST_PYTHON := python3.11
   WANTED := 3.11
-  FITS := v == (3, 11)
-  OTHERWISE := , or take PyTorch alone with a newer Python: make book SETUP=torch, \
-    make test SETUP=torch
 else ifeq ($(SETUP),torch)
   VENV := .venv-torch
   BACKENDS ?= torch
   FIRST_PYTHON := python3
   WANTED := 3.13
-  FITS := (3, 11) <= v <= (3, 14)
 else
   $(error SETUP=$(SETUP) is unknown; use SETUP=full or SETUP=torch)
 endif
@@ -37,23 +33,13 @@ endif
 RUN := $(BIN)/python
 
 # The Python to make it with: the one you name, else that of an environment that is
-# there, else the first that fits, else one that uv brings.
-ifneq ($(origin PYTHON),undefined)
-  FIND_PYTHON := python=$(PYTHON)
-else
-define FIND_PYTHON
-fits="import sys; v = sys.version_info[:2]; sys.exit(not $(FITS))"; \
-for python in $(RUN) $(FIRST_PYTHON); do \
-  $$python -c "$$fits" 2>/dev/null && break; python=; done; \
-if test -z "$$python" && command -v uv >/dev/null; then \
-  echo "No Python $(WANTED) here; uv brings one."; uv python install --quiet $(WANTED); \
-  python=$$(uv python find $(WANTED) 2>/dev/null); fi; \
-: $${python:=$(FIRST_PYTHON)}
-endef
+# there, else the first that fits by its name, else one that uv brings.
+PYTHON ?= $(if $(wildcard $(RUN)),$(RUN),$(FIRST_PYTHON))
+ifeq ($(shell command -v $(PYTHON)),)
+  ifneq ($(shell command -v uv),)
+    PYTHON := uv run --quiet --no-project --python $(WANTED) python
+  endif
 endif
-
-NO_PYTHON = was not found; install it, or name another with \
-  PYTHON=/path/to/$(FIRST_PYTHON), or install uv, which brings it$(OTHERWISE).
 
 LOCK = $(BIN)/uv pip compile --quiet --generate-hashes --no-annotate \
   --custom-compile-command "make lock"
@@ -87,9 +73,9 @@ help: ## list the targets
 	@echo "  With PyTorch alone, on a newer Python: add SETUP=torch."
 
 setup: ## make or update the environment; the other targets do it for you
-	@$(FIND_PYTHON); \
-	$$python -c "" 2>/dev/null || { echo "$$python $(NO_PYTHON)"; exit 1; }; \
-	$$python tools/setup_venv.py $(SETUP)
+	@$(PYTHON) -c "" || { echo "Install Python $(WANTED), or uv, which brings it, or \
+	name one: make PYTHON=/path/to/python. SETUP=torch takes newer Pythons."; exit 1; }
+	@$(PYTHON) tools/setup_venv.py $(SETUP)
 
 # Compiled once, 3 to 4 minutes; the wheel is kept in the user's cache.
 horovod: setup ## build Horovod for MXNet and PyTorch from source
@@ -123,7 +109,7 @@ lab: setup ## open the chapters in Jupyter and run them by hand
 test: check test-units test-notebooks ## all checks and tests, notebooks on every backend
 	@echo "make test took $(TOOK) s in all."
 
-check: setup ## style, types, import layers, line budget
+check: setup ## style, types, import layers, sizes
 	@echo "== style"
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check --quiet .
@@ -131,8 +117,8 @@ check: setup ## style, types, import layers, line budget
 	@$(RUN) -m mypy
 	@echo "== import layers"
 	@$(BIN)/lint-imports --no-logo
-	@echo "== line budget"
-	@$(RUN) tools/line_budget.py
+	@echo "== sizes"
+	@$(RUN) tools/sizes.py
 
 # One thread a process: the tests are many and small, and so are their tensors. The
 # set-up holds every backend it should, so here a missing one is a failure, no skip.
@@ -144,8 +130,7 @@ test-units: if-horovod ## unit and property tests
 
 test-notebooks: if-horovod ## pytest --nbval chapters, once per backend
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
-	  $(RUN) tools/run_notebooks.py $(BACKENDS) \
-	  --pytest="$(TWO_AT_ONCE)"
+	  $(RUN) tools/run_notebooks.py $(BACKENDS) -- $(TWO_AT_ONCE)
 
 # On machines that are network namespaces, with the right to make them; else on one.
 test-cluster: if-horovod ## what happens on clusters: two machines, deaths, strangers
@@ -162,8 +147,8 @@ test-posed-units: setup ## tests of the backend torch, the CPU posing as 1 and 2
 
 test-posed: test-posed-units ## these, and the notebooks on 1, 2 and 8 posed GPUs
 	@for gpus in 1 2 8; do \
-	  OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(RUN) tools/run_notebooks.py torch \
-	    --posed $$gpus --pytest="$(TWO_AT_ONCE)" || exit 1; \
+	  OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_POSED=$$gpus \
+	    $(RUN) tools/run_notebooks.py torch -- $(TWO_AT_ONCE) || exit 1; \
 	done
 
 # What breaks most often, on the two backends that start the quickest, and two chapters.
@@ -185,9 +170,10 @@ test-torch: ## the same tests in the second environment: PyTorch alone, newest N
 	@$(MAKE) test SETUP=torch BACKENDS=torch
 
 run-all: if-horovod ## every notebook from top to bottom, as in plain Jupyter
-	@$(RUN) tools/run_all.py $(BACKENDS:%=--backend %) $(NOTEBOOKS)
+	@for backend in $(BACKENDS); do D2LMULTI_BACKEND=$$backend $(BIN)/jupyter execute \
+	  --timeout 120 $(or $(NOTEBOOKS),chapters/*.ipynb) || exit 1; done
 
-check-pages: book ## visit every page with Chromium, after the tests of who visits
+check-pages: book ## visit every page with Chromium
 	@$(RUN) -m pytest -q -n 2 -m browser tests/book
 	$(RUN) tools/check_pages.py
 
@@ -196,11 +182,11 @@ execute: if-horovod ## run the notebooks on every backend and store what they pr
 
 # Real runs of everything, half an hour: give it a machine that does nothing else.
 evidence: if-horovod ## write the evidence page; ONLY="ratios faults" makes these again
-	@$(RUN) -m tools.evidence $(if $(ONLY),--only $(ONLY))
+	@$(RUN) tools/make_evidence.py $(ONLY)
 
 # Before a release: the evidence was made from this tree, on a quiet machine.
 release-check: setup ## may the evidence page be published with this tree?
-	@$(RUN) -m tools.evidence --check
+	@$(RUN) tools/make_evidence.py --check
 
 # No setting of this machine but the network's: whoever locks gets the same files.
 lock: setup ## pin and hash all that requirements*.txt bring along

@@ -34,7 +34,7 @@ _HOME = {
     "History": "training.history",
     "ledger": "observe.ledger",
     "Ledger": "observe.ledger",
-    "get_split": "models.tensor_parallel.table",
+    "get_split": "models.tensor_parallel",
     "split_params": "parallel.tensor",
     "train_layers": "parallel.tensor",
     "gather_params": "parallel.tensor",

@@ -8,19 +8,16 @@ is done. It is a build for CPUs, because MXNet's wheel is one for CPUs: neither 
 with CUDA nor an nvcc, whole or not, changes it.
 """
 
-import argparse
 import hashlib
-import importlib.util
 import os
 import pathlib
 import platform
-import re
 import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import tempfile
 import time
 from importlib import metadata
 
@@ -78,135 +75,79 @@ def fingerprint(frameworks):
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def frameworks_installed():
-    """Name the frameworks of this environment with their versions; raise if missing."""
-    try:
-        return {name: metadata.version(name) for name in ("torch", "mxnet")}
-    except metadata.PackageNotFoundError as error:
-        raise CannotBuild(
-            f"it is built for PyTorch and MXNet, and {error.name} is not installed "
-            "here; use the full set-up: make setup"
-        ) from None
-
-
-def tool_missing(find=shutil.which):
-    """Name what the compilation lacks on this machine, or return None."""
-    compilers = [os.environ.get("CXX") or "g++", "c++", "clang++"]
-    if not any(map(find, compilers)):
-        return "a C++ compiler"
-    return None if find("make") else "make"
-
-
-def cache_folder():
-    """Return the folder of the user where built wheels are kept."""
-    cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-    return pathlib.Path(cache) / "d2lmulti" / "horovod"
-
-
-def edit(source):
-    """Apply EDITS to the unpacked source; raise where a text does not stand once."""
-    for name, old, new in EDITS:
-        path = source / name
-        text = path.read_text()
-        if text.count(old) != 1:
-            raise CannotBuild(
-                f"expected {old!r} once in {name} of Horovod {VERSION}, got "
-                f"{text.count(old)} times; is this the source it claims to be?"
-            )
-        path.write_text(text.replace(old, new))
-
-
-def cause(said):
-    """Pick the line that tells most from what a failed command said."""
-    lines = [line.strip() for line in said if line.strip()]
-    for i, line in enumerate(lines):
-        # pip's own first line says no more than that something failed.
-        if re.search("error", line, re.I) and "subprocess-exited" not in line:
-            # CMake names the place first, and the reason in the next line.
-            return lines[i + 1] if line.startswith("CMake Error") else line
-    return lines[-1] if lines else "it said nothing"
-
-
 def step(what, *command):
     """Run a command with its words in the log; one line says how long it took."""
     print(f"  {what} ...", end="", flush=True)
-    since, said = time.time(), []
-    with (
-        LOG.open("a", encoding="utf-8") as log,
-        subprocess.Popen(
-            [str(word) for word in command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
-        ) as process,
-    ):
-        log.write(f"\n$ {' '.join(map(str, command))}\n")
-        try:
-            for line in process.stdout:
-                log.write(line)
-                said.append(line)
-        except BaseException:
-            process.terminate()  # Ctrl-C: leave no compiler running behind us
-            raise
+    since = time.time()
+    with LOG.open("a", encoding="utf-8") as log:
+        failed = subprocess.call(list(map(str, command)), stdout=log, stderr=log)
     print(f" {time.time() - since:.0f} s", flush=True)
-    if process.returncode:
-        where = LOG.relative_to(ROOT) if LOG.is_relative_to(ROOT) else LOG
-        raise CannotBuild(f"{what} failed: {cause(said)} (all of it: {where})")
+    if failed:
+        raise CannotBuild(f"{what} failed; {LOG.relative_to(ROOT)} says why")
 
 
-def jobs():
-    """Say how many compilers may run: one a core, with 2 GB each."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1, min(len(os.sched_getaffinity(0)), memory // 2**31))
-
-
-def fetch(work):
-    """Get the old tools and the checked, edited source; return its folder and a pip."""
-    folder = work / "env"
-    step("build environment", sys.executable, "-m", "venv", folder)
+def compile_wheel(work):
+    """Get the old tools and the checked source, edit and compile it; return a wheel."""
+    step("build environment", sys.executable, "-m", "venv", work / "env")
     # After its own packages those of the book, .pth files included.
-    (own,) = folder.glob("lib/python*/site-packages")
+    (own,) = (work / "env").glob("lib/python*/site-packages")
     book = sysconfig.get_path("purelib")
     (own / "book.pth").write_text(f"import site; site.addsitedir({book!r})\n")
-    python = folder / "bin" / "python"
-    pip = [python, "-m", "pip", "--no-input"]
+    bin, wanted = work / "env" / "bin", work / "wanted.txt"
+    pip = [bin / "python", "-m", "pip", "--no-input"]
     lock = ROOT / "requirements-horovod.lock"
     step("build tools", *pip, "install", "--quiet", "--require-hashes", "-r", lock)
-    wanted = work / "wanted.txt"
     wanted.write_text(f"horovod=={VERSION} --hash=sha256:{SHA256}\n")
-    download = ["download", "--no-deps", "--no-binary", ":all:", "--require-hashes"]
-    step("source", *pip, *download, "--no-build-isolation", "-d", work, "-r", wanted)
+    options = ["--no-deps", "--no-build-isolation", "--no-binary", ":all:"]
+    options += ["--require-hashes", "-d", work, "-r", wanted]
+    step("source", *pip, "download", *options)
     with tarfile.open(work / f"horovod-{VERSION}.tar.gz") as archive:
         archive.extractall(work, filter="data")
     source = work / f"horovod-{VERSION}"
-    edit(source)
-    return source, pip
-
-
-def compile_wheel(source, pip):
-    """Compile the source; return the path of the wheel."""
+    for name, old, new in EDITS:
+        text = (source / name).read_text()
+        if text.count(old) != 1:
+            raise CannotBuild(f"expected {old!r} once in {name} of Horovod {VERSION}")
+        (source / name).write_text(text.replace(old, new))
     for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
         del os.environ[name]  # a GPU build would want an MXNet for GPUs
-    os.environ.update(CHOICES, HOROVOD_CMAKE=str(pip[0].parent / "cmake"))
-    os.environ["MAKEFLAGS"] = f"-j{jobs()}"  # instead of those of a calling make
-    wheels = source.parent / "wheel"
-    options = ["--no-deps", "--no-build-isolation", "--wheel-dir", wheels]
+    os.environ.update(CHOICES, HOROVOD_CMAKE=str(bin / "cmake"))
+    # One compiler a core, with 2 GB each, whatever a calling make was told.
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    jobs = max(1, min(len(os.sched_getaffinity(0)), memory // 2**31))
+    os.environ["MAKEFLAGS"] = f"-j{jobs}"
+    options = ["--no-deps", "--no-build-isolation", "--wheel-dir", work / "wheel"]
     step("compiling (3 to 4 minutes on two cores)", *pip, "wheel", *options, source)
-    (wheel,) = wheels.glob("horovod-*.whl")
+    (wheel,) = (work / "wheel").glob("horovod-*.whl")
     return wheel
 
 
-def keep(wheel, folder):
-    """Move a wheel among the kept ones, whole or not at all; return its new path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f"{wheel.name}.{os.getpid()}"
-    shutil.copy(str(wheel), str(partial))
-    return partial.rename(folder / wheel.name)
-
-
-def install(wheel):
-    """Install a wheel, and keep it only if it runs."""
+def build():
+    """Make sure that this environment has the right Horovod; raises CannotBuild."""
+    try:
+        frameworks = {name: metadata.version(name) for name in ("torch", "mxnet")}
+    except metadata.PackageNotFoundError as error:
+        raise CannotBuild(f"it needs {error.name}; use the full set-up") from None
+    key = fingerprint(frameworks)
+    stamp = pathlib.Path(sys.prefix) / ".horovod-made-from"
+    if stamp.exists() and stamp.read_text() == key:
+        return
+    LOG.parent.mkdir(exist_ok=True)
+    LOG.write_text("")
+    which = " and ".join(f"{name} {version}" for name, version in frameworks.items())
+    print(f"Horovod {VERSION} for {which}, on CPUs:", flush=True)
+    cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    kept = pathlib.Path(cache) / "d2lmulti" / "horovod" / key
+    wheel = next(kept.glob("*.whl"), None)
+    if not wheel:
+        if not shutil.which("make") or not shutil.which(os.environ.get("CXX", "g++")):
+            raise CannotBuild("it is compiled with g++ and make; install them")
+        with tempfile.TemporaryDirectory(prefix="horovod-") as work:
+            built = compile_wheel(pathlib.Path(work))
+            kept.mkdir(parents=True, exist_ok=True)
+            partial = kept / f"{built.name}.{os.getpid()}"
+            shutil.copy(built, partial)
+            wheel = partial.rename(kept / built.name)
     pip = [sys.executable, "-m", "pip", "--no-input"]
     step("installing", *pip, "install", "--no-deps", "--force-reinstall", wheel)
     try:
@@ -215,65 +156,13 @@ def install(wheel):
     except CannotBuild:
         step("removing it again", *pip, "uninstall", "--yes", "horovod")
         raise
-
-
-def build(try_again=True):
-    """Make sure that this environment has the right Horovod; raises CannotBuild."""
-    frameworks = frameworks_installed()
-    key = fingerprint(frameworks)
-    stamp = pathlib.Path(sys.prefix) / ".horovod-made-from"
-    failed = pathlib.Path(sys.prefix) / ".horovod-failed"
-    built = importlib.util.find_spec("horovod") and stamp.exists()
-    if built and stamp.read_text() == key:
-        return
-    if not try_again and failed.exists():
-        of, reason = failed.read_text().split("\n", 1)
-        if of == key:
-            raise CannotBuild(reason)
-    wheel = next(cache_folder().glob(f"{key}/*.whl"), None)
-    if not wheel and (missing := tool_missing()):
-        raise CannotBuild(
-            f"it has to be compiled, and {missing} was not found; install a C++ "
-            "compiler and make (on Debian and Ubuntu: sudo apt-get install g++ make)"
-        )
-
-    LOG.parent.mkdir(exist_ok=True)
-    LOG.write_text("")
-    which = " and ".join(f"{name} {version}" for name, version in frameworks.items())
-    print(f"Horovod {VERSION} for {which}, on CPUs:", flush=True)
-    work = ROOT / "_build" / "horovod"
-    shutil.rmtree(str(work), ignore_errors=True)
-    work.mkdir()
-    fetched = None if wheel else fetch(work)
-    try:
-        install(wheel or keep(compile_wheel(*fetched), cache_folder() / key))
-    except CannotBuild as error:
-        failed.write_text(f"{key}\n{error}")
-        raise
     stamp.write_text(key)
-    failed.unlink(missing_ok=True)
-    shutil.rmtree(str(work))
-
-
-def main():
-    """Read the command line; exit 1 with a plain sentence when it cannot be done."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument(
-        "--if-possible",
-        action="store_true",
-        help="where it cannot be had, say why in one line and go on",
-    )
-    if_possible = parser.parse_args().if_possible
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop the compiler too
-    try:
-        build(try_again=not if_possible)
-    except CannotBuild as error:
-        if not if_possible:
-            sys.exit(f"Horovod cannot be built: {error}")
-        print(f"Going on without Horovod and its tests: {error}; next: make horovod")
-    except KeyboardInterrupt:
-        sys.exit("\nStopped; the next run begins again.")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        build()
+    except CannotBuild as error:
+        if sys.argv[1:] != ["--if-possible"]:
+            sys.exit(f"Horovod cannot be built: {error}")
+        print(f"Going on without Horovod and its tests: {error}; next: make horovod")

@@ -42,20 +42,16 @@ CONSTANTS = {
 COUNT = 300  # layouts
 
 
-def constants() -> dict[str, Any]:
-    """Give the numbers of the formulas, by the names that they have in the library."""
-    found = {
+def tables() -> dict[str, Any]:
+    """Return all that the calculator knows; constants by their names in the library."""
+    constants = {
         name: getattr(module, name)
         for module, names in CONSTANTS.items()
         for name in names
     }
-    return found | {"PROTOCOLS": [protocol._asdict() for protocol in nccl.PROTOCOLS]}
-
-
-def tables() -> dict[str, Any]:
-    """Give all that the calculator knows."""
+    constants["PROTOCOLS"] = [protocol._asdict() for protocol in nccl.PROTOCOLS]
     return {
-        "constants": constants(),
+        "constants": constants,
         "clusters": {name: asdict(cluster) for name, cluster in CLUSTERS.items()},
         "networks": {name: asdict(model) for name, model in TRANSFORMERS.items()},
         "programs": {name: asdict(program) for name, program in PROGRAMS.items()},

@@ -92,8 +92,6 @@
       [...set.querySelectorAll(":scope > label.sd-tab-label")].map((label) => ({
         key: label.dataset.syncId || null,
         group: label.dataset.syncGroup || null,
-        id: label.htmlFor,
-        chosen: document.getElementById(label.htmlFor).checked,
         shown: getComputedStyle(label.nextElementSibling).display !== "none",
       })),
     );

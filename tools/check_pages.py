@@ -1,7 +1,6 @@
 """Visit every page of the built book in Chromium and list what is wrong with it.
 
-    python tools/check_pages.py                      # _build/html
-    python tools/check_pages.py --screenshots DIR    # and pictures: light, dark, narrow
+    python tools/check_pages.py [FOLDER]    # default: _build/html
 
 Each page, wide and narrow, light and dark: no console errors, no failed or foreign
 request, no overflow, alt text, formulas, contrast, links. Over the book: tabs stay
@@ -10,7 +9,6 @@ switched on the next page, search finds a page. Exits 1 if anything is wrong.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import http.server
@@ -28,8 +26,7 @@ from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
 
 SCRIPT = Path(__file__).with_suffix(".js").read_text(encoding="utf-8")
 WIDE, NARROW, HEIGHT = 1280, 360, 900
-LEAST_CONTRAST = 4.5  # WCAG 2.1, level AA, for text
-PART = 2500  # pixels: a screenshot of a longer page is cut into parts
+MIN_CONTRAST = 4.5  # WCAG 2.1, level AA, for text
 FLAGS = [
     "--no-sandbox",
     "--disable-background-networking",
@@ -97,7 +94,6 @@ class Visit:
         self.page: Page = context.new_page()
         self.page.on("console", self._console)
         self.page.on("pageerror", lambda e: self.wrong.append(f"script error: {e}"))
-        self.page.on("requestfailed", self._failed)
         self.page.on("response", self._response)
 
     def _foreign(self, route) -> None:
@@ -110,11 +106,6 @@ class Visit:
         # A missing file is reported, with its address, as a response.
         if message.type == "error" and "Failed to load resource" not in message.text:
             self.wrong.append(f"console: {message.text}")
-
-    def _failed(self, request) -> None:
-        aborted = request.failure == "net::ERR_ABORTED"  # the page was left
-        if request.url.startswith(self.root) and not aborted:
-            self.wrong.append(f"request failed: {request.url} ({request.failure})")
 
     def _response(self, response) -> None:
         if response.status >= 400:
@@ -130,62 +121,37 @@ class Visit:
             "([name, args]) => checkPages[name](...args)", [function, list(arguments)]
         )
 
-    def shows(self, mode: str) -> bool:
-        """Wait until the page is light or dark, as asked; False if it never is."""
-        themed = (
-            "mode => [mode, undefined].includes(document.documentElement.dataset.theme)"
-        )
+    def show(self, mode: str, width: int) -> None:
+        """Set the width of the window and the reader's preference."""
+        self.page.set_viewport_size({"width": width, "height": HEIGHT})
+        self.page.emulate_media(color_scheme=mode)
+        themed = "mode => (document.documentElement.dataset.theme ?? mode) === mode"
         try:
             self.page.wait_for_function(themed, arg=mode, timeout=2000)
         except TimeoutError:
-            return False
-        return True
-
-    def size(self, width: int) -> None:
-        """Set the width of the window."""
-        self.page.set_viewport_size({"width": width, "height": HEIGHT})
+            self.wrong.append(f"a reader who prefers {mode} pages gets another theme")
 
 
-def check_page(visit: Visit, path: str, shots: Path | None) -> tuple[list[str], dict]:
+def check_page(visit: Visit, path: str) -> tuple[list[str], dict]:
     """Look at one page in every form; return its problems and its links."""
     visit.wrong = []
-    visit.page.emulate_media(color_scheme="light")
-    visit.size(WIDE)
+    visit.show("light", WIDE)
     visit.go(path)
     wrong: list[str] = [*visit.ask("math"), *visit.ask("images")]
     links = visit.ask("links")
     visit.ask("openAll")  # hidden solutions and inputs must be right too
     for mode, width in (("light", WIDE), ("dark", WIDE), ("dark", NARROW)):
-        visit.page.emulate_media(color_scheme=mode)
-        visit.size(width)
-        if not visit.shows(mode):
-            wrong.append(f"a reader who prefers {mode} pages gets another theme")
+        visit.show(mode, width)
         wrong += [f"at {width} px: {text}" for text in visit.ask("overflow")]
         if width == WIDE:
-            wrong += [f"{mode}: {t}" for t in visit.ask("contrast", LEAST_CONTRAST)]
-        if shots:
-            screenshot(visit.page, shots, path, "narrow" if width == NARROW else mode)
+            wrong += [f"{mode}: {t}" for t in visit.ask("contrast", MIN_CONTRAST)]
     return [*visit.wrong, *wrong], links
 
 
-def screenshot(page: Page, folder: Path, path: str, form: str) -> None:
-    """Write pictures of the whole page, cut into parts when it is tall."""
-    folder.mkdir(parents=True, exist_ok=True)
-    page.evaluate("scrollTo(0, 0)")
-    height = page.evaluate("document.documentElement.scrollHeight")
-    width = page.viewport_size["width"]
-    for part, top in enumerate(range(0, height, PART)):
-        page.screenshot(
-            path=folder / f"{path.replace('/', '-')[:-5]}-{form}-{part + 1}.png",
-            full_page=True,
-            clip={"x": 0, "y": top, "width": width, "height": min(PART, height - top)},
-        )
-
-
 def check_tabs(visit: Visit, pages: list[str]) -> Problems:
-    """Choose each tab once, and look whether every set follows, on every page."""
+    """Choose each tab once, and see whether every set follows, on every page."""
     wrong: Problems = {}
-    visit.size(WIDE)
+    visit.show("light", WIDE)
     for number, path in enumerate(pages):
         visit.go(path)
         synced = [tabs for tabs in visit.ask("tabs") if tabs[0]["group"]]
@@ -201,9 +167,8 @@ def check_tabs(visit: Visit, pages: list[str]) -> Problems:
             if step:
                 visit.go(step)
             for tabs in visit.ask("tabs"):
-                state = [t["key"] for t in tabs if t["chosen"] and t["shown"]]
                 seen = [t["key"] for t in tabs if t["shown"]]
-                if key in [t["key"] for t in tabs] and not state == seen == [key]:
+                if key in [t["key"] for t in tabs] and seen != [key]:
                     wrong.setdefault(path, []).append(
                         f"chose the tab {key!r}, but {where} a set shows {seen}"
                     )
@@ -231,25 +196,23 @@ def check_search(visit: Visit, word: str) -> list[str]:
     visit.wrong = []
     visit.go(f"search.html?q={word}")
     results = visit.page.locator("#search-results ul.search li a")
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(TimeoutError):
         results.first.wait_for(timeout=5000)
     found = [] if results.count() else [f"search for {word!r} finds nothing"]
     return [*visit.wrong, *found]
 
 
-def check(folder: Path, shots: Path | None = None, say=print) -> Problems:
+def check(folder: Path) -> Problems:
     """Check a built book; return the problems of each page that has any."""
-    pages = pages_of(folder)
+    pages, title = pages_of(folder), ""
     problems: Problems = {}
     links: dict[str, dict] = {}
     with_tabs: list[str] = []
-    title = ""
     with served(folder) as root, sync_playwright() as play:
         browser = play.chromium.launch(executable_path=chromium(), args=FLAGS)
         visit = Visit(browser, root)
         for path in pages:
-            problems[path], links[path] = check_page(visit, path, shots)
-            say(f"{path}  {len(problems[path]) or 'no'} problem(s)")
+            problems[path], links[path] = check_page(visit, path)
             if any(tab["group"] for tabs in visit.ask("tabs") for tab in tabs):
                 with_tabs.append(path)
             heading = visit.page.locator("article h1").first
@@ -257,9 +220,8 @@ def check(folder: Path, shots: Path | None = None, say=print) -> Problems:
                 title = heading.inner_text()
         further = [check_tabs(visit, with_tabs), check_links(folder, links)]
         if "search.html" in pages:
-            words = re.findall(r"[A-Za-z]{5,}", title)
-            word = words[0] if words else "the"
-            further.append({"search.html": check_search(visit, word)})
+            words = [*re.findall(r"[A-Za-z]{5,}", title), "the"]
+            further.append({"search.html": check_search(visit, words[0])})
         browser.close()
     for more in further:
         for path, texts in more.items():
@@ -267,24 +229,16 @@ def check(folder: Path, shots: Path | None = None, say=print) -> Problems:
     return {path: texts for path, texts in problems.items() if texts}
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command line; return 1 if any page has a problem."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", nargs="?", type=Path, default=Path("_build/html"))
-    parser.add_argument("--screenshots", type=Path, metavar="DIR")
-    options = parser.parse_args(argv)
-    if not pages_of(options.folder):
-        parser.error(f"expected pages in {options.folder}, found none; run: make book")
-    problems = check(options.folder, options.screenshots)
+def main() -> int:
+    """Check the folder that is named; return 1 if any page has a problem."""
+    folder = Path(sys.argv[1] if sys.argv[1:] else "_build/html")
+    if not pages_of(folder):
+        sys.exit(f"expected pages in {folder}, found none; run: make book")
+    problems = check(folder)
     for path, texts in problems.items():
-        print(f"\n{path}")
-        for text in texts:
-            print(f"  - {text}")
-    count = sum(map(len, problems.values()))
-    print(f"\n{count} problem(s)" if count else "\nAll pages are well.")
-    return 1 if problems else 0
+        print("\n  - ".join([path, *texts]))
+    print(f"{len(pages_of(folder))} pages, {sum(map(len, problems.values()))} problems")
+    return bool(problems)
 
 
 if __name__ == "__main__":

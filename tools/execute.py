@@ -14,15 +14,13 @@ import argparse
 import copy
 import difflib
 import functools
-import importlib.util
 import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import notebook_file
+import nbformat
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -42,21 +40,35 @@ from d2lmulti_book.notebook import TABS, is_installed, kernel_environment
 
 ROOT = Path(__file__).resolve().parent.parent
 SLOW = 15.0  # seconds a chapter may take under one backend
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+Outputs = dict[int, list[NotebookNode]]  # of the code cells that ran, by their number
 
 
-@dataclass
-class Run:
-    """What one backend printed: outputs and seconds per code cell that ran."""
-
-    outputs: dict[int, list[NotebookNode]] = field(default_factory=dict)
-    seconds: dict[int, float] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
+class Failed(Exception):
+    """A chapter did not run as it should; the message is for its author."""
 
 
-def run_cells(
-    nb: NotebookNode, folder: Path, env: dict[str, str], timeout: float, **hooks: object
-) -> str:
-    """Execute a notebook in a fresh kernel of this Python; return what stopped it."""
+def count_gpus(backend: str) -> int:
+    """Count the GPUs that a framework can use, asked in a process of its own."""
+    code = "import sys, d2lmulti as d; print(d.get_backend(sys.argv[1]).gpu_count())"
+    command = [sys.executable, "-c", code, backend]
+    environment = kernel_environment(backend, str(ROOT))
+    return int(subprocess.check_output(command, env=environment).split()[-1])
+
+
+def run(nb: NotebookNode, backend: str, folder: Path, timeout: float) -> Outputs:
+    """Execute a copy of a notebook in a fresh kernel; raises Failed."""
+    nb = copy.deepcopy(nb)
+    cells = code_cells(nb)
+    gpus = functools.cache(lambda: count_gpus(backend))
+    ran = [n for n, c in enumerate(cells) if asked_by(c).skipped(backend, gpus) is None]
+    for n, cell in enumerate(cells):
+        cell.outputs, cell.execution_count = [], None
+        if n not in ran:
+            cell.source = ""  # nbclient runs no empty cell
     client = NotebookClient(
         nb,
         # Whatever kernel is called python3 on this machine: run this very Python.
@@ -67,166 +79,104 @@ def run_cells(
         timeout=timeout,
         store_widget_state=False,
         resources={"metadata": {"path": str(folder)}},
-        **hooks,
     )
+    began = time.monotonic()
     with open(os.devnull, "w") as nowhere:  # the kernel's own log, not the cells'
         try:
-            client.execute(env=env, stderr=nowhere)
+            client.execute(env=kernel_environment(backend, str(ROOT)), stderr=nowhere)
         except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
-            return str(error)
-    return ""
+            done = sum(cell.execution_count is not None for cell in cells)
+            raise Failed(f"{backend}, after {done} cells: {error}") from None
+    took = time.monotonic() - began
+    over = f"  OVER {SLOW:g} s" if took > SLOW else ""
+    print(f"  {backend:7}{took:6.1f} s{over}", flush=True)
+    outputs = {n: tidy(cells[n].outputs) for n in ran}
+    for n, shown in outputs.items():
+        for output in shown:
+            if output.get("name") == "stderr":
+                raise Failed(f"{backend}, In [{n + 1}] stderr: {output.text}")
+    return outputs
 
 
-def count_gpus(backend: str) -> int:
-    """Count the GPUs that a framework can use, asked in a process of its own.
-
-    Raises CalledProcessError when the framework cannot be imported.
-    """
-    code = "import sys, d2lmulti as d; print(d.get_backend(sys.argv[1]).gpu_count())"
-    done = subprocess.run(
-        [sys.executable, "-c", code, backend],
-        env=kernel_environment(backend, str(ROOT)),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return int(done.stdout.split()[-1])
+def tidy(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """Join neighboring pieces of a stream; reduce a traceback to its last line."""
+    found: list[NotebookNode] = []
+    for output in copy.deepcopy(outputs):
+        if output.output_type == "error":  # the rest shows paths of this machine
+            output.traceback = [f"{output.ename}: {output.evalue}"]
+        if output.output_type == "stream" and found:
+            if found[-1].get("name") == output.name:
+                found[-1].text += output.text
+                continue
+        found.append(output)
+    return found
 
 
-def run(nb: NotebookNode, backend: str, folder: Path, timeout: float) -> Run:
-    """Execute a copy of the notebook in a fresh kernel under one backend."""
-    nb, done, started = copy.deepcopy(nb), Run(), {}
-    cells = code_cells(nb)
-    number = {id(cell): n for n, cell in enumerate(cells)}
-    gpus = functools.cache(lambda: count_gpus(backend))
-    for n, cell in enumerate(cells):
-        cell.outputs = []
-        if asked_by(cell).skipped(backend, gpus) is None:
-            done.outputs[n] = cell.outputs
-        else:
-            cell.source = ""  # nbclient runs no empty cell
-
-    def start(cell: NotebookNode, cell_index: int) -> None:
-        started[number[id(cell)]] = time.monotonic()
-
-    def end(cell: NotebookNode, cell_index: int, execute_reply: object) -> None:
-        n = number[id(cell)]
-        done.seconds[n] = time.monotonic() - started[n]
-
-    env = kernel_environment(backend, str(ROOT))
-    hooks = {"on_cell_execute": start, "on_cell_executed": end}
-    if stopped := run_cells(nb, folder, env, timeout, **hooks):
-        at = max(started, default=None)
-        where = f"In [{at + 1}]" if at is not None else "start"
-        done.problems.append(f"{backend}, {where}: {stopped}")
-    for n in done.outputs:
-        done.outputs[n] = notebook_file.tidy_outputs(cells[n].outputs)
-        for output in done.outputs[n]:
-            if output.output_type == "stream" and output.name == "stderr":
-                done.problems.append(f"{backend}, In [{n + 1}] stderr: {output.text}")
-    return done
+def difference(one: list[NotebookNode], two: list[NotebookNode]) -> str:
+    """Show line by line where two outputs print different characters."""
+    texts = ["".join(map(printed, outputs)).splitlines() for outputs in (one, two)]
+    return "\n".join([*difflib.unified_diff(*texts, lineterm="", n=1)][2:])
 
 
-def differences(nb: NotebookNode, runs: dict[str, Run]) -> list[str]:
-    """Describe every common cell that did not print the same under all backends."""
+def compare(nb: NotebookNode, runs: dict[str, Outputs], stored: bool) -> list[str]:
+    """Describe each cell that prints differently under two backends, or from before."""
     found = []
     first, *others = runs
     for n, cell in enumerate(code_cells(nb)):
-        if asked_by(cell).tab is not None or "nbval-ignore-output" in tags_of(cell):
-            continue
-        for other in others:
-            if n not in runs[first].outputs or n not in runs[other].outputs:
-                continue  # needs GPUs that one of the two does not find
-            one = text_of(runs[first].outputs[n])
-            two = text_of(runs[other].outputs[n])
-            if one != two:
-                found.append(
-                    f"In [{n + 1}] is common, but prints different characters:\n"
-                    + diff(one, two, first, other)
-                )
+        tab = asked_by(cell).tab
+        ours = runs.get(tab or first, {}).get(n)
+        if "nbval-ignore-output" in tags_of(cell) or ours is None:
+            continue  # None: another backend's, or for GPUs that are not here
+        for other in others if tab is None else ():
+            if changes := difference(ours, runs[other].get(n, ours)):
+                found.append(f"In [{n + 1}], - {first}, + {other}:\n{changes}")
+        if stored and (changes := difference(tidy(cell.outputs), ours)):
+            found.append(f"In [{n + 1}], - stored, + now:\n{changes}")
     return found
 
 
-def text_of(outputs: list[NotebookNode]) -> str:
-    """Join all characters that a cell prints; an image is a placeholder."""
-    return "".join(map(printed, outputs))
+def merged(nb: NotebookNode, runs: dict[str, Outputs]) -> NotebookNode:
+    """Return the notebook with each cell's outputs from the run they belong to.
 
-
-def diff(one: str, two: str, name_one: str, name_two: str) -> str:
-    """Show where two texts differ, line by line."""
-    lines = difflib.unified_diff(
-        one.splitlines(), two.splitlines(), name_one, name_two, lineterm="", n=1
-    )
-    return "\n".join(f"    {line}" for line in lines)
-
-
-def merged(nb: NotebookNode, runs: dict[str, Run]) -> NotebookNode:
-    """Return the notebook with each cell's outputs from the run they belong to."""
+    Nothing in it says when, where and by whom it was run.
+    """
     new = copy.deepcopy(nb)
-    first = next(iter(runs))
     for n, cell in enumerate(code_cells(new)):
-        outputs = runs[asked_by(cell).tab or first].outputs.get(n)
-        if outputs is None:  # it needs GPUs that are not here
-            if cell.outputs:
-                cell.execution_count = n + 1
-            continue
-        cell.outputs = notebook_file.keep_equal_images(cell.outputs, outputs)
-        cell.execution_count = n + 1
-    return notebook_file.normal(new)
+        outputs = runs[asked_by(cell).tab or next(iter(runs))].get(n)
+        if outputs is not None:  # else it needs GPUs that are not here
+            cell.outputs = outputs
+        if outputs is not None or cell.outputs:
+            cell.execution_count = n + 1
+        for output in cell.outputs:
+            if output.output_type == "execute_result":
+                output.execution_count = n + 1
+    kept = {k: v for k, v in nb.metadata.items() if k in ("mystnb", "myst")}
+    new.metadata = nbformat.from_dict(kept | METADATA)
+    for cell in new.cells:  # other metadata is traces of editors
+        kept = {k: v for k, v in cell.metadata.items() if k in ("tags", "mystnb") and v}
+        cell.metadata = nbformat.from_dict(kept)
+    return new
 
 
-def execute(path: Path, backends: list[str], write: bool, timeout: float) -> list[str]:
-    """Run one chapter, report on it, write it if all is well; return the problems."""
-    nb = notebook_file.read(path)
+def execute(path: Path, backends: list[str], write: bool, timeout: float) -> None:
+    """Run one chapter, and write it if all is well; raises Failed."""
+    nb = nbformat.read(path, as_version=4)
     if problems := source_rules(nb):
-        return problems
-    needed = {asked_by(cell).needs for cell in code_cells(nb)} - {None}
-    if absent := sorted(m for m in needed if not is_installed(m)):
-        return [f"needs {', '.join(absent)} for its outputs; install requirements.txt"]
-    whole, runs = set(backends) == set(TABS), {}
-    for backend in backends[:1] if asks_for_no_framework(nb) else backends:
-        begin = time.monotonic()
-        runs[backend] = done = run(nb, backend, path.parent, timeout)
-        total = sum(done.seconds.values())
-        slowest = max(done.seconds, key=done.seconds.__getitem__, default=0)
-        print(
-            f"{path.name}  {backend:7}{total:6.1f} s in cells, "
-            f"{time.monotonic() - begin - total:.1f} s to start; slowest In "
-            f"[{slowest + 1}] {done.seconds.get(slowest, 0):.1f} s"
-            + (f"  OVER {SLOW:g} s" if total > SLOW else ""),
-            flush=True,
-        )
-        if done.problems:
-            return done.problems
-    problems = differences(nb, runs)
-    if whole:
+        raise Failed("\n".join(problems))
+    for needed in {*backends, *(asked_by(cell).needs for cell in code_cells(nb))}:
+        if needed and not is_installed(needed):
+            raise Failed(f"needs {needed} for its outputs; install requirements.txt")
+    print(path.name, flush=True)
+    alike = asks_for_no_framework(nb)
+    runs = {b: run(nb, b, path.parent, timeout) for b in backends[: 1 if alike else 3]}
+    problems = compare(nb, runs, stored=not write)
+    if write:
         new = merged(nb, runs)
         problems += output_rules(new)
     if problems:
-        return problems
+        raise Failed("\n".join(problems))
     if write:
-        changed = notebook_file.write(path, new)
-        print(f"{path.name}  {'written' if changed else 'unchanged'}")
-        return []
-    return stale(nb, runs)
-
-
-def stale(nb: NotebookNode, runs: dict[str, Run]) -> list[str]:
-    """Describe every cell whose stored characters are not those of the runs."""
-    found = []
-    for n, cell in enumerate(code_cells(nb)):
-        ours = runs.get(asked_by(cell).tab or next(iter(runs)))
-        if ours is None or n not in ours.outputs:
-            continue
-        if cell.execution_count is None:
-            found.append(f"In [{n + 1}] was never executed")
-        elif "nbval-ignore-output" not in tags_of(cell):
-            one = text_of(notebook_file.tidy_outputs(cell.outputs))
-            two = text_of(ours.outputs[n])
-            if one != two:
-                changes = diff(one, two, "stored", "now")
-                found.append(f"In [{n + 1}] stores something else:\n{changes}")
-    return found
+        path.write_text(nbformat.writes(new, version=4) + "\n", encoding="utf-8")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -236,33 +186,19 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("chapters", nargs="*", type=Path, metavar="CHAPTER")
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
-    parser.add_argument(
-        "--backend", choices=[*TABS], help="run this one only; writes nothing"
-    )
+    parser.add_argument("--backend", choices=[*TABS], help="this alone, unwritten")
     parser.add_argument("--timeout", type=float, default=120, help="seconds a cell")
     options = parser.parse_args(argv)
     backends = [options.backend] if options.backend else [*TABS]
-    for name in backends:
-        if importlib.util.find_spec(name) is None:
-            parser.error(
-                f"expected {name} to be installed, since a chapter is stored with the "
-                "outputs of all backends; install requirements.txt, or try the chapter "
-                "with --backend torch, which writes nothing"
-            )
-    chapters = options.chapters or sorted((ROOT / "chapters").glob("*.ipynb"))
+    write = not (options.check or options.backend)
     failed = 0
-    for path in chapters:
-        problems = execute(
-            path, backends, not (options.check or options.backend), options.timeout
-        )
-        for problem in problems:
-            print(f"{path.name}  {problem}", file=sys.stderr)
-        if problems:
+    for path in options.chapters or sorted((ROOT / "chapters").glob("*.ipynb")):
+        try:
+            execute(path, backends, write, options.timeout)
+        except Failed as error:
+            print(f"{path.name}  PROBLEM, nothing written:\n{error}", file=sys.stderr)
             failed += 1
-            print(
-                f"{path.name}  NOT WRITTEN, {len(problems)} problem(s)", file=sys.stderr
-            )
-    return 1 if failed else 0
+    return bool(failed)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 
 import nbformat
 import numpy as np
-from evidence.machine import about_machine, about_now
+from make_evidence import about_machine, about_now
 from tqdm import tqdm
 
 from d2lmulti.files.atomic import write_json

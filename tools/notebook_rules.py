@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from nbformat import NotebookNode
 
 from d2lmulti_book.notebook import WITHOUT, Asked, split_cell
 
 MOST_CELLS, MOST_LINES, MOST_COLUMNS = 25, 25, 79
+
+Rules = Callable[[NotebookNode], Iterator[str]]  # of one cell
 
 # Changes from run to run or from machine to machine, so it can be no stored output.
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]{6,}")
@@ -42,18 +44,24 @@ def asks_for_no_framework(nb: NotebookNode) -> bool:
     return any(WITHOUT in tags_of(cell) for cell in code_cells(nb)[:1])
 
 
-def images_of(cell: NotebookNode) -> list[NotebookNode]:
-    """Return the outputs of a cell that hold an image."""
+def source_rules(nb: NotebookNode) -> list[str]:
+    """Return what is wrong with the text and code of a notebook."""
+    return [*_form(nb), *_numbered(nb, _source)]
+
+
+def output_rules(nb: NotebookNode) -> list[str]:
+    """Return what is wrong with the outputs stored in a notebook."""
+    names = Counter(_figure(cell).get("name") for cell in code_cells(nb))
+    twice = [name for name, count in names.items() if name and count > 1]
     return [
-        output
-        for output in cell.outputs
-        if any(kind.startswith("image/") for kind in output.get("data", {}))
+        *(f"more than one figure is called {name!r}" for name in twice),
+        *_numbered(nb, _output),
     ]
 
 
-def source_rules(nb: NotebookNode) -> list[str]:
-    """Return what is wrong with the text and code of a notebook."""
-    return [*_form(nb), *(f"In [{n}]: {text}" for n, text in _cell_sources(nb))]
+def _numbered(nb: NotebookNode, rules: Rules) -> Iterator[str]:
+    for n, cell in enumerate(code_cells(nb), start=1):
+        yield from (f"In [{n}]: {text}" for text in rules(cell))
 
 
 def _form(nb: NotebookNode) -> Iterator[str]:
@@ -63,32 +71,29 @@ def _form(nb: NotebookNode) -> Iterator[str]:
     if len(titles) != 1:
         yield f"expected one title (# ...), found {len(titles)}"
     keys = Counter(asked_by(cell).tab for cell in code_cells(nb))
-    common = keys.pop(None, 0)
-    most = common + max(keys.values(), default=0)
+    most = keys.pop(None, 0) + max(keys.values(), default=0)
     if most > MOST_CELLS:
         yield f"{most} code cells run under one backend; at most {MOST_CELLS}"
-    first = code_cells(nb)[0].source if code_cells(nb) else ""
     if keys and asks_for_no_framework(nb):
         yield f"a notebook tagged {WITHOUT} has cells of {', '.join(map(str, keys))}"
-    if keys and "%load_ext d2lmulti_book.notebook" not in first:
+    if keys and "%load_ext d2lmulti_book.notebook" not in code_cells(nb)[0].source:
         yield (
             "a notebook with tabs must begin its first code cell with "
             "%load_ext d2lmulti_book.notebook"
         )
 
 
-def _cell_sources(nb: NotebookNode) -> Iterator[tuple[int, str]]:
-    for n, cell in enumerate(code_cells(nb), start=1):
-        lines = cell.source.splitlines()
-        if not cell.source.strip():
-            yield n, "the cell is empty; delete it"
-        if len(lines) > MOST_LINES:
-            yield n, f"{len(lines)} lines; at most {MOST_LINES}"
-        yield from ((n, text) for text in _lines(cell.source))
-        if wrong := asked_by(cell).wrong():
-            yield n, wrong
-        if "nbval-skip" in tags_of(cell) or "NBVAL_SKIP" in cell.source:
-            yield n, "nbval-skip hides the cell from the tests; begin with %%gpu N"
+def _source(cell: NotebookNode) -> Iterator[str]:
+    lines = len(cell.source.splitlines())
+    if not cell.source.strip():
+        yield "the cell is empty; delete it"
+    if lines > MOST_LINES:
+        yield f"{lines} lines; at most {MOST_LINES}"
+    yield from _lines(cell.source)
+    if wrong := asked_by(cell).wrong():
+        yield wrong
+    if "nbval-skip" in tags_of(cell) or "NBVAL_SKIP" in cell.source:
+        yield "nbval-skip hides the cell from the tests; begin with %%gpu N"
 
 
 def _lines(text: str) -> Iterator[str]:
@@ -97,63 +102,36 @@ def _lines(text: str) -> Iterator[str]:
         if len(line) > MOST_COLUMNS:
             yield f"{len(line)} columns, at most {MOST_COLUMNS}: {line[:40]}..."
         if "\t" in line:
-            yield f"a TAB, which is as wide as a browser likes: {line.strip()[:40]}..."
+            yield f"a TAB, whose width depends on the browser: {line.strip()[:40]}..."
 
 
-def output_rules(nb: NotebookNode) -> list[str]:
-    """Return what is wrong with the outputs stored in a notebook."""
-    found = [f"In [{n}]: {text}" for n, text in _cell_outputs(nb)]
-    names = Counter(
-        str(figure_of(cell).get("name"))
-        for cell in code_cells(nb)
-        if figure_of(cell).get("name")
-    )
-    return found + [
-        f"{count} figures are called {name!r}; every figure needs a name of its own"
-        for name, count in names.items()
-        if count > 1
-    ]
-
-
-def figure_of(cell: NotebookNode) -> dict[str, str]:
-    """Return the figure settings in the metadata of a cell: name, caption, align."""
-    return dict(cell.metadata.get("mystnb", {}).get("figure", {}))
-
-
-def _cell_outputs(nb: NotebookNode) -> Iterator[tuple[int, str]]:
-    for n, cell in enumerate(code_cells(nb), start=1):
-        if cell.execution_count is None and not asked_by(cell).gpu:
-            yield n, "never executed; run tools/execute.py"
-        for output in cell.outputs:
-            if output.output_type == "stream" and output.name == "stderr":
-                yield n, f"wrote to stderr: {output.text.strip()[:200]}"
-            if output.output_type == "error" and "raises-exception" not in tags_of(
-                cell
-            ):
-                yield n, f"raised {output.ename}: {output.evalue}"
-            text = printed(output)
-            if "text/html" not in output.get("data", {}):
-                yield from ((n, f"prints {words}") for words in _lines(text))
-            if match := _ADDRESS.search(text):
-                yield n, f"shows an address in memory, which always differs: {match[0]}"
-            if match := _PATH.search(text):
-                yield n, f"shows a path of this machine: {match[0]}"
-            if any("widget-view" in kind for kind in output.get("data", {})):
-                yield n, "shows a widget, which a page cannot; print text instead"
-        yield from ((n, text) for text in _figure(cell))
-
-
-def _figure(cell: NotebookNode) -> Iterator[str]:
-    figure = figure_of(cell)
+def _output(cell: NotebookNode) -> Iterator[str]:
+    if cell.execution_count is None and not asked_by(cell).gpu:
+        yield "never executed; run tools/execute.py"
+    for output in cell.outputs:
+        text, kinds = printed(output), " ".join(output.get("data", {}))
+        if output.get("name") == "stderr":
+            yield f"wrote to stderr: {text.strip()[:200]}"
+        if output.output_type == "error" and "raises-exception" not in tags_of(cell):
+            yield f"raised {output.ename}: {output.evalue}"
+        if "text/html" not in kinds:
+            yield from (f"prints {words}" for words in _lines(text))
+        if match := _ADDRESS.search(text):
+            yield f"shows an address in memory, which always differs: {match[0]}"
+        if match := _PATH.search(text):
+            yield f"shows a path of this machine: {match[0]}"
+        if "widget-view" in kinds:
+            yield "shows a widget, which a page cannot; print text instead"
+    figure = _figure(cell)
     alt = cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")
-    shown = [o for o in cell.outputs if "data" in o]
-    if images_of(cell):
+    shown = [output for output in cell.outputs if "data" in output]
+    if any(kind.startswith("image/") for output in shown for kind in output.data):
         for key, value in (
             ("figure.name", figure.get("name")),
             ("figure.caption", figure.get("caption")),
             ("image.alt", alt),
         ):
-            if not str(value or "").strip():
+            if not value:
                 yield f"shows an image without mystnb.{key} in the cell's metadata"
         if alt and alt == figure.get("caption"):
             yield "the alt text repeats the caption; say what the picture shows"
@@ -164,6 +142,10 @@ def _figure(cell: NotebookNode) -> Iterator[str]:
             f"shows {len(shown)} things but is one figure; put a `;` after the last "
             "line or draw in a cell of its own"
         )
+
+
+def _figure(cell: NotebookNode) -> dict[str, str]:
+    return dict(cell.metadata.get("mystnb", {}).get("figure", {}))
 
 
 def printed(output: NotebookNode) -> str:

@@ -1,11 +1,10 @@
-"""Make the virtual environment that every make target runs in, and do nothing twice.
+"""Make the virtual environment that every make target runs in.
 
     python tools/setup_venv.py full    # .venv: PyTorch, MXNet, Paddle, TensorFlow
     python tools/setup_venv.py torch   # .venv-torch: PyTorch alone, NumPy 2
 
-uv, from the PATH or brought by pip, installs what the lock files name, hashes checked;
-here stands only what it cannot do. Runs on any Python, if only to refuse it: hence the
-standard library alone and no new syntax.
+uv, from the PATH or brought by pip, installs what the lock file names, hashes checked.
+Runs on any Python, if only to refuse it: hence the standard library alone.
 """
 
 import ast
@@ -15,28 +14,24 @@ import pathlib
 import platform
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
+from subprocess import DEVNULL, PIPE, STDOUT
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Name: the folder, the lock file, what must import, a process each: the first import
-# compiles, which takes longer than all the rest of the set-up but the downloads.
+# Name: the folder, the lock file, and what is imported once, a process each. The first
+# import compiles, and tests have a time limit.
 BOOK = "torch, jupyter_book, nbval"
 FULL = (BOOK, "mxnet, paddle", "tensorflow")
 SETUPS = {
     "full": (".venv", "requirements.lock", FULL),
     "torch": (".venv-torch", "requirements-torch.lock", (BOOK,)),
 }
-
 # What MXNet and Paddle expect from the system, and the wheel that also has it.
 BORROWED = {
     "libgomp.so.1": "torch/lib/libgomp.so.1",
     "libquadmath.so.0": "paddle/libs/libquadmath.so.0",
 }
-
 # What pip was told about mirrors and the network, in uv's words.
 PIP_TO_UV = {
     "index-url": "UV_DEFAULT_INDEX",
@@ -51,61 +46,35 @@ PIP_TO_UV = {
 }
 
 
-class SetupError(Exception):
-    """The set-up cannot go on; the message says why and what to do."""
-
-
-def invalid(setup, version, system, machine):
+def unfit(setup, version):
     """Say in one sentence why this Python cannot hold the set-up, or return None."""
-    here = f"Python {version[0]}.{version[1]} on {system} {machine}"
-    x86 = machine.lower() in ("x86_64", "amd64")
-    if setup == "full" and not (version == (3, 11) and system == "Linux" and x86):
+    here = f"this is Python {version[0]}.{version[1]} on {platform.system()}"
+    linux = sys.platform == "linux" and platform.machine() in ("x86_64", "AMD64")
+    if setup == "full" and not (version == (3, 11) and linux):
         return (
-            "The three frameworks together need Python 3.11 on Linux x86-64 (MXNet "
-            f"1.9.1 wants a NumPy that has no wheels beyond), and this is {here}; name "
-            "a Python 3.11 with PYTHON=/path/to/python3.11, or take PyTorch alone: "
+            "The three frameworks together need Python 3.11 on Linux x86-64, and "
+            f"{here}; name one with PYTHON=/path/to/python3.11, or take PyTorch alone: "
             "make book SETUP=torch, make test SETUP=torch."
         )
-    if system == "Darwin" and x86:
-        return "PyTorch 2.13 has no wheels for Macs with Intel processors; use Docker."
     if not (3, 11) <= version <= (3, 14):
         return (
-            "The book with PyTorch alone needs Python 3.11 to 3.14, and this is "
-            f"{here}; name another one with PYTHON=/path/to/python3."
+            f"PyTorch alone needs Python 3.11 to 3.14, and {here}; name one with "
+            "PYTHON=/path/to/python3."
         )
     return None
 
 
-def made_of(root, lock, version):
-    """Say where an environment stands with which Python, and hash what it holds."""
-    digest = hashlib.sha256()
-    for name in (lock, "pyproject.toml"):
-        digest.update((root / name).read_bytes())
-    return f"{root} {version}\n{digest.hexdigest()}"
-
-
-def ask_pip():
-    """List the settings in pip's files; nothing where this Python has no pip."""
-    command = [sys.executable, "-m", "pip", "config", "list"]
-    return subprocess.run(command, capture_output=True, text=True).stdout
-
-
-def pip_settings(listed, environ):
-    """Read `pip config list` and the variables PIP_*, which come before the files."""
-    found = {}
+def uv_environment(listed, environ):
+    """Hand on to uv what `pip config list` and PIP_* say, where uv was told nothing."""
+    settings = {}
     for line in sorted(listed.splitlines()):  # global.* before install.*
         scope, _, setting = line.partition(".")
         key, _, value = setting.partition("=")
         if scope in ("global", "install"):
-            found[key.replace("_", "-")] = ast.literal_eval(value)
+            settings[key.replace("_", "-")] = ast.literal_eval(value)
     for name, value in environ.items():
         if name.startswith("PIP_"):
-            found[name[4:].lower().replace("_", "-")] = value
-    return found
-
-
-def uv_environment(settings, environ):
-    """Hand on to uv what pip was told, where uv itself was told nothing."""
+            settings[name[4:].lower().replace("_", "-")] = value
     env = dict(environ)
     for key, variable in PIP_TO_UV.items():
         if settings.get(key):
@@ -118,7 +87,7 @@ def uv_environment(settings, environ):
 
 
 def split_lock(text):
-    """Part a lock file into torch with its CUDA libraries, and all the rest."""
+    """Split a lock file into torch with its CUDA libraries, and all the rest."""
     pins = re.split(r"\n(?=[\w#])", text.strip())
     of_torch = re.compile(r"(torch|triton|nvidia-[\w-]+|cuda-[\w-]+)==")
     torch = [pin for pin in pins if of_torch.match(pin)]
@@ -126,167 +95,97 @@ def split_lock(text):
     return torch, rest
 
 
-def advice(said):
-    """Turn the failures people really meet into what to type next."""
-    missing = re.search(r"(lib\S+\.so\S*): cannot open shared object", said)
-    if missing:
-        return f"Install the package of your system that holds {missing.group(1)}."
-    if "ensurepip" in said:
-        version = "{}.{}".format(*sys.version_info)
-        return f"Install uv; or on Debian, sudo apt-get install python{version}-venv"
-    if "No space left" in said:
-        return "The disk is full."
-    if re.search(r"Hash mismatch|DO NOT MATCH", said):
-        return "A file is not the one that the lock names: a mirror gave another one."
-    if re.search(r"name resolution|[Cc]onnect|[Tt]imed out|Timeout|dns error", said):
-        return "The network did not answer; the next run goes on from here."
-    return ""
+def run(env, *command):
+    """Run a command and return what it wrote to stdout and stderr; stop if it fails."""
+    command = [str(word) for word in command]
+    done = subprocess.run(
+        command, cwd=str(ROOT), env=env, stdout=PIPE, stderr=STDOUT, encoding="utf-8"
+    )
+    if done.returncode:
+        sys.exit(f"{done.stdout}\nThis failed: {' '.join(command)}")
+    return done.stdout
 
 
-class Installer:
-    """Runs commands one by one; all that they say goes to a log."""
+def install_packages(env, uv, lock, pins):
+    """Install what the lock names; torch from elsewhere if the settings have another.
 
-    def __init__(self, log, env):
-        self.log, self.env = log, env
-
-    def run(self, what, *command):
-        """Run a command, show its large downloads, return what it said."""
-        print(f"  {what}", flush=True)
-        said = ["$ " + " ".join(map(str, command))]
-        pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        with subprocess.Popen(
-            list(map(str, command)), cwd=str(ROOT), env=self.env, encoding="utf-8",
-            errors="replace", **pipe,
-        ) as process:  # fmt: skip
-            try:
-                for line in process.stdout:
-                    said.append("    " + line.rstrip())
-                    if re.match(r"Downloading .*(\d{3}(\.\d)?M|G)iB", line):
-                        print(said[-1], flush=True)
-            except BaseException:
-                process.terminate()  # Ctrl-C: leave no installer running behind us
-                raise
-            finally:
-                with self.log.open("a", encoding="utf-8") as log:
-                    log.write("\n".join(said) + "\n\n")
-        if process.returncode:
-            tail = [f"This step failed: {what}", *said[-15:], f"    in {self.log}"]
-            raise SetupError("\n".join([*tail, advice("\n".join(said))]).rstrip())
-        return "\n".join(said)
+    A build with a local version, such as 2.13.0+cpu, or one from TORCH_INDEX, is not in
+    the lock, so its hash alone is not checked.
+    """
+    torch, rest = split_lock((ROOT / lock).read_text(encoding="utf-8"))
+    (pin,) = re.findall(r"^torch==\S+", "\n".join(torch), re.M)
+    index = os.environ.get("TORCH_INDEX", "")
+    torch_only = [*uv, "--no-deps", pin, *(["--index", index] if index else [])]
+    version = re.search(r"\+ torch==(\S+)", run(env, *torch_only, "--dry-run"))[1]
+    from_lock = not index and "+" not in version
+    pins.write_text("\n".join(rest + torch if from_lock else rest) + "\n")
+    print(f"  torch {version} and all other packages", flush=True)
+    run(env, *uv, "--no-deps", "--require-hashes", "-r", pins)
+    if not from_lock:
+        run(env, *torch_only)
 
 
-def runs(python, code):
-    """Tell whether an environment's Python is there and runs a line of code."""
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return python.exists() and not subprocess.call([str(python), "-c", code], **quiet)
-
-
-def borrow_libraries(python, venv):
+def borrow_libraries(venv, python):
     """Where the system lacks a library, load it from a wheel whenever Python starts."""
     for packages in venv.glob("lib/python*/site-packages"):
         for name, lender in BORROWED.items():
             path = packages / lender
-            pth = packages / f"borrowed-{name}.pth"
             code = f"__import__('ctypes').CDLL({name!r})"
-            if path.exists() and not runs(python, code):
+            missing = subprocess.call([str(python), "-c", code], stderr=DEVNULL)
+            if path.exists() and missing:
                 load = f"os.path.exists({str(path)!r}) and ctypes.CDLL({str(path)!r})"
+                pth = packages / f"borrowed-{name}.pth"
                 pth.write_text(f"import ctypes, os; {load}\n")
 
 
-def make_environment(installer, venv, python, lock):
-    """Make an empty environment, with uv in it unless the machine has one."""
-    shutil.rmtree(str(venv), ignore_errors=True)
+def build(setup):
+    """Make the environment again unless it was made from this lock by this Python."""
+    folder, lock, imports = SETUPS[setup]
+    venv, version = ROOT / folder, tuple(sys.version_info[:2])
+    bin = venv / ("Scripts" if sys.platform == "win32" else "bin")
+    python = bin / ("python.exe" if sys.platform == "win32" else "python")
+    sources = (ROOT / lock).read_bytes() + pathlib.Path(__file__).read_bytes()
+    made_from = f"{ROOT} {version} {hashlib.sha256(sources).hexdigest()}"
+    stamp = venv / ".made-from"
+    if stamp.exists() and stamp.read_text() == made_from:
+        return
+    reason = unfit(setup, version)
+    if reason:
+        sys.exit(reason)
+
+    print(f"Setting up {folder}: a minute on a good line, and 4 GB.", flush=True)
     # Asked from inside an environment, the Python that it was made with.
     base = getattr(sys, "_base_executable", sys.executable)
+    config = [base, "-m", "pip", "config", "list"]
+    listed = subprocess.run(config, stdout=PIPE, stderr=DEVNULL, encoding="utf-8")
+    env = uv_environment(listed.stdout, os.environ)
+    pins = ROOT / "_build" / f"pins-{setup}.txt"
+    pins.parent.mkdir(exist_ok=True)
+    shutil.rmtree(str(venv), ignore_errors=True)
     uv = shutil.which("uv")
     if uv:
-        installer.run("virtual environment", uv, "venv", "--python", base, venv)
-        return
-    installer.run("virtual environment", base, "-m", "venv", venv)
-    _, rest = split_lock((ROOT / lock).read_text(encoding="utf-8"))
-    pin = installer.log.with_suffix(".txt")
-    pin.write_text("".join(p + "\n" for p in rest if p.startswith("uv==")))
-    pip = (python, "-m", "pip", "install", "--no-deps", "--require-hashes")
-    installer.run("uv", *pip, "--disable-pip-version-check", "-r", pin)
-
-
-def install(installer, uv, lock, torch_index):
-    """Install what the lock names; torch from elsewhere if the settings have another.
-
-    A build with a local version, such as 2.13.0+cpu, or one from an index that the user
-    named for it, is not in the lock: it alone is not checked.
-    """
-    torch, rest = split_lock((ROOT / lock).read_text(encoding="utf-8"))
-    (pin,) = re.findall(r"^torch==\S+", "\n".join(torch), re.M)
-    ask = [*uv, "--reinstall-package", "torch", pin]
-    if torch_index:
-        ask += ["--index", torch_index]
-    told = installer.run("which build of torch?", *ask, "--dry-run", "--no-deps")
-    version = re.search(r"[+~] torch==(\S+)", told).group(1)
-    other = bool(torch_index) or "+" in version
-    pins = installer.log.with_suffix(".txt")
-    pins.write_text("\n".join(rest if other else torch + rest) + "\n")
-    what = "all but torch" if other else "all packages"
-    installer.run(what, *uv, "--no-deps", "--require-hashes", "-r", pins)
-    if other:
-        installer.run(f"torch {version}, as your settings say", *ask)
-
-
-def build(name, torch_index):
-    """Bring an environment up to date; raises SetupError."""
-    folder, lock, imports = SETUPS[name]
-    venv, version = ROOT / folder, tuple(sys.version_info[:2])
-    stamp, wanted = venv / ".made-from", made_of(ROOT, lock, version)
-    made_from = stamp.read_text() if stamp.exists() else ""
-    if made_from == wanted:
-        return
-    reason = invalid(name, version, platform.system(), platform.machine())
-    if reason:
-        raise SetupError(reason)
-
-    since = time.time()
-    log = ROOT / "_build" / f"setup-{name}.log"
-    log.parent.mkdir(exist_ok=True)
-    log.write_text("")
-    print(f"Setting up {folder}; what uv says goes to {log.relative_to(ROOT)}.")
-    env = uv_environment(pip_settings(ask_pip(), os.environ), os.environ)
-    installer = Installer(log, env)
-    bin = venv / ("Scripts" if platform.system() == "Windows" else "bin")
-    python = bin / ("python.exe" if platform.system() == "Windows" else "python")
-    # The paths of a moved environment are wrong, and half an environment is none.
-    whole = made_from.split("\n")[0] == wanted.split("\n")[0] and runs(python, "")
-    if stamp.exists():
-        stamp.unlink()  # from here on it counts as half
-    if not whole:
-        make_environment(installer, venv, python, lock)
-    uv = shutil.which("uv") or shutil.which("uv", path=str(bin))
+        run(env, uv, "venv", "--python", base, venv)
+    else:  # on Debian: apt-get install python3.11-venv
+        run(env, base, "-m", "venv", venv)
+        _, rest = split_lock((ROOT / lock).read_text(encoding="utf-8"))
+        pins.write_text("".join(pin + "\n" for pin in rest if pin.startswith("uv==")))
+        run(None, python, "-m", "pip", "install", "--require-hashes", "-r", pins)
+        uv = shutil.which("uv", path=str(bin))
     uv = [uv, "pip", "install", "--python", python]
-    install(installer, uv, lock, torch_index)
-    editable = ("--no-deps", "--no-build-isolation", "-e", ".")
-    installer.run("d2lmulti itself, as a link: edits take effect", *uv, *editable)
-    borrow_libraries(python, venv)
-
-    def check(names):
-        installer.run(f"does it import? {names}", python, "-c", f"import {names}")
-
-    with ThreadPoolExecutor() as at_once:
-        list(at_once.map(check, imports))
-    stamp.write_text(wanted)
-    print(f"{folder} is ready after {time.time() - since:.0f} s.", flush=True)
-
-
-def main():
-    """Set up what the command line names; exit 1 with a plain sentence if it fails."""
-    if len(sys.argv) != 2 or sys.argv[1] not in SETUPS:
-        sys.exit(__doc__)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop uv with us
-    try:
-        build(sys.argv[1], os.environ.get("TORCH_INDEX", ""))
-    except SetupError as error:
-        sys.exit(f"\n{error}")
-    except KeyboardInterrupt:
-        sys.exit("\nStopped; the next run begins again, with what was downloaded.")
+    install_packages(env, uv, lock, pins)
+    run(env, *uv, "--no-deps", "--no-build-isolation", "-e", ".")
+    borrow_libraries(venv, python)
+    print("  first imports", flush=True)
+    commands = [[str(python), "-c", "import " + names] for names in imports]
+    started = [subprocess.Popen(command, stderr=PIPE) for command in commands]
+    for process in started:
+        _, errors = process.communicate()
+        if process.returncode:
+            sys.exit(errors.decode())
+    stamp.write_text(made_from)
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) != 2 or sys.argv[1] not in SETUPS:
+        sys.exit(__doc__)
+    build(sys.argv[1])

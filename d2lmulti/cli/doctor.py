@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import shutil
@@ -11,6 +10,7 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 
+import click
 import numpy as np
 
 from ..backends import backend_name, backend_names, get_backend
@@ -18,40 +18,40 @@ from ..backends.gpus import describe_gpus
 from ..backends.protocol import Backend
 from ..comm.devices import devices, with_place
 from ..errors import BackendNotInstalled
-from .console import say
 
 _QUERY = "index,name,driver_version,memory.total,compute_cap,uuid"
 
 
-def doctor(_: argparse.Namespace) -> int:
-    """Print what this machine has; return 1 if the default backend is missing."""
-    say(f"Python {platform.python_version()} on {platform.platform(terse=True)}")
+@click.command()
+def doctor() -> int:
+    """Print what this machine has: frameworks, GPUs, the default backend."""
+    click.echo(f"Python {platform.python_version()} on {platform.platform(terse=True)}")
     for line in driver_lines():
-        say(f"NVIDIA's driver: {line}")
+        click.echo(f"NVIDIA's driver: {line}")
     for name in backend_names():
         try:
             B = get_backend(name)
         except BackendNotInstalled as error:
-            say(f"{name:7} missing  {error}")
+            click.echo(f"{name:7} missing  {error}")
             continue
         version, count = sys.modules[name].__version__, B.gpu_count()
         places = (with_place(str(device), name) for device in devices(2, name))
         simulated = " (simulated)" * (count < 2)
-        say(
+        click.echo(
             f"{name:7} {version:11} GPUs: {count}; devices(2) gives "
             f"{', '.join(places)}{simulated}"
         )
         for line in [*describe_gpus(B), *trials(B)]:
-            say(f"        {line}")
+            click.echo(f"        {line}")
     if line := horovod_line():
-        say(line)
+        click.echo(line)
     asked = os.environ.get("D2LMULTI_BACKEND")
     because = "from D2LMULTI_BACKEND" if asked else "D2LMULTI_BACKEND is not set"
-    say(f"default backend: {backend_name()} ({because})")
+    click.echo(f"default backend: {backend_name()} ({because})")
     try:
         get_backend()
     except BackendNotInstalled:
-        say(
+        click.echo(
             "It is missing: install it, or begin without a framework:\n"
             "python -m d2lmulti train --backend numpy"
         )

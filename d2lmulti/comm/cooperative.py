@@ -1,35 +1,133 @@
-"""Advance one forward pass per device together, and meet wherever they must talk.
+"""Models that communicate in mid-forward: generators that yield collective requests.
 
-A collective never runs inside a recorded graph. So the graph is *cut* at every call:
-what goes in ends one segment, what comes out starts the next as a fresh leaf. Backward
-runs the segments in reverse and carries the leaves' gradients across the cuts.
+A collective never runs inside a recorded graph. So the graph is *cut* at every request:
+its tensor ends one segment, and the answer starts the next one as a fresh leaf. The
+backward pass runs the segments in reverse and carries the leaves' gradients across the
+cuts. Chapter: *layer_parallel*.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from ..backends import backend_of
 from ..backends.protocol import Backend, Tensor
 from ..checks import check_same
 from ..errors import InvalidInput
 from ..events import notify_mark
-from ..plans.requests import Apply, Collective, CollectiveRequest
 from ..plans.rounds import Plan
 from .allreduce import Op, start_allreduce
 from .collectives import allgather, alltoall, reduce_scatter
 from .group import Group
 from .subgroups import alone
 
-Back = Callable[[list[Tensor]], Sequence[Tensor]]
+# -- what a model may request ----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CollectiveRequest:
+    """Exchange `tensor` with all devices: `total, kept1 = yield Sum(x, keep=(y,))`.
+
+    The recorded graph is cut here, so every other tensor that was computed since the
+    last request and is used after this one must be in `keep`. Parameters and earlier
+    answers need not be, because they are leaves. `layer` is a name for the ledger. On a
+    mesh, "all devices" are those along `axis`, by default `tensor`.
+    """
+
+    tensor: Any
+    keep: tuple[Any, ...] = ()
+    layer: str = ""
+    axis: str = ""
+
+    forward: ClassVar[str]  # the name of a collective; see `_collect`
+    backward: ClassVar[str]
+
+
+class Sum(CollectiveRequest):
+    """Sum over all devices, each of which continues with *its own* work and loss."""
+
+    forward, backward = "all-reduce", "all-reduce"
+
+
+class Copy(CollectiveRequest):
+    """Use the same tensor on every device, each in its part of a layer: operator f.
+
+    Each part returns a partial gradient. Source: Shoeybi et al. (2019).
+    """
+
+    forward, backward = "identity", "all-reduce"
+
+
+class Reduce(CollectiveRequest):
+    """Sum the parts of a layer, and continue with the same on every device: operator g.
+
+    Every device then computes the whole loss, so its gradient is not summed again.
+    """
+
+    forward, backward = "all-reduce", "identity"
+
+
+class Gather(CollectiveRequest):
+    """Join the rows of all devices: f, where each holds some of the rows."""
+
+    forward, backward = "all-gather", "reduce-scatter"
+
+
+class Scatter(CollectiveRequest):
+    """Sum the parts of a layer, and keep some of the rows: g, where f is `Gather`.
+
+    Source: Korthikanti et al. (2022).
+    """
+
+    forward, backward = "reduce-scatter", "all-gather"
+
+
+class AllToAll(CollectiveRequest):
+    """Exchange blocks of rows: block t of rank s becomes block s of rank t.
+
+    The gradients return the same way. Source: Lepikhin et al. (2020).
+    """
+
+    forward, backward = "all-to-all", "all-to-all"
+
+
+class AllReduceNoGrad(CollectiveRequest):
+    """Sum over all devices, as a constant without a gradient."""
+
+    forward, backward = "all-reduce", "none"
+
+
+class Max(CollectiveRequest):
+    """Take the maximum over all devices, as a constant without a gradient."""
+
+    forward, backward = "max", "none"
+
+
+@dataclass(frozen=True)
+class Apply(CollectiveRequest):
+    """Compute with all devices by a function that has its own backward pass.
+
+    `function(tensors, group)` takes one tensor per local rank of the group. It returns
+    one result for each, and a function from their gradients to those of `tensors`.
+    """
+
+    function: Callable[..., Any] | None = None
+
+    forward, backward = "function", "function"
+
+
+CommGenerator = Generator[CollectiveRequest, Any, Tensor]
+Backward = Callable[[list[Tensor]], Sequence[Tensor]]
+
+# -- who runs a model ------------------------------------------------------------------
 
 
 class Ranks(NamedTuple):
-    """Who runs a model here, and with whom they talk along an axis.
+    """The local ranks that run a model, and with whom they communicate along an axis.
 
-    `lines(axis)` gives groups, each with the places of its local ranks in `ranks`.
+    `lines(axis)` returns groups, each with the indices of its local ranks in `ranks`.
     """
 
     ranks: Sequence[int]
@@ -37,7 +135,7 @@ class Ranks(NamedTuple):
 
     @classmethod
     def of(cls, group: Group) -> Ranks:
-        """Let all of one group talk; a call along an axis finds each rank alone."""
+        """Let all of one group communicate; along a named axis each rank is alone."""
         ranks = group.local_ranks
 
         def lines(axis: str) -> list[tuple[Group, list[int]]]:
@@ -48,96 +146,111 @@ class Ranks(NamedTuple):
         return cls(ranks, lines)
 
 
-class Cut(NamedTuple):
-    """One call of every local rank, and what it was answered: [answer, *kept]."""
+class _GraphCut(NamedTuple):
+    """One request of every local rank, and its answer: [answer, *kept]."""
 
-    calls: list[CollectiveRequest]
+    requests: list[CollectiveRequest]
     answers: list[list[Tensor]]
-    backs: list[Back]  # of a function: its way back in each group
+    backwards: list[Backward]  # of an `Apply`: one per group
 
 
 @dataclass
 class Segments:
-    """The cuts of one forward pass, in order, and the way back through them."""
+    """The graph cuts of one forward pass, in order, and the backward pass."""
 
     B: Backend
     algorithm: str | Plan
     ranks: Ranks
-    cuts: list[Cut] = field(default_factory=list)
+    cuts: list[_GraphCut] = field(default_factory=list)
 
-    def cut(self, calls: list[CollectiveRequest]) -> list[list[Tensor]]:
-        """Answer one call of every local rank; return [answer, *kept] for each."""
-        B, call = self.B, calls[0]
+    def answer(self, requests: list[CollectiveRequest]) -> list[list[Tensor]]:
+        """Answer one request of every local rank; return [answer, *kept] for each."""
+        B, request = self.B, requests[0]
         with B.pause():
-            tensors = [B.detach(c.tensor) for c in calls]
-            if call.forward in ("all-reduce", "all-to-all", "max"):  # in place
+            tensors = [B.detach(r.tensor) for r in requests]
+            if request.forward in ("all-reduce", "all-to-all", "max"):  # in place
                 tensors = [B.copy_to(x, B.device_of(x)) for x in tensors]
-            backs: list[Back] = []
-            carried = self._carry(call.forward, tensors, call, backs, "forward")
+            backwards: list[Backward] = []
+            results = self._carry(
+                request.forward, tensors, request, backwards, "forward"
+            )
             answers = [
-                [answer, *(B.detach(kept) for kept in c.keep)]
-                for answer, c in zip(carried, calls, strict=True)
+                [result, *(B.detach(kept) for kept in r.keep)]
+                for result, r in zip(results, requests, strict=True)
             ]
         for answer in answers:
             for x in answer:
                 B.attach_grad(x)
-        self.cuts.append(Cut(calls, answers, backs))
+        self.cuts.append(_GraphCut(requests, answers, backwards))
         return answers
 
     def backward(
         self, losses: Sequence[Tensor], dys: Sequence[Tensor] | None = None
     ) -> None:
-        """Go backward from the losses (one per local rank) through every segment.
+        """Run backward from the losses (one per local rank) through every segment.
 
-        What is no loss, the output of some of the layers, comes with its gradients.
+        Outputs that are not losses, but those of some of the layers, need their
+        gradients `dys`.
         """
         B = self.B
         B.backward(losses, dys)
-        for calls, answers, backs in reversed(self.cuts):
-            call = calls[0]
-            ys = [kept for c in calls for kept in c.keep]
+        for requests, answers, backwards in reversed(self.cuts):
+            request = requests[0]
+            ys = [kept for r in requests for kept in r.keep]
             dys = [B.grad(x) for answer in answers for x in answer[1:]]
-            if call.backward != "none":
+            if request.backward != "none":
                 grads = [B.grad(answer[0]) for answer in answers]
-                ys += [c.tensor for c in calls]
-                dys += self._carry(call.backward, grads, call, backs, "backward")
+                ys += [r.tensor for r in requests]
+                dys += self._carry(
+                    request.backward, grads, request, backwards, "backward"
+                )
             if ys:
                 B.backward(ys, dys)
 
     def _carry(
         self,
-        what: Collective,
+        what: str,
         xs: list[Tensor],
-        call: CollectiveRequest,
-        backs: list[Back],
+        request: CollectiveRequest,
+        backwards: list[Backward],
         direction: str,
     ) -> Sequence[Tensor]:
-        """Carry out one collective in every group, and mark it; some work in place."""
+        """Run one collective in every group, and mark it; some work in place."""
         if what == "identity":
             return xs
-        found = list(xs)
-        for number, (group, at) in enumerate(self.ranks.lines(call.axis)):
-            made: Sequence[Tensor] = [xs[i] for i in at]
-            if not isinstance(call, Apply):
-                made = self._collect(what, list(made), call, group)
-            elif call.function and direction == "forward":
-                made, back = call.function(made, group)
-                backs.append(back)
+        results = list(xs)
+        for number, (group, indices) in enumerate(self.ranks.lines(request.axis)):
+            here: Sequence[Tensor] = [xs[i] for i in indices]
+            if not isinstance(request, Apply):
+                here = self._collect(what, list(here), request, group)
+            elif request.function and direction == "forward":
+                here, backward = request.function(here, group)
+                backwards.append(backward)
             else:
                 with self.B.pause():
-                    made = backs[number](list(made))
-            for i, x in zip(at, made, strict=True):
-                found[i] = x
-        notify_mark(f"{call.layer or type(call).__name__} {direction}")
-        return found
+                    here = backwards[number](list(here))
+            for i, x in zip(indices, here, strict=True):
+                results[i] = x
+        notify_mark(f"{request.layer or type(request).__name__} {direction}")
+        return results
 
     def _collect(
-        self, what: Collective, xs: list[Tensor], call: CollectiveRequest, group: Group
+        self,
+        what: str,
+        xs: list[Tensor],
+        request: CollectiveRequest,
+        group: Group,
     ) -> list[Tensor]:
         if what == "all-gather":
             return allgather(xs, group)
         if what == "reduce-scatter":
-            rows = _rows_of_each(xs[0], group.size, call)
+            rows, remainder = divmod(len(xs[0]), group.size)
+            if remainder:
+                raise InvalidInput(
+                    f"cannot scatter the {len(xs[0])} rows of "
+                    f"{request.layer or 'a request'} over {group.size} devices; use a "
+                    f"batch with a multiple of {group.size} tokens"
+                )
             shape = (rows, *xs[0].shape[1:])
             return [part.reshape(shape) for part in reduce_scatter(xs, group)]
         if what == "all-to-all":
@@ -148,74 +261,93 @@ class Segments:
         return xs
 
 
-def _rows_of_each(x: Tensor, ranks: int, call: CollectiveRequest) -> int:
-    if len(x) % ranks:
-        raise InvalidInput(
-            f"cannot scatter the {len(x)} rows of {call.layer or 'a call'} over "
-            f"{ranks} devices, because {ranks} does not divide them; use a batch with "
-            f"a multiple of {ranks} tokens"
-        )
-    return len(x) // ranks
-
-
 def run_cooperatively(
     B: Backend,
     forwards: Sequence[Generator],
     group: Group | Ranks,
     algorithm: str | Plan = "star",
 ) -> tuple[list[Tensor], Segments]:
-    """Run one forward pass per local rank; return the outputs and the way back.
+    """Run one forward pass per local rank; return the outputs and the backward pass.
 
-    Each of `forwards` is a generator that yields calls (see `plans.requests`) and
-    returns its output. Raises `InvalidInput`, naming ranks and calls, when ranks make
-    different calls or one of them has finished, and for what is no call. Along an axis
-    of a mesh, tensors must be alike; elsewhere, calls.
+    Each of `forwards` is a generator that yields requests and returns its output.
+    Raises `InvalidInput`, naming ranks and requests, when ranks make different requests
+    or some have finished, and for anything that is not a request. Along an axis of a
+    mesh, tensors must agree in shape; elsewhere, requests in type.
     """
     ranks = group if isinstance(group, Ranks) else Ranks.of(group)
     segments = Segments(B, algorithm, ranks)
     answers: Sequence[Any] = [None] * len(forwards)
     while True:
-        outputs: dict[int, Tensor] = {}
-        calls: dict[int, CollectiveRequest] = {}
-        steps = zip(ranks.ranks, forwards, answers, strict=True)
-        for rank, forward, answer in steps:
+        outputs: list[Tensor] = []
+        requests: dict[int, CollectiveRequest] = {}
+        for rank, forward, answer in zip(ranks.ranks, forwards, answers, strict=True):
             try:
-                calls[rank] = forward.send(answer)
+                requests[rank] = forward.send(answer)
             except StopIteration as stop:
-                outputs[rank] = stop.value
-        if not calls:
-            return list(outputs.values()), segments
-        _check_alike(ranks, calls)
-        answers = [tuple(answer) for answer in segments.cut(list(calls.values()))]
+                outputs.append(stop.value)
+        if not requests:
+            return outputs, segments
+        _check_alike(ranks, requests)
+        answers = [tuple(answer) for answer in segments.answer([*requests.values()])]
 
 
-def _check_alike(ranks: Ranks, calls: dict[int, CollectiveRequest]) -> None:
-    """Refuse other calls on some ranks; whoever made none is at the end."""
+def together(
+    forward: Callable[[Backend, Sequence[Tensor], Tensor], CommGenerator],
+    buffers: int = 0,
+) -> Callable[..., tuple[list[Tensor], Callable[..., None]]]:
+    """Turn a forward pass that yields requests into a `Model.together`.
+
+    The last `buffers` parameters are statistics without gradients.
+    """
+
+    def run(
+        B: Backend,
+        replicas: Sequence[Sequence[Tensor]],
+        shards: Sequence[Tensor],
+        group: Group,
+        algorithm: str | Plan,
+    ) -> tuple[list[Tensor], Callable[..., None]]:
+        forwards = []
+        for params, X in zip(replicas, shards, strict=True):
+            count = len(params) - buffers
+            leaves = B.accumulating(params[:count])  # there is one pass per segment
+            forwards.append(forward(B, [*leaves, *params[count:]], X))
+        logits, segments = run_cooperatively(B, forwards, group, algorithm)
+        return logits, segments.backward
+
+    return run
+
+
+def _check_alike(ranks: Ranks, requests: dict[int, CollectiveRequest]) -> None:
+    """Raise `InvalidInput` if ranks make different requests, or some have finished."""
     end = "the end of the model"
-    words = {rank: _in_words(call) for rank, call in calls.items()}
-    axis = next(iter(calls.values())).axis
-    what = "every rank to make the same calls", "run the same model on every rank"
-    for _, at in ranks.lines(axis):
-        check_same({ranks.ranks[i]: words.get(ranks.ranks[i], end) for i in at}, *what)
-    kinds = {rank: _kind(calls[rank]) if rank in calls else end for rank in ranks.ranks}
+    words = {rank: _in_words(request) for rank, request in requests.items()}
+    axis = next(iter(requests.values())).axis
+    what = "every rank to make the same requests", "run the same model on every rank"
+    for _, indices in ranks.lines(axis):
+        line = [ranks.ranks[i] for i in indices]
+        check_same({rank: words.get(rank, end) for rank in line}, *what)
+    kinds = {
+        rank: _kind(requests[rank]) if rank in requests else end for rank in ranks.ranks
+    }
     check_same(kinds, *what)
 
 
-def _kind(call: CollectiveRequest) -> str:
-    where = f" in {call.layer}" if call.layer else ""
-    along = f" along {call.axis}" if call.axis else ""
-    return f"{type(call).__name__}{along}{where}"
+def _kind(request: CollectiveRequest) -> str:
+    where = f" in {request.layer}" if request.layer else ""
+    along = f" along {request.axis}" if request.axis else ""
+    return f"{type(request).__name__}{along}{where}"
 
 
-def _in_words(call: Any) -> str:
-    if not isinstance(call, CollectiveRequest):
+def _in_words(request: Any) -> str:
+    if not isinstance(request, CollectiveRequest):
         raise InvalidInput(
-            f"expected a model to yield a call, got {type(call).__name__}; yield "
-            "Sum(tensor, keep=(...)) or another of plans.requests"
+            f"expected a model to yield a request, got {type(request).__name__}; yield "
+            "Sum(tensor, keep=(...)) or another of comm.cooperative"
         )
-    if isinstance(call, Apply):  # ranks may differ in tokens; the function will see
-        return _kind(call)
-    B = backend_of(call.tensor)
-    shape, dtype = tuple(call.tensor.shape), B.dtype_of(call.tensor)
-    name, _, where = _kind(call).partition(" ")
+    if isinstance(request, Apply):  # ranks may differ in tokens; the function checks
+        return _kind(request)
+    B = backend_of(request.tensor)
+    shape, dtype = tuple(request.tensor.shape), B.dtype_of(request.tensor)
+    name, _, where = _kind(request).partition(" ")
     return f"{name} of {shape} {dtype} {where}".rstrip()

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from ..backends.protocol import Backend, Tensor
-from ..plans.requests import Sum
+from ..comm.cooperative import Sum, together
 from .lenet import LENET
 from .model import Model
-from .together import together
 
 _MOMENTUM = 0.9  # of the moving averages that evaluation uses
 _EPS = 1e-5

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..backends.protocol import Backend, Tensor
 from ..checks import check_count, check_positive
+from ..comm.cooperative import AllReduceNoGrad, AllToAll, CollectiveRequest, Max
 from ..errors import InvalidInput
 from ..models.experts import (
     Route,
@@ -25,7 +26,6 @@ from ..models.experts import (
     run_experts,
     take_rows,
 )
-from ..plans.requests import AllReduceNoGrad, AllToAll, CollectiveRequest, Max
 
 
 def expert_capacity(tokens: int, experts: int, factor: float) -> int:

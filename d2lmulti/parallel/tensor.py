@@ -1,8 +1,7 @@
-"""Layer parallelism: every device holds a part of each layer, and sees every example.
+"""Tensor parallelism: every device holds a shard of each layer, and sees every example.
 
-`split_params` cuts the parameters of the whole network, `train_layers` takes one step
-on the parts, and `gather_params` puts the whole together again, so that one device is
-always there to compare with. Also called tensor parallelism. Chapter: *layer_parallel*.
+`split_params` shards the parameters of the whole network, `train_layers` takes one step
+on the shards, and `gather_params` joins them again. Chapter: *layer_parallel*.
 """
 
 from __future__ import annotations
@@ -21,8 +20,13 @@ from ..comm.split import check_batch, load
 from ..errors import InvalidInput
 from ..events import notify_mark
 from ..models.model import Model
-from ..models.tensor_parallel.split import RankInfo, ShardSpec, SplitModel, run_to_loss
-from ..models.tensor_parallel.table import get_split
+from ..models.tensor_parallel import (
+    RankInfo,
+    ShardSpec,
+    SplitModel,
+    get_split,
+    run_to_loss,
+)
 from ..optimizers import Optimizer, check_optimizer, check_states
 from ..plans.rounds import Plan
 
@@ -35,25 +39,25 @@ def split_params(
     model: AnyModel,
     group: Group | None = None,
 ) -> list[list[Tensor]]:
-    """Give every device its part of the whole parameters, with gradients attached.
+    """Return each device's shards of the whole parameters, with gradients attached.
 
-    All parts are copies. Raises `InvalidInput` for a number of parameters that is not
-    the model's, and, naming layer and dimension, for what does not divide.
+    All are copies. Raises `InvalidInput` for a number of parameters that is not the
+    model's, and, naming layer and dimension, for what cannot be divided evenly.
     """
-    cuts = get_split(model).cuts
+    specs = get_split(model).cuts
     check_list("params", params, "tensors", hint="take them from model.initial(rng)")
     check_list("devices", devices, "devices", hint="use devices(1)")
-    _check_count(params, cuts, "parameters")
+    _check_count(params, specs, "parameters")
     group = group_for(len(devices), group)
-    for i, (p, (layer, cut)) in enumerate(zip(params, cuts, strict=True)):
-        _check_divides(i, p, layer, cut, group.size)
+    for i, (p, (layer, spec)) in enumerate(zip(params, specs, strict=True)):
+        _check_divides(i, p, layer, spec, group.size)
     device_shards = []
     for rank, device in zip(group.local_ranks, devices, strict=True):
         shards = []
-        for p, (_, cut) in zip(params, cuts, strict=True):
+        for p, (_, spec) in zip(params, specs, strict=True):
             B = backend_of(p)
             with B.pause():
-                shard = load(_cut_out(B, p, cut, rank, group.size), device)
+                shard = load(_shard(B, p, spec, rank, group.size), device)
             B.attach_grad(shard)
             shards.append(shard)
         device_shards.append(shards)
@@ -65,20 +69,19 @@ def gather_params(
     model: AnyModel,
     group: Group | None = None,
 ) -> list[list[Tensor]]:
-    """Put the whole parameters together on every device; also gradients, in their form.
+    """Return the whole parameters for every device; also of gradients in their form.
 
-    What every device holds whole is copied from that device itself, so a copy that went
-    astray is seen.
+    Replicated parameters are copied from the device itself, so replicas that differ
+    stay visible.
     """
-    cuts = get_split(model).cuts
-    check_list("device_shards", device_shards, "lists of shards")
-    check_lists("device_shards", device_shards, len(device_shards))
-    for shards in device_shards:
-        _check_count(shards, cuts, "shards a device")
+    specs = get_split(model).cuts
+    _check_shards(device_shards, specs, len(device_shards))
     group = group_for(len(device_shards), group)
     joined = [
-        _join(same, cut, group)
-        for same, (_, cut) in zip(zip(*device_shards, strict=True), cuts, strict=True)
+        _join(shards, spec, group)
+        for shards, (_, spec) in zip(
+            zip(*device_shards, strict=True), specs, strict=True
+        )
     ]
     return [list(whole) for whole in zip(*joined, strict=True)]
 
@@ -99,38 +102,32 @@ def train_layers(
     """Take one step on a batch that every device sees whole, each with its shards.
 
     X (n, ...), y (n, ...): the whole batch. device_shards: from `split_params`; updated
-    in place, and what all devices hold stays equal bit for bit. `states` are the
-    optimizer's, one a device. Returns the summed loss, which all devices have, once:
-    from the process of rank 0, as a list of one, and an empty list from the others.
+    in place, and replicated parameters stay equal bit for bit. `states` are the
+    optimizer's, one per device. All devices have the same summed loss: the process of
+    rank 0 returns it, as a list of one, and the others return an empty list.
     """
     check_list("devices", devices, "devices", hint="use devices(1)")
     optimizer, states = check_optimizer(optimizer), check_states(states, len(devices))
     check_positive("lr", lr, "try 0.05")
     group = group_for(len(devices), group)
     B, model = check_batch(X, y), get_split(model)
-    hint = "use split_params(params, devices, model)"
-    check_lists("device_shards", device_shards, len(devices), hint=hint)
-    for shards in device_shards:
-        _check_count(shards, model.cuts, "shards a device")
+    _check_shards(device_shards, model.cuts, len(devices))
     check_algorithm(algorithm)
-    Xs, ys = ([load(x, device) for device in devices] for x in (X, y))
     for shards in device_shards:
         for p in shards:
             B.clear_grad_(p)
-    parts = [
-        RankInfo(rank, group.size, tuple(X.shape), targets=y)
-        for rank in group.local_ranks
-    ]
+    places = zip(group.local_ranks, devices, device_shards, strict=True)
     with B.record():
-        forwards = [
-            run_to_loss(B, model, *each)
-            for each in zip(device_shards, Xs, ys, parts, strict=True)
-        ]
+        forwards = []
+        for rank, device, shards in places:
+            part = RankInfo(rank, group.size, tuple(X.shape), targets=y)
+            batch = load(X, device), load(y, device)
+            forwards.append(run_to_loss(B, model, shards, *batch, part))
         losses, segments = run_cooperatively(B, forwards, group, algorithm)
     segments.backward(losses)
-    for i, (_, cut) in enumerate(model.cuts):
-        if cut.summed:
-            grads = [B.grad(s[i]) for s in device_shards]
+    for i, (_, spec) in enumerate(model.cuts):
+        if spec.summed:
+            grads = [B.grad(shards[i]) for shards in device_shards]
             start_allreduce(grads, algorithm, group).wait()
             notify_mark("shared parameters")
     for shards, state in zip(device_shards, states, strict=True):
@@ -138,65 +135,72 @@ def train_layers(
     return losses[:1] if group.local_ranks[0] == 0 else []
 
 
-def _check_count(
-    params: Sequence[Tensor], cuts: Sequence[tuple[str, ShardSpec]], what: str
+def _check_shards(
+    device_shards: Sequence[Sequence[Tensor]],
+    specs: Sequence[tuple[str, ShardSpec]],
+    devices: int,
 ) -> None:
-    if len(params) != len(cuts):
+    hint = "use split_params(params, devices, model)"
+    check_list("device_shards", device_shards, "lists of shards", hint=hint)
+    check_lists("device_shards", device_shards, devices, hint=hint)
+    for shards in device_shards:
+        _check_count(shards, specs, "shards per device")
+
+
+def _check_count(
+    params: Sequence[Tensor], specs: Sequence[tuple[str, ShardSpec]], what: str
+) -> None:
+    if len(params) != len(specs):
         raise InvalidInput(
-            f"expected {len(cuts)} {what}, as the model has, got {len(params)}; take "
+            f"expected {len(specs)} {what}, as the model has, got {len(params)}; take "
             "them from model.initial(rng) of the same model"
         )
 
 
-def _check_divides(i: int, p: Tensor, layer: str, cut: ShardSpec, ranks: int) -> None:
-    if cut.dim is None:
+def _check_divides(i: int, p: Tensor, layer: str, spec: ShardSpec, ranks: int) -> None:
+    if spec.dim is None:
         return
-    entries = cut.blocks * cut.unit
-    count = int(p.shape[cut.dim]) // entries
+    count = int(p.shape[spec.dim]) // (spec.blocks * spec.unit)
     if count % ranks:
         raise InvalidInput(
             f"cannot split {layer} over {ranks} devices: {ranks} does not divide its "
-            f"{count} {cut.of}, dimension {cut.dim} of parameter {i} with shape "
+            f"{count} {spec.of}, dimension {spec.dim} of parameter {i} with shape "
             f"{tuple(p.shape)}; use another number of devices, or a network with a "
-            f"multiple of {ranks} {cut.of}"
+            f"multiple of {ranks} {spec.of}"
         )
 
 
-def _cut_out(B: Backend, p: Tensor, cut: ShardSpec, rank: int, ranks: int) -> Tensor:
-    if cut.dim is None:
+def _shard(B: Backend, p: Tensor, spec: ShardSpec, rank: int, ranks: int) -> Tensor:
+    if spec.dim is None:
         return p
-    front = _swap(B, p, cut.dim)
-    block = front.shape[0] // cut.blocks
-    size = block // ranks
-    first = rank * size
-    pieces = [
-        front[b * block + first : b * block + first + size] for b in range(cut.blocks)
-    ]
-    return _swap(B, B.concat(pieces), cut.dim)
+    front = _to_front(B, p, spec.dim)
+    size = front.shape[0] // (spec.blocks * ranks)
+    firsts = [(block * ranks + rank) * size for block in range(spec.blocks)]
+    return _to_front(B, B.concat([front[a : a + size] for a in firsts]), spec.dim)
 
 
-def _join(shards: Sequence[Tensor], cut: ShardSpec, group: Group) -> list[Any]:
-    B = backend_of(shards[0])
+def _join(shards: Sequence[Tensor], spec: ShardSpec, group: Group) -> list[Any]:
+    B, ranks = backend_of(shards[0]), group.size
     with B.pause():
-        if cut.dim is None:
+        if spec.dim is None:
             return [B.copy_to(s, B.device_of(s)) for s in shards]
-        fronts = [B.copy_to(_swap(B, s, cut.dim), B.device_of(s)) for s in shards]
+        fronts = [B.copy_to(_to_front(B, s, spec.dim), B.device_of(s)) for s in shards]
         wholes = []
         for front in allgather(fronts, group):  # rows: rank, block, size
-            size = front.shape[0] // group.size // cut.blocks
-            starts = [
-                (rank * cut.blocks + b) * size
-                for b in range(cut.blocks)
-                for rank in range(group.size)
+            size = front.shape[0] // (ranks * spec.blocks)
+            firsts = [
+                (rank * spec.blocks + block) * size
+                for block in range(spec.blocks)
+                for rank in range(ranks)
             ]
-            whole = B.concat([front[s : s + size] for s in starts])
-            whole = _swap(B, whole, cut.dim)
+            whole = B.concat([front[a : a + size] for a in firsts])
+            whole = _to_front(B, whole, spec.dim)
             wholes.append(B.copy_to(whole, B.device_of(whole)))
         return wholes
 
 
-def _swap(B: Backend, p: Tensor, dim: int) -> Tensor:
-    """Swap the dimension `dim` with the first, which can be sliced on every backend."""
+def _to_front(B: Backend, p: Tensor, dim: int) -> Tensor:
+    """Swap dimension `dim` with the first, which every backend can slice."""
     axes = list(range(len(p.shape)))
     axes[0], axes[dim] = dim, 0
     return B.transpose(p, axes) if dim else p

@@ -7,7 +7,7 @@ number of devices and every strategy. Chapter: *data_parallel*.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
@@ -16,26 +16,18 @@ import numpy as np
 
 from ..backends import backend_of, get_backend
 from ..backends.protocol import AnyDevice
-from ..checks import check_choice
+from ..checks import check_choice, check_count
 from ..comm.devices import devices as first_devices
 from ..comm.group import group_for
 from ..data.batches import batch_count, batches
-from ..data.datasets import Dataset, load
+from ..data.datasets import Dataset
 from ..events import unobserved
 from ..models import get_model
 from ..models.model import Model
 from ..observe.ledger import ledger
 from ..optimizers import Optimizer, make_optimizer
 from ..progress import progress
-from .arguments import (
-    DTYPES,
-    check_counts,
-    check_data,
-    check_devices,
-    check_fits,
-    check_last_batch,
-    check_options,
-)
+from .arguments import DTYPES, check_data, check_fits, check_last_batch
 from .checkpoint import Checkpoint
 from .checkpoint.saver import Saver
 from .evaluate import evaluate
@@ -52,11 +44,12 @@ from .settings import (
     in_words,
     rates_in_words,
 )
-from .strategies import STRATEGIES, make_strategy
+from .strategies import choose_strategy, with_options
 from .strategy import Batch, Strategy
 
 
-@np.errstate(over="ignore", invalid="ignore")  # it is seen in the loss, as elsewhere
+@with_options
+@np.errstate(over="ignore", invalid="ignore")  # the loss shows it, as elsewhere
 def train(
     num_gpus: int = 1,
     batch_size: int = 128,
@@ -71,70 +64,62 @@ def train(
     model: str | Model = "lenet",
     optimizer: str | Optimizer = "sgd",
     strategy: str = "data",
-    algorithm: str | None = None,
-    bucket_bytes: int | None = None,
-    accumulate: int | None = None,
-    schedule: str | None = None,
-    micro_batches: int | None = None,
-    stages: int | None = None,
-    zero: int | None = None,
-    precision: str | None = None,
-    mesh: Mapping[str, int] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     save_every: int | None = None,
     resume: bool = False,
     backend: str | None = None,
     devices: Sequence[AnyDevice] | None = None,
+    **options: Any,
 ) -> History:
     """Train on the first `num_gpus` devices (real or simulated); return the history.
 
-    In a started group of as many processes, each trains its own device on its own part
-    of every batch; the history is the same in all, and rank 0 saves.
+    In a started group of as many processes, each trains its own device on its own shard
+    of every batch; the history is the same in all, and rank 0 saves. Raises
+    `InvalidInput`, before any work is done, for settings out of range, for a batch
+    (also the short last one of an epoch) with fewer examples than it is cut into, for
+    labels that are no classes, and for a model that cannot be split so; and `Diverged`
+    for a loss or a weight that is not finite.
 
-    `batch_size` is the size of the whole batch, before it is split. `lr` is a number,
-    reached after `warmup` steps if that is given, or a schedule (see `rate.py`).
-    `devices` names them one by one instead of `num_gpus`. `strategy` says how the work
-    is split, and the options after it belong to it (see `strategies.py`); `momentum` is
-    that of `sgd`, 0.9 if not given. Raises `InvalidInput`, before any work is done, for
-    settings out of range, for a batch (also the short last one of an epoch) with fewer
-    examples than it is cut into, for labels that are no classes, and for a model that
-    cannot be split so; and `Diverged` as soon as it sees a loss or a weight that is not
-    finite.
+    A resumed run continues bit for bit on as many devices, and up to rounding on
+    others. Without `resume`, a checkpoint that exists raises an error, and so does one
+    that another run is using. A later failure to write is `WriteFailed`; the last
+    checkpoint stays.
 
-    With `checkpoint`, a file, everything is saved after each epoch, or each
-    `save_every` steps. With `resume` the run goes on from that file, if it is there:
-    on as many devices bit for bit as if it had never stopped, on others up to rounding.
-    Without, a file that is there is refused, and so is one that another run is using.
-    What the disk refuses later is `WriteFailed`; the last checkpoint stays.
+    :param num_gpus: how many devices
+    :param batch_size: examples of the whole batch, before it is split
+    :param lr: learning rate, or a schedule (see `rate.py`)
+    :param warmup: steps over which the learning rate grows to `lr`
+    :param momentum: of sgd (default: 0.9)
+    :param epochs: passes over the data
+    :param seed: of weights and shuffling
+    :param dtype: of weights
+    :param dataset: data set
+    :param model: network
+    :param optimizer: rule of the update
+    :param strategy: what is split: the batch (data; sharded: and the optimizer state),
+        every layer (tensor), the model into stages (pipeline), or all of these (mesh)
+    :param checkpoint: file to save the run in after every epoch
+    :param save_every: save also after so many steps of an epoch
+    :param resume: continue from the checkpoint if it is there
+    :param backend: torch, mxnet, paddle or numpy
+    :param devices: names of the devices, instead of `num_gpus`
     """
-    options = {
-        "algorithm": algorithm,
-        "bucket_bytes": bucket_bytes,
-        "accumulate": accumulate,
-        "schedule": schedule,
-        "micro_batches": micro_batches,
-        "stages": stages,
-        "zero": zero,
-        "precision": precision,
-        "mesh": mesh,
-    }
-    batch_size, epochs, seed = check_counts(batch_size, epochs, seed)
-    rate = make_rate(lr, warmup)
+    batch_size = check_count("batch_size", batch_size)
+    epochs = check_count("epochs", epochs)
+    seed = check_count("seed", seed, min=0, max=None)
     check_choice("dtype", dtype, DTYPES)
-    check_choice("strategy", strategy, STRATEGIES)
-    check_options(options)
+    rate = make_rate(lr, warmup)
+    split = choose_strategy(strategy, options)
     saver = Saver(checkpoint, save_every, resume)
     learner = make_optimizer(optimizer, momentum)
     B, model = get_backend(backend), get_model(model)
-    if devices is None:
-        devices = first_devices(num_gpus, backend)
-    devices = check_devices(B, devices)
-    data = check_data(load(dataset, dtype) if isinstance(dataset, str) else dataset)
+    places = first_devices(num_gpus, backend) if devices is None else list(devices)
+    data = check_data(dataset, dtype)
     start = [p.astype(dtype) for p in model.initial(np.random.default_rng(seed))]
     check_fits(B, data, model, start)
     n = len(data.train_X)
-    group = group_for(len(devices))
-    if STRATEGIES[strategy].cuts_batches:  # before every device gets a copy
+    group = group_for(len(places))
+    if split.cuts_batches:  # before every device gets a copy
         check_last_batch(n, batch_size, group.size, "devices")
 
     settings = {
@@ -155,15 +140,8 @@ def train(
         known = fingerprint(B, data, model, start, rate, epochs * steps)
         beginning.settings = settings | known
     with saver.held(group, beginning, steps) as at:
-        split = make_strategy(
-            strategy,
-            [B.array(p) for p in at.params],
-            devices,
-            model,
-            learner,
-            options,
-        )
-        check_last_batch(n, batch_size, *split.shares)
+        split.place([B.array(p) for p in at.params], places, model, learner)
+        check_last_batch(n, batch_size, *split.batch_parts)
         if group.is_distributed:  # else there is nobody to compare with
             beside = {
                 **about_machine(B),
@@ -172,7 +150,6 @@ def train(
                 "rates": rates_in_words(rate, epochs * steps),
                 "epochs": epochs,
                 "optimizer": split.optimizer,
-                **options,
                 **split.settings(),
                 "checkpoint": checkpoint and os.fspath(checkpoint),
                 "save_every": save_every,
@@ -183,10 +160,9 @@ def train(
         if at.began:
             with unobserved():
                 split.restore(at.state, at.buffers)
-        for name in split.options:
-            value = getattr(split, name)
+        for name, value in split.options().items():
             settings[name] = getattr(value, "__name__", value)  # a plan is a function
-        names = allgather_values(group, [str(device) for device in devices])
+        names = allgather_values(group, [str(device) for device in places])
         history = History(
             settings,
             [name for theirs in names for name in theirs],
@@ -197,11 +173,10 @@ def train(
             bar.update(min(n, at.step * batch_size) + n * min(at.epoch, epochs))
             while at.epoch < epochs:
                 _run_epoch(at, split, data, rate, batch_size, seed, saver, bar)
-                history.device_params, places = split.replicas()
-                first = map(B.numpy, history.device_params[0])
-                check_state(first, f"after epoch {at.epoch + 1}")
+                wholes, holders = split.replicas()
+                check_state(map(B.numpy, wholes[0]), f"after epoch {at.epoch + 1}")
                 accuracy = evaluate(
-                    history.device_params, data.test_X, data.test_y, places, model=model
+                    wholes, data.test_X, data.test_y, holders, model=model
                 )
                 loss = at.loss / data.train_y.size
                 epoch = Epoch(loss, accuracy, at.seconds, at.bytes_moved)

@@ -18,7 +18,7 @@ from ..backends.protocol import AnyDevice, Backend, Tensor
 from ..checks import check_choice, check_count, check_number, check_positive
 from ..comm.devices import devices as first_devices
 from ..data.batches import batch_count, batches
-from ..data.datasets import Dataset, load
+from ..data.datasets import Dataset
 from ..errors import InvalidInput, plural
 from ..models import get_model
 from ..models.model import Model, losses_of
@@ -35,14 +35,7 @@ from ..observe.push_pull import (
 from ..optimizers import SGD
 from ..parallel.parameter_server import ParameterServer, run_events
 from ..plans.rounds import even_bounds
-from .arguments import (
-    DTYPES,
-    check_counts,
-    check_data,
-    check_devices,
-    check_fits,
-    check_last_batch,
-)
+from .arguments import DTYPES, check_data, check_fits, check_last_batch
 
 
 class Pushed(NamedTuple):
@@ -122,11 +115,12 @@ def train_on_servers(
     check_workers(workers)
     check_mode(mode, staleness)
     check_backups(mode, backups, workers)
-    batch_size, epochs, seed = check_counts(batch_size, epochs, seed)
-    lr = check_positive("lr", lr, "try 0.05")
+    batch_size = check_count("batch_size", batch_size)
+    epochs = check_count("epochs", epochs)
+    seed = check_count("seed", seed, min=0, max=None)
+    probe = check_count("probe", probe)
+    lr = check_positive("lr", lr)
     check_choice("dtype", dtype, DTYPES)
-    check_count("probe", probe, hint="it counts examples")
-    optimizer = SGD(momentum)
     B, model = get_backend(backend), get_model(model)
     if model.buffers:
         raise InvalidInput(
@@ -134,13 +128,12 @@ def train_on_servers(
         )
     if devices is None:
         devices = first_devices(workers, backend)
-    devices = check_devices(B, devices)
     if len(devices) != workers:
         raise InvalidInput(
             f"expected a device for each of {plural(workers, 'worker')}, got "
             f"{len(devices)}"
         )
-    data = check_data(load(dataset, dtype) if isinstance(dataset, str) else dataset)
+    data = check_data(dataset, dtype)
     initial = [p.astype(dtype) for p in model.initial(np.random.default_rng(seed))]
     check_fits(B, data, model, initial)
     n = len(data.train_X)
@@ -161,7 +154,7 @@ def train_on_servers(
         staleness=staleness,
         backups=backups,
         placement=placement,
-        optimizer=optimizer,
+        optimizer=SGD(momentum),
     )
     history = ServerHistory(mode, workers, server_bytes=server.server_bytes)
     queue = _mini_batches(data, batch_size, workers, seed, epochs)

@@ -1,4 +1,4 @@
-"""The ways to split the work as strategies, and the table of their names.
+"""The five parallelism strategies and the options of each.
 
 Chapters: *splitting*, *data_parallel*, *layer_parallel*, *model_parallel*, *sharding*,
 *composing*.
@@ -6,42 +6,83 @@ Chapters: *splitting*, *data_parallel*, *layer_parallel*, *model_parallel*, *sha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from ..backends import backend_of
 from ..backends.protocol import AnyDevice, Tensor, element_count
-from ..checks import check_choice, check_kind, check_list
+from ..checks import check_choice, invalid
 from ..comm.collectives import allgather, usual_algorithm
+from ..comm.mesh import Mesh, check_axes
 from ..errors import InvalidInput
-from ..models import get_model
 from ..models.model import Model
-from ..optimizers import Optimizer, make_optimizer
-from ..parallel import pipeline, tensor
+from ..optimizers import Optimizer
+from ..parallel import pipeline, sharded, tensor
 from ..parallel.buckets import reduce_in_buckets
 from ..parallel.data import Reducer, get_params, train_batch
+from ..parallel.sharded import PRECISIONS
+from ..parallel.sharded.sharded_params import unflatten
+from ..plans.allreduce import ALLREDUCE
 from ..plans.rounds import Plan
-from ..plans.schedules import CHUNKS
+from ..plans.schedules import CHUNKS, SCHEDULES, Schedule
 from .accumulate import check_accumulates, train_in_parts
-from .on_mesh import OnMesh
-from .sharded import Sharded
-from .strategy import Snapshot, Strategy
+from .mesh import gather_from_mesh, place_on_mesh, train_on_mesh
+from .mesh.holding import MeshParams
+from .mesh.step import mesh_lists
+from .strategy import Batch, Snapshot, Strategy, choice, count, option
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+ALGORITHMS = (*ALLREDUCE, "auto", "native")
+OF_ALLREDUCE = "of the all-reduce (default: star, or native where that is all there is)"
+PASSES = "passes in which a device takes its shard of a batch, before its one step"
 
 
+def read_megabytes(text: str) -> int:
+    """Read a size in MiB as bytes."""
+    size = float(text) * 2**20
+    if not math.isfinite(size):
+        raise ValueError(text)
+    return int(size)
+
+
+def read_axes(text: str) -> dict[str, int]:
+    """Read sizes of axes, such as data=2,tensor=2."""
+    pairs = [part.partition("=") for part in text.split(",")]
+    sizes = {axis.strip(): int(size) for axis, _, size in pairs}
+    if len(sizes) < len(pairs):
+        raise ValueError(text)
+    return sizes
+
+
+def check_mesh(name: str, value: Any) -> dict[str, int]:
+    """Return the sizes of the axes of a mesh."""
+    if not isinstance(value, Mapping):
+        raise invalid(
+            f"sizes of axes as {name}", value, "pass {'data': 2, 'tensor': 2}"
+        )
+    return check_axes(dict(value))
+
+
+@dataclass(eq=False)
 class DataParallel(Strategy):
-    """Every device holds the whole network and a part of each batch."""
+    """Every device holds the whole network and takes a shard of each batch."""
 
-    options: ClassVar = {"algorithm": None, "bucket_bytes": None, "accumulate": 1}
-    cuts_batches = True
-    algorithm: str | Plan
-    bucket_bytes: int | None
+    algorithm: str | Plan = choice(None, OF_ALLREDUCE, ALGORITHMS)
+    bucket_bytes: int | None = count(
+        None, "sum the gradients in buckets of this size",
+        flag="--bucket-mb", read=read_megabytes,
+    )  # fmt: skip
+    accumulate: int = count(1, PASSES)
+    cuts_batches: ClassVar[bool] = True
 
     def prepare(self) -> None:
-        """Choose what sums up the gradients."""
-        super().prepare()
+        """Choose what sums the gradients."""
         check_accumulates(self.model, self.accumulate)
         self.algorithm = self.algorithm or usual_algorithm(self.group)
         self.reducer: Reducer | None = None
@@ -53,30 +94,37 @@ class DataParallel(Strategy):
         return [get_params(whole, device) for device in self.devices] if whole else []
 
     def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """Give every device's own replica: all are equal, but for statistics."""
+        """Return every device's replica: all are equal, except for statistics."""
         return [*map(list, owned)]
 
-    def training_step(self) -> Callable[..., list[Tensor]]:
-        """Give `train_batch`, or `train_in_parts`."""
+    def step(self, batch: Batch, lr: float) -> list[Tensor]:
+        """Take one step of `train_batch`, or of `train_in_parts`."""
         step: Callable[..., list[Tensor]] = train_batch
         if self.accumulate > 1:
             step = partial(train_in_parts, parts=self.accumulate)
-        return partial(
-            step, model=self.model, algorithm=self.algorithm, reducer=self.reducer
-        )
+        return step(
+            batch.X, batch.y, self.owned, self.devices, lr,
+            model=self.model, optimizer=self.optimizer, states=self.states,
+            algorithm=self.algorithm, reducer=self.reducer, n=batch.n,
+        )  # fmt: skip
+
+    @property
+    def batch_parts(self) -> tuple[int, str]:
+        """Return one part for every pass of every device."""
+        return passes(self.group.size, self.accumulate)
 
     def snapshot(self) -> Snapshot:
-        """Add the statistics, which each replica has gathered for itself."""
+        """Add the statistics, which every replica has gathered for itself."""
         B = backend_of(self.owned[0][0])
-        each = [mine[self._count :] for mine in self.owned]
+        statistics = [mine[self.trainable :] for mine in self.owned]
         if self.group.is_distributed:  # a row for every rank
             rows = [
                 [x.reshape((1, *x.shape)) for x in same]
-                for same in zip(*each, strict=True)
+                for same in zip(*statistics, strict=True)
             ]
             tables = [allgather(row, self.group)[0] for row in rows]
-            each = [[t[rank] for t in tables] for rank in range(self.group.size)]
-        buffers = [[B.numpy(x) for x in mine] for mine in each]
+            statistics = [[t[rank] for t in tables] for rank in range(self.group.size)]
+        buffers = [[B.numpy(x) for x in mine] for mine in statistics]
         return super().snapshot()._replace(buffers=buffers)
 
     def restore(self, state: Sequence[np.ndarray], buffers: Sequence[Any]) -> None:
@@ -85,105 +133,287 @@ class DataParallel(Strategy):
         if not self.model.buffers:
             return
         B = backend_of(self.owned[0][0])
-        own = [B.numpy(x).shape for x in self.owned[0][self._count :]]
+        own = [B.numpy(x).shape for x in self.owned[0][self.trainable :]]
         if not buffers or any([x.shape for x in row] != own for row in buffers):
             raise InvalidInput(
                 f"expected statistics of shapes {own!r:.80} for every replica, got "
                 "others; was it saved by another strategy?"
             )
         for rank, mine in zip(self.group.local_ranks, self.owned, strict=True):
-            for x, saved in zip(mine[self._count :], buffers[rank % len(buffers)],
-                                strict=True):  # fmt: skip
-                B.write_(x, 0, element_count(x), B.array(saved))
+            saved = buffers[rank % len(buffers)]
+            for x, y in zip(mine[self.trainable :], saved, strict=True):
+                B.write_(x, 0, element_count(x), B.array(y))
 
 
-class LayerParallel(Strategy):
-    """Every device holds a part of each layer, and sees the whole batch."""
+@dataclass(eq=False)
+class TensorParallel(Strategy):
+    """Every device holds a shard of each layer and sees the whole batch."""
 
-    options: ClassVar = {"algorithm": "star"}
-    algorithm: str | Plan
+    algorithm: str | Plan = choice(None, OF_ALLREDUCE, ALGORITHMS)
+
+    def prepare(self) -> None:
+        """Choose what sums the partial results."""
+        self.algorithm = self.algorithm or usual_algorithm(self.group)
 
     def shard(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
         """Cut every parameter into shards."""
         return tensor.split_params(whole, self.devices, self.model)
 
     def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """Join the shards, on every device."""
+        """Concatenate the shards, on every device."""
         return tensor.gather_params(owned, self.model)
 
-    def training_step(self) -> Callable[..., list[Tensor]]:
-        """Give `train_layers`."""
-        return partial(tensor.train_layers, model=self.model, algorithm=self.algorithm)
+    def step(self, batch: Batch, lr: float) -> list[Tensor]:
+        """Take one step of `train_layers`."""
+        return tensor.train_layers(
+            batch.X, batch.y, self.owned, self.devices, lr,
+            model=self.model, optimizer=self.optimizer, states=self.states,
+            algorithm=self.algorithm,
+        )  # fmt: skip
 
     @property
-    def shares(self) -> tuple[int, str]:
-        """A batch is not cut."""
+    def batch_parts(self) -> tuple[int, str]:
+        """Return 1: a batch is not cut."""
         return 1, "devices"
 
 
-class ModelParallel(Strategy):
-    """Every device holds some neighbouring layers; the batch comes in micro-batches."""
+@dataclass(eq=False)
+class Pipelined(Strategy):
+    """The options of strategies with stages."""
 
-    options: ClassVar = {"schedule": "1f1b", "micro_batches": 4, "stages": None}
-    schedule: Any  # a name, or a function
-    micro_batches: int
-    stages: int
+    schedule: str | Schedule = choice("1f1b", "order of the stages' work", SCHEDULES)
+    micro_batches: int = count(4, "parts into which a batch is cut")
+    stages: int = count(
+        None, "stages of the model, a multiple of the devices (default: one per device)"
+    )
+
+
+@dataclass(eq=False)
+class PipelineParallel(Pipelined):
+    """Every device holds some neighboring layers; a batch comes in micro-batches."""
 
     def prepare(self) -> None:
-        """Cut the stages, and read from the schedule where they lie."""
-        if self.stages is None:
-            self.stages = self.group.size * CHUNKS.get(self.schedule, 1)
+        """Cut the stages, and read from the schedule which rank computes which."""
+        if self.stages is None:  # two on each device under zb_v
+            self.stages = self.group.size * CHUNKS.get(str(self.schedule), 1)
         self.cut = pipeline.cut_stages(self.model, self.stages)
-        _, self.ranks = pipeline.make_lists(
+        self.lists, self.ranks = pipeline.make_lists(
             self.schedule, self.stages, self.micro_batches, self.group
         )
+
+    def settings(self) -> dict[str, Any]:
+        """Return the options in effect; for a function as schedule, what it made."""
+        made = {"schedule": self.lists} if callable(self.schedule) else {}
+        return super().settings() | made
 
     def shard(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
         """Put every stage's parameters on its device."""
         return pipeline.place_params(whole, self.cut, self.devices, self.ranks)
 
     def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """Bring the stages together on the first device."""
+        """Collect the stages on the first device."""
         placed = pipeline.StageParams(map(list, owned), self.ranks)
         return [pipeline.gather_stages(placed, self.devices[0])]
 
-    def training_step(self) -> Callable[..., list[Tensor]]:
-        """Give `train_stages`."""
-        return partial(
-            pipeline.train_stages,
-            stages=self.cut,
-            schedule=self.schedule,
-            micro_batches=self.micro_batches,
-        )
-
-    def settings(self) -> dict[str, Any]:
-        """Give the options in effect; of a schedule of the user's own, its lists."""
-        found = super().settings()
-        if callable(self.schedule):
-            p = self.group.size
-            found["schedule"] = self.schedule(p, self.micro_batches, self.stages // p)
-        return found
+    def step(self, batch: Batch, lr: float) -> list[Tensor]:
+        """Take one step of `train_stages`."""
+        return pipeline.train_stages(
+            batch.X, batch.y, self.owned, self.devices, lr,
+            stages=self.cut, optimizer=self.optimizer, states=self.states,
+            schedule=self.schedule, micro_batches=self.micro_batches,
+        )  # fmt: skip
 
     @property
-    def shares(self) -> tuple[int, str]:
-        """An equal part for each micro-batch."""
+    def batch_parts(self) -> tuple[int, str]:
+        """Return one part for every micro-batch."""
         return self.micro_batches, "micro-batches"
 
     def held(self) -> list[list[Tensor]]:
-        """Give the parameters of every device's stages."""
+        """Return the parameters of every device's stages."""
         local = self.group.local_ranks
         ranks = [rank for rank in self.ranks if rank in local]
         owned = [*zip(ranks, self.owned, strict=True)]
         return [[p for r, mine in owned if r == rank for p in mine] for rank in local]
 
 
+@dataclass(eq=False)
+class Sharded(Strategy):
+    """Data parallelism in which a device owns a shard of each layer (ZeRO, FSDP)."""
+
+    zero: int = count(
+        3,
+        "what is sharded: 1 optimizer state, 2 also gradients, 3 also weights",
+        max=3,
+    )
+    precision: str | None = choice(
+        None, "compute and send in 16 bits, update in 32 (default: 32)", PRECISIONS
+    )
+    accumulate: int = count(1, PASSES)
+    cuts_batches: ClassVar[bool] = True
+
+    def shard(self, whole: Sequence[Tensor]) -> sharded.ShardedParams:
+        """Return for every device what it holds under this stage of ZeRO."""
+        return sharded.shard_params(
+            whole, self.devices, self.model, self.zero, precision=self.precision
+        )
+
+    def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        """Return the whole parameters on every device, all-gathered if needed."""
+        return sharded.gather_shards(self.owned)
+
+    def trained(self) -> list[list[Tensor]]:
+        """Return every device's own shards."""
+        return self.owned.parts()
+
+    def shard_state(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
+        """Shard the optimizer's state, whatever the stage."""
+        return sharded.shard_params(whole, self.devices, self.model, 3)
+
+    def gather_state(self, parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """All-gather the optimizer's state."""
+        return unflatten(self.owned.flat_params, sharded.gather_parts(parts))[0]
+
+    def step(self, batch: Batch, lr: float) -> list[Tensor]:
+        """Take one step of `train_shards`."""
+        return sharded.train_shards(
+            batch.X, batch.y, self.owned, self.devices, lr,
+            optimizer=self.optimizer, states=self.states, n=batch.n,
+            accumulate=self.accumulate,
+        )  # fmt: skip
+
+    @property
+    def batch_parts(self) -> tuple[int, str]:
+        """Return one part for every pass of every device."""
+        return passes(self.group.size, self.accumulate)
+
+
+@dataclass(eq=False)
+class OnMesh(Pipelined):
+    """All strategies at once, each along its axis of a mesh of devices."""
+
+    mesh: Mapping[str, int] | None = option(
+        None,
+        "sizes of the axes data, tensor, pipeline, sequence (the tokens of an example) "
+        "and expert (of a mixture)",
+        check_mesh, read=read_axes, metavar="AXIS=SIZE,...",
+    )  # fmt: skip
+    algorithm: str | Plan = choice(None, OF_ALLREDUCE, ALGORITHMS)
+    zero: int = count(0, "1 shards the optimizer state along data", min=0, max=1)
+
+    def prepare(self) -> None:
+        """Lay out the mesh."""
+        self.algorithm = self.algorithm or usual_algorithm(self.group)
+        self.axes = Mesh(self.group, **check_mesh("mesh", self.mesh))
+
+    def shard(self, whole: Sequence[Tensor]) -> MeshParams:
+        """Return for every device its shards of its stages' layers."""
+        placed = place_on_mesh(
+            whole, self.devices, self.axes, self.model,
+            stages=self.stages, zero=self.zero,
+        )  # fmt: skip
+        mesh_lists(placed, self.schedule, self.micro_batches)
+        return placed
+
+    def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        """Return the whole parameters on every device."""
+        return gather_from_mesh(self.owned.like(owned))
+
+    def trained(self) -> list[list[Tensor]]:
+        """Return what every device's optimizer updates."""
+        return self.owned.parts()
+
+    def shard_state(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
+        """Shard the optimizer's state as the weights, and along data with ZeRO 1."""
+        return self.shard(whole).parts()
+
+    def gather_state(self, parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """Return the whole optimizer state."""
+        if not self.zero:
+            return super().gather_state(parts)
+        wholes: list[list[Tensor]] = [[] for _ in parts]
+        for group, at in self.axes.local("data"):
+            for j, p in enumerate(self.owned[at[0]]):
+                joined = allgather([parts[i][j] for i in at], group)
+                for i, flat in zip(at, joined, strict=True):
+                    wholes[i].append(flat.reshape(tuple(p.shape)))
+        return super().gather_state(wholes)
+
+    def step(self, batch: Batch, lr: float) -> list[Tensor]:
+        """Take one step of `train_on_mesh`."""
+        return train_on_mesh(
+            batch.X, batch.y, self.owned, self.devices, lr,
+            optimizer=self.optimizer, states=self.states, algorithm=self.algorithm,
+            schedule=self.schedule, micro_batches=self.micro_batches,
+        )  # fmt: skip
+
+    @property
+    def batch_parts(self) -> tuple[int, str]:
+        """Return one part for every micro-batch of every replica."""
+        sizes = self.axes.axes
+        replicas = sizes.get("data", 1) * sizes.get("expert", 1)
+        return replicas * self.micro_batches, "replicas times micro-batches"
+
+
 STRATEGIES: dict[str, type[Strategy]] = {
     "data": DataParallel,
-    "layer": LayerParallel,
-    "model": ModelParallel,
+    "tensor": TensorParallel,
+    "pipeline": PipelineParallel,
     "sharded": Sharded,
     "mesh": OnMesh,
 }
+
+
+def passes(devices: int, accumulate: int) -> tuple[int, str]:
+    """Return the parts of a batch of which every device takes some, one by one."""
+    if accumulate == 1:
+        return devices, "devices"
+    return devices * accumulate, "devices times parts"
+
+
+def option_help() -> dict[str, str]:
+    """Describe every option of the strategies: its meaning, default and strategies."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for strategy, options in STRATEGIES.items():
+        for about in fields(options):
+            default = "" if about.default is None else f" (default: {about.default})"
+            text = about.metadata["help"] + default
+            found.setdefault(about.name, {}).setdefault(text, []).append(strategy)
+    return {
+        name: "; ".join(f"{t}, with {', '.join(of)}" for t, of in texts.items())
+        for name, texts in found.items()
+    }
+
+
+def with_options(function: Function) -> Function:
+    """Add the strategies' options to the signature and docstring of a function."""
+    signature = inspect.signature(function)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+        for name in option_help()
+    ]
+    documented: Any = function
+    documented.__signature__ = signature.replace(parameters=[*own, *options])
+    lines = [f"\n    :param {name}: {text}" for name, text in option_help().items()]
+    documented.__doc__ = (function.__doc__ or "").rstrip() + "".join(lines) + "\n"
+    return function
+
+
+def choose_strategy(name: str, options: Mapping[str, Any]) -> Strategy:
+    """Return the strategy of that name with these options.
+
+    Options that are None keep their default. Raises `InvalidInput` for an unknown name
+    and for an option that the strategy does not have.
+    """
+    strategy = STRATEGIES[check_choice("strategy", name, STRATEGIES)]
+    known = [about.name for about in fields(strategy)]
+    given = {key: value for key, value in options.items() if value is not None}
+    if unknown := sorted(set(given) - set(known)):
+        raise InvalidInput(
+            f"expected only {', '.join(known)} as options of the strategy {name}, got "
+            f"{', '.join(unknown)}; leave them out or choose another strategy"
+        )
+    return strategy(**given)
 
 
 def make_strategy(
@@ -192,23 +422,10 @@ def make_strategy(
     devices: Sequence[AnyDevice],
     model: Model,
     optimizer: Optimizer,
-    options: dict[str, Any],
+    options: Mapping[str, Any],
 ) -> Strategy:
-    """Spread `params` over the devices as the strategy of that name does.
+    """Place `params` on the devices as the strategy of that name does.
 
-    Options that are None are left to the strategy. Raises `InvalidInput` for an unknown
-    name and for an option that the strategy does not have.
+    See `choose_strategy` for name and options.
     """
-    check_choice("strategy", name, STRATEGIES)
-    check_list("params", params, "tensors")
-    check_list("devices", devices, "devices", hint="use devices(1)")
-    model, optimizer = get_model(model), make_optimizer(optimizer)
-    check_kind("options", options, dict, "a dictionary")
-    known = STRATEGIES[name].options
-    given = {key: value for key, value in options.items() if value is not None}
-    if unknown := sorted(set(given) - set(known)):
-        raise InvalidInput(
-            f"expected only {', '.join(known)} as options of the strategy {name}, got "
-            f"{', '.join(unknown)}; leave them out or choose another strategy"
-        )
-    return STRATEGIES[name](params, devices, model, optimizer, **given)
+    return choose_strategy(name, options).place(params, devices, model, optimizer)

@@ -1,24 +1,28 @@
-"""One face for all ways to split the work: `train` does not know which one it runs.
+"""What all parallelism strategies share: `train` does not know which one it runs.
 
-A strategy spreads the parameters, takes a step on a whole batch, and can put the whole
-together again, the optimizer's state too. Chapter: *splitting*.
+A strategy is a dataclass of its options. It places the parameters, takes a step on a
+batch, and gathers the unsharded tensors again, the optimizer's state too.
+Chapter: *splitting*.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
 from ..backends import backend_of
 from ..backends.protocol import AnyDevice, Tensor, element_count
-from ..checks import check_count
+from ..checks import MAX_INDEX, check_choice, check_count
 from ..comm.group import group_for
 from ..errors import InvalidInput
 from ..models.model import Model
 from ..optimizers import Optimizer
+
+AnyStrategy = TypeVar("AnyStrategy", bound="Strategy")
 
 
 class Snapshot(NamedTuple):
@@ -30,106 +34,135 @@ class Snapshot(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A batch, or a process's part of one: the whole batch has n targets."""
+    """A batch, or one process's shard of it; the whole batch has n targets."""
 
     X: Tensor  #: examples
     y: Tensor  #: their targets
-    n: int  #: how many targets the whole batch has
+    n: int  #: number of targets in the whole batch
 
 
+def count(
+    default: int | None, help: str, min: int = 1, max: int = MAX_INDEX, **more: Any
+) -> Any:
+    """Declare an option that is a whole number from `min` to `max`."""
+
+    def check(name: str, value: Any) -> int:
+        return check_count(name, value, min, max)
+
+    return option(default, help, check, **{"read": int, **more})
+
+
+def choice(default: str | None, help: str, choices: Iterable[str]) -> Any:
+    """Declare an option that is one of `choices`, or a function of the user's own."""
+
+    def check(name: str, value: Any) -> Any:
+        return value if callable(value) else check_choice(name, value, choices)
+
+    return option(default, help, check, choices=list(choices))
+
+
+def option(
+    default: Any, help: str, check: Callable[[str, Any], Any], **command_line: Any
+) -> Any:
+    """Declare an option of a strategy.
+
+    `check(name, value)` returns the value or raises `InvalidInput`. The command line
+    takes `choices`, or the function to `read` a text with, and another `flag`.
+    """
+    about = {"help": help, "check": check, **command_line}
+    return field(default=default, metadata=about)
+
+
+@dataclass(eq=False)
 class Strategy(ABC):
-    """A way to split the work; an *owner* of parameters is a device or a stage."""
+    """A way to split the work; an *owner* of parameters is a device or a stage.
 
-    options: ClassVar[dict[str, Any]]  # of `train`, which belong to it, and defaults
-    cuts_batches: ClassVar[bool] = False  # whether a process needs only its examples
-    accumulate = 1  # in how many passes a device takes its shard
+    The fields of a subclass are its options. `train`, its docstring and the command
+    line take names, defaults, help and checks from there.
+    """
 
-    def __init__(
-        self,
+    #: whether each process needs only its own shard of a batch
+    cuts_batches: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if value is not None:
+                setattr(self, option.name, option.metadata["check"](option.name, value))
+
+    def place(
+        self: AnyStrategy,
         params: Sequence[Tensor],
         devices: Sequence[AnyDevice],
         model: Model,
         optimizer: Optimizer,
-        **options: Any,
-    ) -> None:
+    ) -> AnyStrategy:
+        """Place whole parameters on the devices and make the optimizer's states."""
         self.devices, self.model, self.optimizer = list(devices), model, optimizer
         self.group = group_for(len(self.devices))
-        self._count = len(params) - model.buffers  # of what is trained
-        vars(self).update(self.options, **options)
+        self.trainable = len(params) - model.buffers
         self.prepare()
-        self.owned = self.shard(params)
+        self.owned: Any = self.shard(params)
         self.states = [optimizer.init(mine) for mine in self.trained()]
+        return self
 
-    def prepare(self) -> None:
-        """Check the options, and make of them what the steps need."""
-        self.accumulate = check_count("accumulate", self.accumulate)
+    def prepare(self) -> None:  # noqa: B027 (most strategies need none)
+        """Resolve the options that depend on the devices and the model."""
 
     @abstractmethod
     def shard(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Give every owner its copy of, or its part of, the whole parameters."""
+        """Return for every owner its copy or its shards of the whole parameters."""
 
     @abstractmethod
     def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """Put the whole together again, or tensors of the parameters' form.
+        """Return whole tensors for every device, or for the first alone.
 
-        On every device, or on the first alone.
+        `owned` has the parameters' form; it may be the optimizer's state.
         """
 
     @abstractmethod
-    def training_step(self) -> Callable[..., list[Tensor]]:
-        """Give the function of `parallel` that takes a step, with the options."""
-
     def step(self, batch: Batch, lr: float) -> list[Tensor]:
-        """Take one step on a batch; the losses of all processes add up to the batch's.
+        """Take one step; the losses of all processes add up to those of the batch.
 
-        The batch is whole, but where the strategy `cuts_batches` and processes share
-        the work: then it is only this process's part of it.
+        With `cuts_batches`, in a group of processes, the batch is this process's shard.
         """
-        return self.training_step()(
-            batch.X,
-            batch.y,
-            self.owned,
-            self.devices,
-            lr,
-            optimizer=self.optimizer,
-            states=self.states,
-            **({"n": batch.n} if self.cuts_batches else {}),
-        )
+
+    @property
+    def batch_parts(self) -> tuple[int, str]:
+        """Return into how many parts of what kind a batch is cut."""
+        return self.group.size, "devices"
+
+    def options(self) -> dict[str, Any]:
+        """Return the options in effect."""
+        return {option.name: getattr(self, option.name) for option in fields(self)}
+
+    def settings(self) -> dict[str, Any]:
+        """Return what must be equal in all processes: the options in effect."""
+        return self.options()
 
     def trained(self) -> list[list[Tensor]]:
-        """Give what every owner's optimizer updates: all but the statistics."""
+        """Return what every owner's optimizer updates: all but the statistics."""
         return [mine[: len(mine) - self.model.buffers] for mine in self.owned]
 
     def shard_state(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Give every owner its part of tensors of the parameters' form."""
+        """Return every owner's shards of tensors of the parameters' form."""
         return self.shard(whole)
 
     def gather_state(self, parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        """Put the owners' parts of such tensors together again."""
+        """Return the whole tensors of the owners' shards."""
         return self.gather(parts)[0]
 
-    @property
-    def shares(self) -> tuple[int, str]:
-        """Into how many parts of what kind a batch is cut."""
-        if self.accumulate == 1:
-            return self.group.size, "devices"
-        return self.group.size * self.accumulate, "devices times parts"
-
-    def settings(self) -> dict[str, Any]:
-        """Give the options in effect, for processes to compare."""
-        return {name: getattr(self, name) for name in self.options}
-
     def held(self) -> list[list[Tensor]]:
-        """Give the parameters, or parts of them, that every device holds."""
+        """Return the parameters, or shards of them, that every device holds."""
         return self.owned
 
     def replicas(self) -> tuple[list[list[Tensor]], list[AnyDevice]]:
-        """Give whole parameters, one list for each of the devices named beside them."""
+        """Return lists of whole parameters, and the device of each list."""
         wholes = self.gather(self.owned)
         return wholes, self.devices[: len(wholes)]
 
     def snapshot(self) -> Snapshot:
-        """Copy everything that a run needs to go on, in the form of one device."""
+        """Copy all that a run needs to resume, in the form of one device."""
         B, whole = backend_of(self.owned[0][0]), self.gather(self.owned)[0]
         state: list[Tensor] = []
         sizes = [len(mine) for mine in self.trained()]
@@ -153,7 +186,7 @@ class Strategy(ABC):
                 f"has, got {len(state)}, or of other shapes; was it saved with "
                 "another momentum?"
             )
-        B, n = backend_of(self.owned[0][0]), self._count
+        B, n = backend_of(self.owned[0][0]), self.trainable
         whole = [B.array(s) for s in state]
         end = n * self.optimizer.states_per_parameter
         parts = [self.shard_state(whole[i : i + n]) for i in range(0, end, n)]

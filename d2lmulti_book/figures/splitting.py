@@ -49,7 +49,7 @@ def three_ways(
         _meet(layer, i + (1.72 if direction == "forward" else 0.58), direction)
     for ax, title, width, crossing in zip(
         axes,
-        ("data", "layer", "model"),
+        ("data", "tensor", "pipeline"),
         (2.35, 2.35, 1),
         (
             "gradients,\nat the end",

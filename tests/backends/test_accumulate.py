@@ -120,8 +120,6 @@ REFUSED = {
     "a model whose devices meet": (
         {"model": "lenet_sync_bn", "accumulate": 2}, "lenet_sync_bn.*or lenet_bn",
     ),
-    "layers": ({"k": 2, "strategy": "layer", "accumulate": 2}, "layer, got accumulate"),
-    "stages": ({"k": 2, "strategy": "model", "accumulate": 2}, "model, got accumulate"),
     "more parts than a shard has": (
         {"k": 2, "strategy": "sharded", "accumulate": 12}, "fewer than 24 devices",
     ),

@@ -5,13 +5,12 @@ import pytest
 from backends.compare import assert_same_bits
 
 from d2lmulti import allreduce, ledger
-from d2lmulti.comm.cooperative import run_cooperatively
+from d2lmulti.comm.cooperative import Sum, run_cooperatively
 from d2lmulti.comm.group import local_group
 from d2lmulti.errors import InvalidInput
 from d2lmulti.observe.ledger import Ledger
 from d2lmulti.parallel.buckets import cut_into_buckets, reduce_in_buckets
 from d2lmulti.plans.allreduce import ring
-from d2lmulti.plans.requests import Sum
 
 SHAPES = [(3, 4), (4, 5), (5, 2), (2, 2)]  # 12, 20, 10 and 4 numbers
 K = 3  # devices

@@ -112,8 +112,8 @@ def test_statistics_of_every_replica_are_saved(
 
 ELSEWHERE = [
     {"k": 3},
-    {"k": 2, "strategy": "layer"},
-    {"k": 2, "strategy": "model", "micro_batches": 2},
+    {"k": 2, "strategy": "tensor"},
+    {"k": 2, "strategy": "pipeline", "micro_batches": 2},
 ]
 
 

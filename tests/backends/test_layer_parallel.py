@@ -10,9 +10,9 @@ import pytest
 
 from d2lmulti import SGD, Adam, devices, get_params, ledger, train_batch
 from d2lmulti.backends.protocol import Backend, element_count
+from d2lmulti.errors import InvalidInput
 from d2lmulti.models.mlp import make_mlp
-from d2lmulti.models.tensor_parallel.split import SplitModel
-from d2lmulti.models.tensor_parallel.table import get_split
+from d2lmulti.models.tensor_parallel import SplitModel, get_split
 from d2lmulti.models.transformer import make_transformer
 from d2lmulti.parallel.tensor import gather_params, split_params, train_layers
 
@@ -240,3 +240,50 @@ def test_every_weight_is_held_once(reference: Backend, name: str, k: int) -> Non
     for gathered in gather_params(shards, model):
         for got, want in zip(gathered, whole, strict=True):
             assert (got.value == want.value).all()
+
+
+# -- what cannot be split --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "k", "message"),
+    [
+        ("lenet", 3, "convolution 1 over 3 .* 20 output channels, dimension 0"),
+        ("mlp", 3, r"dense 1 over 3 .* 256 outputs, dimension 1 .* \(784, 256\)"),
+        ("transformer", 5, "embedding over 5 .* 12 characters"),
+        ("six_heads", 4, "attention 1 over 4 .* 6 heads"),
+    ],
+)
+def test_what_does_not_divide_is_named(B, name, k, message) -> None:
+    six_heads = get_split(make_transformer("x", 12, width=12, heads=6, blocks=1))
+    model = SPLITS.get(name, six_heads)
+    with pytest.raises(InvalidInput, match=f"cannot split {message}"):
+        split_params(start(B, model), devices(k, B.name), model)
+
+
+def test_tokens_that_do_not_divide_are_named(framework: Backend) -> None:
+    B, model = framework, SPLITS["sequence"]
+    places = devices(4, B.name)
+    shards = split_params(start(B, model), places, model)
+    X = B.array(np.zeros((3, 6), "int64"))
+    with pytest.raises(InvalidInput, match="the 18 rows of embedding over 4 devices"):
+        train_layers(X, X, shards, places, 0.1, model=model)
+
+
+def test_shards_of_another_model_or_number_are_refused(B: Backend) -> None:
+    model = SPLITS["mlp"]
+    params, places = start(B, model), devices(2, B.name)
+    with pytest.raises(InvalidInput, match="4 parameters, .* got 3"):
+        split_params(params[:3], places, model)
+    shards = split_params(params, places, "mlp")
+    with pytest.raises(InvalidInput, match="4 shards per device, .* got 2"):
+        gather_params([shards[0], shards[1][:2]], "mlp")
+    X, y = (B.array(a) for a in draw(model, np.random.default_rng(7), "float64"))
+    with pytest.raises(InvalidInput):
+        train_layers(X, y, shards, places[:1], 0.1, model="mlp")
+
+
+def test_a_model_without_a_split_is_refused() -> None:
+    for name, sequence in [("lenet_bn", False), ("lenet", True)]:
+        with pytest.raises(InvalidInput, match=f"got {name}"):
+            get_split(name, sequence)

@@ -15,7 +15,7 @@ from d2lmulti.backends import framework_names
 from d2lmulti.comm.mesh import AXES, Mesh
 from d2lmulti.errors import InvalidInput
 from d2lmulti.models.mlp import make_mlp
-from d2lmulti.models.tensor_parallel.table import get_split
+from d2lmulti.models.tensor_parallel import get_split
 from d2lmulti.models.transformer import make_transformer
 from d2lmulti.training.mesh import gather_from_mesh, place_on_mesh, train_on_mesh
 from d2lmulti_book.notebook import is_installed

@@ -123,7 +123,7 @@ def test_the_library_counts_what_it_counted_before(tracked, algorithm):
     assert all(tracked.numpy(x).tolist() == [10.0, 14.0] for x in data)
 
 
-@pytest.mark.parametrize("strategy", ["data", "layer", "model"])
+@pytest.mark.parametrize("strategy", ["data", "tensor", "pipeline"])
 def test_training_is_the_same_to_the_last_bit(B, strategy):
     def weights():
         run = d2lmulti.train(

@@ -167,13 +167,8 @@ def test_devices_can_be_named_one_by_one(B: Backend, digits: Dataset) -> None:
 
 
 def test_a_dataset_of_another_dtype_is_refused(B: Backend, digits: Dataset) -> None:
-    with pytest.raises(InvalidInput, match=r"float32.*float64.*load\('digits', "):
+    with pytest.raises(InvalidInput, match="float32.*float64"):
         run(B, digits, model="mlp", dtype="float32")
-
-
-def test_a_seed_below_zero_is_refused(B: Backend, digits: Dataset) -> None:
-    with pytest.raises(InvalidInput, match="seed.*got -1"):
-        run(B, digits, model="mlp", seed=-1)
 
 
 # -- evaluation ------------------------------------------------------------------------

@@ -99,13 +99,13 @@ def test_it_learns_the_same_however_it_is_split(framework: Backend) -> None:
     """Below two nats a character; alone, split by layer and by stage alike."""
     some, losses = load("text", "float64").first(64), {}
     model = make_transformer("small", width=16, heads=4, blocks=2)
-    for strategy, k in [("data", 1), ("layer", 4), ("model", 4)]:
+    for strategy, k in [("data", 1), ("tensor", 4), ("pipeline", 4)]:
         losses[strategy] = train(
             k, 16, 0.03, epochs=7, dataset=some, model=model, optimizer="adam",
             strategy=strategy, dtype="float64", backend=framework.name,
         ).losses  # fmt: skip
     assert losses["data"][0] > 3 and losses["data"][-1] < 2
-    for strategy in ("layer", "model"):
+    for strategy in ("tensor", "pipeline"):
         assert np.allclose(losses[strategy], losses["data"], rtol=1e-3)
 
 

@@ -1,14 +1,24 @@
-"""The README and the page name the core as it is."""
+"""The README and the page name the core, and how large it is, as it is."""
+
+import re
 
 import nbformat
+import pytest
+import sizes
 from book.notebooks import ROOT
-from core import core_files, core_listing
+from core import core_files
 
 
-def test_the_readme_lists_the_core_with_its_lines():
-    listing = f"```\n{core_listing()}\n```"
+def test_the_readme_lists_the_core_and_counts_what_a_step_runs():
     text = (ROOT / "README.md").read_text("utf-8")
-    assert listing in text, f"README.md: expected this list of the core:\n{listing}"
+    assert "```\n" + "\n".join(core_files()) + "\n```" in text
+    told = re.search(
+        r"core of\s+(\d+) files and\s+about ([\d,]+) lines.*?PyTorch\s+backend, that "
+        r"is about\s+([\d,]+) lines.*?library\s+has\s+about ([\d,]+)", text, re.S
+    )  # fmt: skip
+    files, *counts = (int(count.replace(",", "")) for count in told.groups())
+    assert files == len(core_files())
+    assert counts == pytest.approx(list(sizes.what_a_step_runs().values()), rel=0.1)
 
 
 def test_the_page_reads_the_core_in_its_order():

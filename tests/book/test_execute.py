@@ -1,9 +1,7 @@
 """tools/execute.py keeps each tab's own output and refuses what differs or fails."""
 
-import base64
 import importlib.util
 import json
-import struct
 import subprocess
 import sys
 
@@ -28,10 +26,8 @@ needs_all = pytest.mark.skipif(
 def execute(*arguments):
     return subprocess.run(
         [sys.executable, ROOT / "tools" / "execute.py", *arguments],
-        env=with_checkout(),
-        capture_output=True,
-        text=True,
-    )
+        env=with_checkout(), capture_output=True, text=True,
+    )  # fmt: skip
 
 
 def new(source, **options):
@@ -52,11 +48,7 @@ def execute_good(folder):
         *(new(f"%%tab {name}\nprint('I am', {NAME})") for name in BACKENDS),
         new("import sys\nfor i in range(3):\n    print(i, flush=True)"),
         new("6 * 7"),
-        new(
-            "import matplotlib.pyplot as plt\nplt.plot([1, 2]);",
-            figure={"name": "fig-line", "caption": "A line."},
-            alt="A line that rises.",
-        ),
+        new("%%gpu 999\nundefined"),
         new("raise ValueError('on purpose')", tags=("raises-exception",)),
         new(NAME, tags=("nbval-ignore-output",)),
     )
@@ -73,49 +65,16 @@ def test_each_tab_keeps_the_output_of_its_own_backend(good):
 
 
 @needs_all
-def test_the_file_is_normal(good):
+def test_the_file_says_nothing_of_when_and_where(good):
     path, _ = good
     nb = json.loads(path.read_text())
     cells = nb["cells"]
     counts = [c["execution_count"] for c in cells if c["cell_type"] == "code"]
-    assert counts == [*range(1, 10)]
+    assert counts == [1, 2, 3, 4, 5, 6, None, 8, 9]  # the seventh needs GPUs
     assert [c["id"] for c in cells] == [f"cell-{i}" for i in range(len(cells))]
-    assert nb["metadata"]["kernelspec"]["name"] == "python3"
     assert [o["text"] for o in cells[5]["outputs"]] == [["0\n", "1\n", "2\n"]]
     assert cells[6]["outputs"][0]["execution_count"] == 6
     assert cells[8]["outputs"][0]["traceback"] == ["ValueError: on purpose"]
-
-
-@needs_all
-def test_figures_are_sharp(good):
-    nb = nbformat.read(good[0], 4)
-    (output,) = nb.cells[7].outputs
-    width, _ = struct.unpack(">II", base64.b64decode(output.data["image/png"])[16:24])
-    assert abs(width - 2 * output.metadata["image/png"]["width"]) <= 1
-
-
-@needs_all
-def test_progress_tells_the_time_of_each_backend(good):
-    for name in BACKENDS:
-        assert f"good.ipynb  {name}" in good[1].stdout
-    assert "s in cells" in good[1].stdout
-
-
-@needs_all
-def test_running_again_changes_nothing(good):
-    path, _ = good
-    before = path.read_text()
-    done = execute(path)
-    assert done.returncode == 0, done.stderr
-    assert "unchanged" in done.stdout
-    assert path.read_text() == before
-
-
-def test_a_cell_that_needs_more_gpus_is_not_run(tmp_path):
-    cell = new("%%gpu 999\nundefined")
-    path = save(tmp_path / "a.ipynb", TITLE, code(LOAD.source), cell)
-    done = execute(path, "--backend", "torch")
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture
@@ -128,8 +87,7 @@ def printing(monkeypatch):
         def run(nb, backend, folder, timeout):
             asked.append(backend)
             words = [c if isinstance(c, str) else c[backend] for c in cells]
-            outputs = {n: [printed(w)] if w else [] for n, w in enumerate(words)}
-            return script.Run(outputs, seconds={0: 0.1})
+            return {n: [printed(w)] if w else [] for n, w in enumerate(words)}
 
         monkeypatch.setattr(script, "run", run)
         return asked
@@ -137,20 +95,20 @@ def printing(monkeypatch):
     return let_print
 
 
+@needs_all
 def test_a_page_that_asks_for_no_framework_runs_once(tmp_path, printing):
     asked = printing("1\n")
     cell = new("print(1)", tags=("without-framework",))
     path = save(tmp_path / "a.ipynb", TITLE, cell)
-    assert script.execute(path, [*BACKENDS], write=True, timeout=9) == []
+    assert script.main([str(path)]) == 0
     assert asked == ["torch"]
     assert nbformat.read(path, 4).cells[1].outputs == [printed("1\n")]
 
 
 def test_what_did_not_run_keeps_its_stored_output():
     kept = code("%%gpu 2\nrun()", printed("on two GPUs\n"), count=7)
-    never = new("%%gpu 2\nrun()")
-    nb = new_notebook(cells=[TITLE, kept, never, new("1")])
-    runs = {name: script.Run(outputs={2: [printed(name)]}) for name in BACKENDS}
+    nb = new_notebook(cells=[TITLE, kept, new("%%gpu 2\nrun()"), new("1")])
+    runs = {name: {2: [printed(name)]} for name in BACKENDS}
     merged = script.merged(nb, runs).cells[1:]
     assert [cell.execution_count for cell in merged] == [1, None, 3]
     words = [[output.text for output in cell.outputs] for cell in merged]
@@ -164,19 +122,17 @@ def test_a_common_cell_that_prints_the_backend_is_refused(tmp_path, printing, ca
     printing("", {name: f"same\n{name}\n" for name in BACKENDS})
     assert script.main([str(path)]) == 1
     said = capsys.readouterr().err
-    assert "In [2] is common, but prints different characters" in said
-    for line in ("--- torch", "+++ mxnet", "+++ paddle", "-torch", "+mxnet", " same"):
-        assert f"    {line}" in said
+    for line in ("In [2], - torch, + mxnet", "-torch", "+mxnet", "+paddle"):
+        assert line in said
     assert path.read_text() == before
 
 
 FAILING = {
-    "raises": (
-        [new("import sys\nsys.stderr.write('careful');"), new("1 / 0")],
-        ["In [2] stderr: careful", "In [3]: ", "ZeroDivisionError"],
-    ),
-    "dies": ([new("os._exit(3)")], ["Kernel died"]),
-    "rule": ([new("x = 1" + " " * 80)], ["In [2]: 85 columns"]),
+    "stderr": ([new("import sys\nsys.stderr.write('careful');")], "In [2] stderr: car"),
+    "raises": ([new("1 / 0")], "ZeroDivisionError"),
+    "dies": ([new("os._exit(3)")], "Kernel died"),
+    "rule": ([new("x = 1" + " " * 80)], "In [2]: 85 columns"),
+    "unexecuted": ([new("print(1)")], "- stored, + now"),
 }
 
 
@@ -188,44 +144,23 @@ def test_what_fails_is_refused_each_for_its_reason(tmp_path):
     before = [path.read_text() for path in paths]
     done = execute(*paths, "--backend", "torch")
     assert done.returncode == 1
-    assert done.stderr.count("NOT WRITTEN") == len(FAILING)
-    for _, complaints in FAILING.values():
-        for complaint in complaints:
-            assert complaint in done.stderr
+    assert done.stderr.count("nothing written") == len(FAILING)
+    for _, complaint in FAILING.values():
+        assert complaint in done.stderr
     assert [path.read_text() for path in paths] == before
-
-
-def test_one_backend_alone_compares_and_writes_nothing(tmp_path, printing, capsys):
-    path = save(tmp_path / "a.ipynb", TITLE, LOAD, new("print(1)"))
-    before = path.read_text()
-    asked = printing("", "1\n")
-    assert script.main([str(path), "--backend", "torch"]) == 1
-    assert "In [2] was never executed" in capsys.readouterr().err
-    assert asked == ["torch"]
-    assert path.read_text() == before
 
 
 @needs_all
 def test_check_finds_a_stale_output_and_writes_nothing(tmp_path, printing, capsys):
-    stored = {
-        "torch": "I am torch\n",
-        "mxnet": "I was mxnet\n",
-        "paddle": "I am paddle\n",
-    }
-    path = save(
-        tmp_path / "stale.ipynb",
-        TITLE,
-        code(LOAD.source),
-        *(
-            code(f"%%tab {name}\nprint('I am', {NAME})", printed(words))
-            for name, words in stored.items()
-        ),
-    )
+    cells = [
+        code(f"%%tab {name}\nprint('I am', {NAME})", printed(f"I am {name}\n"))
+        for name in ("torch", "mxnett", "paddle")
+    ]
+    cells[1].source = cells[1].source.replace("mxnett", "mxnet", 1)
+    path = save(tmp_path / "stale.ipynb", TITLE, code(LOAD.source), *cells)
     before = path.read_text()
-    printing("", *["I am torch\n", "I am mxnet\n", "I am paddle\n"])
+    printing("", *[f"I am {name}\n" for name in BACKENDS])
     assert script.main([str(path), "--check"]) == 1
     said = capsys.readouterr().err
-    assert "1 problem" in said
-    assert "In [3] stores something else" in said
-    assert "-I was mxnet" in said
+    assert said.count("In [") == 1 and "-I am mxnett\n+I am mxnet" in said
     assert path.read_text() == before

@@ -48,7 +48,7 @@ def test_a_good_notebook_has_nothing_against_it():
         ((TITLE, code("")), "In [1]: the cell is empty"),
         ((TITLE, code("x\n" * 26)), "26 lines; at most 25"),
         ((TITLE, code("#" * 80)), "80 columns, at most 79"),
-        ((TITLE, code("if x:\n\ty")), "a TAB, which is as wide as a browser likes: y"),
+        ((TITLE, code("if x:\n\ty")), "a TAB, whose width"),
         ((TITLE, code("x", printed("1\n" + "#" * 80))), "prints 80 columns"),
         ((TITLE, code("x", printed("a\tb"))), "prints a TAB"),
         ((TITLE, code("x", result("#" * 80))), "prints 80 columns"),
@@ -83,7 +83,7 @@ def test_a_good_notebook_has_nothing_against_it():
         ),
         (
             (TITLE, *[code("x", picture(), figure=CAPTION, alt="A box.")] * 2),
-            "2 figures are called 'fig-one'",
+            "more than one figure is called 'fig-one'",
         ),
         (
             (TITLE, code("x", new_output("display_data", data={WIDGET: {}}))),

@@ -15,7 +15,7 @@ import run_notebooks
 from book.notebooks import ROOT, code, printed, save
 from book.test_chapter_hooks import LOAD, run
 
-TWO = run_notebooks.posing(2)
+TWO = run_notebooks.posing("2")
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None
     or not importlib.metadata.version("torch").endswith("+cpu"),
@@ -36,7 +36,7 @@ w.register_post_accumulate_grad_hook(lambda _: heard.append(threading.get_ident(
 assert str(w.grad) == "tensor([2., 4.], device='cuda:1')"
 assert heard != [threading.get_ident()]  # as with a GPU's gradients
 some, ends = d2lmulti.load("digits").first(128), []
-for way in ("data", "layer", "model"):
+for way in ("data", "tensor", "pipeline"):
     run = d2lmulti.train(
         2, 64, 0.1, epochs=1, model="deep_mlp", strategy=way, dataset=some,
         backend="torch",

@@ -70,7 +70,7 @@ def set_up() -> dict[str, dict[str, object]]:
     paths = [str(EXAMPLES / f"{script}.py") for script in SCRIPTS]
     done = subprocess.run(
         [sys.executable, "-c", SET_UP, *paths],
-        env=os.environ | run_notebooks.posing(2), capture_output=True, text=True,
+        env=os.environ | run_notebooks.posing("2"), capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-1500:]
     found: dict[str, dict[str, object]] = json.loads(done.stdout.splitlines()[-1])

@@ -134,7 +134,8 @@ BUGS = [
     Bug(
         "the gradient of a cut is not summed",
         "comm/cooperative.py",
-        'dys += self._carry(call.backward, grads, call, backs, "backward")',
+        "dys += self._carry(\n                    request.backward, grads, request, "
+        'backwards, "backward"\n                )',
         "dys += grads",
         SYNCHRONISED,
     ),
@@ -203,7 +204,7 @@ BUGS = [
     ),
     Bug(
         "f forgets to sum the gradients",
-        "plans/requests.py",
+        "comm/cooperative.py",
         'forward, backward = "identity", "all-reduce"',
         'forward, backward = "identity", "identity"',
         BLOCKS,
@@ -218,8 +219,8 @@ BUGS = [
     Bug(
         "each device keeps the gradient of its own tokens",
         "parallel/tensor.py",
-        "if cut.summed:",
-        "if cut.summed and group.size == 1:",
+        "if spec.summed:",
+        "if spec.summed and group.size == 1:",
         TOKENS,
     ),
     Bug(

@@ -24,7 +24,7 @@ TOKEN_BUGS = [
     ),
     Bug(
         "the gradients of tokens stay with the experts",
-        "plans/requests.py",
+        "comm/cooperative.py",
         'forward, backward = "all-to-all", "all-to-all"',
         'forward, backward = "all-to-all", "identity"',
         EXPERTS,

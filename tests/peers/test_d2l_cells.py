@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 
 import d2lmulti
+from d2lmulti.comm.cooperative import Sum, together
 from d2lmulti.models.lenet import lenet
 from d2lmulti.models.model import Model
-from d2lmulti.models.together import together
-from d2lmulti.plans.requests import Sum
 
 FUNCTIONS = ("get_params", "allreduce", "split_batch", "train_batch")
 FRAMEWORKS = ("torch", "mxnet", "paddle")

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from processes.asked_mesh import on_a_mesh, refusal
+from processes.asked_mesh import invalid, on_a_mesh
 from processes.asked_tokens import tokens_and_experts
 
 import d2lmulti
@@ -38,18 +38,18 @@ CASES: dict[str, dict[str, Any]] = {
     "data, statistics": {"model": "lenet_bn", "algorithm": "auto"},
     "data, buckets": {"model": "mlp", "algorithm": "ring", "bucket_bytes": 50_000},
     "data, native": {"model": "mlp", "algorithm": "native", "bucket_bytes": 50_000},
-    "layer": {"model": "mlp", "strategy": "layer", "algorithm": "ring"},
-    "model": {"model": "deep_mlp", "strategy": "model", "micro_batches": 3},
-    "model, interleaved": {
+    "tensor": {"model": "mlp", "strategy": "tensor", "algorithm": "ring"},
+    "pipeline": {"model": "deep_mlp", "strategy": "pipeline", "micro_batches": 3},
+    "pipeline, interleaved": {
         "model": "deep_mlp",
-        "strategy": "model",
+        "strategy": "pipeline",
         "schedule": "interleaved",
         "micro_batches": 4,
         "stages": 2,  # a rank
     },
-    "model, V-shaped": {
+    "pipeline, V-shaped": {
         "model": "deep_mlp",
-        "strategy": "model",
+        "strategy": "pipeline",
         "schedule": "zb_v",
         "micro_batches": 3,
         "optimizer": "adam",
@@ -80,7 +80,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 A_FEW = (  # one of each way to split
-    "data, buckets", "layer", "model, interleaved", "mesh, ZeRO 1", "sharded, ZeRO 3",
+    "data, buckets", "tensor", "pipeline, interleaved", "mesh, ZeRO 1",
+    "sharded, ZeRO 3",
 )  # fmt: skip
 
 
@@ -165,7 +166,7 @@ def every_dtype(B: Backend, group: Group, n: int) -> dict[str, bytes | str]:
     """Run collectives in every dtype that the backend has, and the engine's own."""
     ranks, found = group.local_ranks, {}
     for dtype in DTYPES:
-        if refusal(lambda dtype=dtype: B.zeros((1,), dtype)):
+        if invalid(lambda dtype=dtype: B.zeros((1,), dtype)):
             continue
 
         def tensors(rows: np.ndarray, ranks: Any = ranks, dtype: str = dtype) -> list:
@@ -182,7 +183,7 @@ def every_dtype(B: Backend, group: Group, n: int) -> dict[str, bytes | str]:
                     group.engine.reducible or DTYPES
                 ):
                     call = partial(d2lmulti.allreduce, xs, "native", group)
-                    assert dtype in refusal(call)
+                    assert dtype in invalid(call)
                     continue
                 d2lmulti.allreduce(xs, algorithm, group, op)
                 found[name] = xs
@@ -229,7 +230,7 @@ def everything(cases: list[str]) -> dict[str, Any]:
         "native": [B.numpy(x).tolist() for x in native],
         "told": engine.allgather_text(f"rang {rank} é"),
         "trained": train_all(n, B.name, cases),
-        "refused": refusal(lambda: d2lmulti.devices(n + 1)),
+        "refused": invalid(lambda: d2lmulti.devices(n + 1)),
         "mesh": on_a_mesh(B, group, n),
         "tokens": tokens_and_experts(B, group, n),
     }

@@ -37,9 +37,9 @@ def on_a_mesh(B: Backend, group: Group, n: int) -> dict[str, Any]:
         ],
         "ends": [list(both.ranks) for both in ends],
         "refused": [
-            refusal(lambda: split_group([[0, 1]] if rank else [[0], [1]], group)),
-            refusal(lambda: Mesh(data=n + 1)),
-            refusal(lambda: split_group([[0]], mesh.groups("data")[0])),
+            invalid(lambda: split_group([[0, 1]] if rank else [[0], [1]], group)),
+            invalid(lambda: Mesh(data=n + 1)),
+            invalid(lambda: split_group([[0]], mesh.groups("data")[0])),
         ],
     }
 
@@ -88,7 +88,7 @@ def sent_along(B: Backend, mesh: Mesh, axis: str, rank: int) -> list[float]:
     return B.numpy(x).tolist()
 
 
-def refusal(call: Any) -> str:
+def invalid(call: Any) -> str:
     try:
         call()
     except InvalidInput as error:

@@ -29,7 +29,7 @@ DATA = d2lmulti.Dataset(
     "noise", RNG.normal(size=(12, 1, 28, 28)), RNG.integers(0, 10, 12),
     RNG.normal(size=(4, 1, 28, 28)), RNG.integers(0, 10, 4), tuple("0123456789"),
 )  # fmt: skip
-PIPELINE = {"strategy": "model", "model": "deep_mlp"}
+PIPELINE = {"strategy": "pipeline", "model": "deep_mlp"}
 
 
 class MySGD(SGD):
@@ -139,8 +139,8 @@ CASES: dict[str, Case] = {
     ),
     "buckets": ({}, {"bucket_bytes": 99}, "bucket_bytes None on rank 0 and 99 on"),
     "strategy": (
-        {"model": "mlp"}, {"model": "mlp", "strategy": "layer"},
-        "strategy data on rank 0 and layer on rank 1;",
+        {"model": "mlp"}, {"model": "mlp", "strategy": "tensor"},
+        "strategy data on rank 0 and tensor on rank 1;",
     ),
     "schedule": (
         PIPELINE, PIPELINE | {"schedule": "gpipe"},

@@ -57,11 +57,11 @@ told = {}
 for model in MODELS:
     told[model] = {"one": loss(model, 1), "data": loss(model, 2)}
 for model in ("lenet", "mlp", "alexnet", "transformer"):
-    told[model]["layer"] = loss(model, 2, strategy="layer")
-    told[model]["model"] = loss(model, 2, strategy="model")
+    told[model]["tensor"] = loss(model, 2, strategy="tensor")
+    told[model]["pipeline"] = loss(model, 2, strategy="pipeline")
 for schedule in SCHEDULES:
     told["deep_mlp"][schedule] = loss(
-        "deep_mlp", 2, strategy="model", schedule=schedule, micro_batches=4,
+        "deep_mlp", 2, strategy="pipeline", schedule=schedule, micro_batches=4,
         stages=4 if schedule == "interleaved" else None)
 for algorithm in ALLREDUCE:
     data = [B.array(np.full(5, 2.0**i)) for i in range(4)]

@@ -221,7 +221,7 @@ def test_long_work_is_announced_before_it_begins(monkeypatch, capsys):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(costs, "simulate", interrupted)
+    monkeypatch.setattr(costs, "play", interrupted)
     assert cli.main(["simulate", "--ranks", "65536"]) == 130
     told = capsys.readouterr().out
     assert "8,589,803,520 messages" in told and "1.8390 s" in told

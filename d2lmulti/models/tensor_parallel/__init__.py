@@ -1,1 +1,53 @@
-"""The forms in which a model's layers are split over devices."""
+"""Tensor-parallel forms of the models. Chapter: *layer_parallel*.
+
+`layers` has the split forms of dense and convolutional networks, `transformer` those of
+the transformer.
+"""
+
+from __future__ import annotations
+
+from ...checks import check_flag
+from ...errors import InvalidInput
+from .. import get_model
+from ..model import Model
+from .layers import (
+    REPLICATED,
+    RankInfo,
+    SequencePart,
+    ShardSpec,
+    SplitModel,
+    can_split,
+    run_to_loss,
+    split_layers,
+)
+from .transformer import split_transformer
+
+__all__ = [
+    "REPLICATED",
+    "RankInfo",
+    "SequencePart",
+    "ShardSpec",
+    "SplitModel",
+    "get_split",
+    "run_to_loss",
+]
+
+
+def get_split(model: str | Model | SplitModel, sequence: bool = False) -> SplitModel:
+    """Return the split form of a model, with `sequence` of a transformer by tokens.
+
+    Models of `make_mlp` and `make_transformer` have one, and LeNet and AlexNet. Raises
+    `InvalidInput` for others, and for `sequence` where there are no tokens.
+    """
+    check_flag("sequence", sequence)
+    if isinstance(model, SplitModel):
+        return model
+    model = get_model(model)
+    if model.vocabulary or sequence:
+        return split_transformer(model, sequence)
+    if model.layers and all(map(can_split, model.layers)):
+        return split_layers(model)
+    raise InvalidInput(
+        "expected lenet, alexnet, a perceptron or a transformer to split by layers, "
+        f"got {model.name}; write your own as a SplitModel"
+    )

@@ -1,65 +1,211 @@
-"""Dense and convolutional layers split by their outputs or by their inputs.
+"""Split networks: every device runs the same layers, each with its shards.
 
-Split by outputs, a device computes some of the columns (channels) from a whole input;
-split by inputs, it computes from the columns it has a summand of all outputs. So the
-second takes what the first gives, and a pair of them meets once each way.
-Chapter: *layer_parallel*.
+Every device sees the whole batch, and the layers yield requests wherever they need the
+other devices. Split by outputs, a device computes some of the columns (channels) from
+a whole input; split by inputs, it computes a partial sum of all outputs from some of
+the columns. So the second takes what the first returns, and a pair of them communicates
+once in each direction. Chapter: *layer_parallel*.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ...backends.protocol import Backend, Tensor
-from ...plans.requests import Copy, Reduce
+from ...comm.cooperative import CommGenerator, Copy, Reduce
+from ...errors import framework_errors
 from ..lenet import convolution, dense, dense_relu
-from ..model import Layer
-from .split import REPLICATED, RankInfo, ShardSpec, SplitLayer, Talk
+from ..model import Layer, Model, losses_of
 
-_COLUMNS, _ROWS = ShardSpec(1, "outputs"), ShardSpec(0, "inputs")
-_CUTS: dict[Any, tuple[ShardSpec, ShardSpec]] = {  # of W, by outputs and by inputs
-    dense: (_COLUMNS, _ROWS),
-    dense_relu: (_COLUMNS, _ROWS),
+
+class ShardSpec(NamedTuple):
+    """How one parameter is sharded: along `dim`, or (None) replicated.
+
+    `of` names what is counted along `dim`, in units of `unit` entries (a head has
+    several columns). Where one parameter holds `blocks` matrices side by side, each is
+    cut separately. `summed`: devices see different tokens, so that the gradients of
+    their copies are partial sums. `experts`: dimension 0 counts experts, which are
+    sharded along the axis `expert` of a mesh, whatever `dim` says.
+    """
+
+    dim: int | None = None
+    of: str = ""
+    blocks: int = 1
+    unit: int = 1
+    summed: bool = False
+    experts: bool = False
+
+
+REPLICATED = ShardSpec()
+PARTIAL_GRADS = ShardSpec(summed=True)
+
+
+class SequencePart(NamedTuple):
+    """The tokens of a rank along `sequence`, and how to attend to the others'."""
+
+    positions: np.ndarray  # of this rank's tokens
+    length: int  # of the sequence: the tokens of all ranks
+    attend: Callable[..., Any]  # the function of an `Apply`, on queries, keys, values
+
+
+class RankInfo(NamedTuple):
+    """Which part a device computes: rank, number of ranks, shape of the batch X.
+
+    On a mesh these are the rank's own X and its place along `tensor`; there are
+    `expert` ranks along that axis. `tokens` is None where it has all of a sequence.
+    `targets` are the whole batch's, from before they were copied to the device.
+    """
+
+    rank: int
+    ranks: int
+    shape: tuple[int, ...]
+    expert: int = 1
+    tokens: SequencePart | None = None
+    targets: Tensor | None = None
+
+
+class SplitLayer(NamedTuple):
+    """One layer: a spec for each parameter, and `forward(B, shards, X, part)`.
+
+    `forward` is a plain function, or a generator that yields requests.
+    """
+
+    name: str
+    cuts: tuple[ShardSpec, ...]
+    forward: Callable[[Backend, Sequence[Tensor], Tensor, RankInfo], Any]
+
+
+def whole_loss(B: Backend, logits: Tensor, y: Tensor, part: RankInfo) -> Tensor:
+    """Compute the losses of all targets on every device, from whole logits."""
+    return losses_of(B, logits, y, part.targets)
+
+
+class SplitModel(NamedTuple):
+    """A split network, and the `whole` network that it equals.
+
+    `loss(B, logits, y, part)` returns the loss of every target, or yields requests
+    first.
+    """
+
+    name: str
+    whole: Model
+    layers: tuple[SplitLayer, ...]
+    loss: Callable[[Backend, Tensor, Tensor, RankInfo], Any] = whole_loss
+
+    @property
+    def cuts(self) -> list[tuple[str, ShardSpec]]:
+        """The spec of every parameter, with the name of its layer."""
+        return [(layer.name, spec) for layer in self.layers for spec in layer.cuts]
+
+
+def run_split(
+    B: Backend, model: SplitModel, shards: Sequence[Tensor], X: Tensor, part: RankInfo
+) -> CommGenerator:
+    """Apply the layers to one device's shards; return its part of the logits."""
+    first = 0
+    for layer in model.layers:
+        own = shards[first : first + len(layer.cuts)]
+        X = yield from named(layer.name, layer.forward(B, own, X, part))
+        first += len(layer.cuts)
+    return X
+
+
+def run_to_loss(
+    B: Backend,
+    model: SplitModel,
+    shards: Sequence[Tensor],
+    X: Tensor,
+    y: Tensor | None,
+    part: RankInfo,
+) -> CommGenerator:
+    """Return the summed loss of the targets y, or, without them, `run_split`."""
+    with framework_errors(model.name, X):
+        out = yield from run_split(B, model, shards, X, part)
+        if y is None:
+            return out
+        losses = yield from named("loss", model.loss(B, out, y, part))
+        return losses.sum()
+
+
+def named(layer: str, forward: Any) -> CommGenerator:
+    """Run a result or a generator, and write the layer's name on its requests."""
+    if not isinstance(forward, Generator):
+        return forward
+    answer = None
+    while True:
+        try:
+            request = forward.send(answer)
+        except StopIteration as stop:
+            return stop.value
+        answer = yield replace(request, layer=layer)
+
+
+# -- dense and convolutional layers ----------------------------------------------------
+
+_DENSE = ShardSpec(1, "outputs"), ShardSpec(0, "inputs")
+_SPECS: dict[Any, tuple[ShardSpec, ShardSpec]] = {  # of W, by outputs and by inputs
+    dense: _DENSE,
+    dense_relu: _DENSE,
     convolution: (ShardSpec(0, "output channels"), ShardSpec(1, "input channels")),
 }
 
 
+def split_layers(model: Model) -> SplitModel:
+    """Split layers 0, 2, ... by outputs and 1, 3, ... by inputs.
+
+    A last layer without a partner is replicated. A dense layer may follow a
+    convolution: its rows are ordered by channel.
+    """
+    layers = []
+    for i, layer in enumerate(model.layers):
+        if i % 2:
+            layers.append(by_inputs(layer))
+        elif i < len(model.layers) - 1:
+            layers.append(by_outputs(layer, first=i == 0))
+        else:
+            layers.append(replicated(layer))
+    return SplitModel(model.name, model, tuple(layers))
+
+
 def can_split(layer: Layer) -> bool:
-    """Tell whether it is one of the layers that are split here."""
-    return _kind(layer) in _CUTS
+    """Return whether the layer is dense or convolutional."""
+    return _kind(layer) in _SPECS
 
 
 def by_outputs(layer: Layer, first: bool = False) -> SplitLayer:
     """Split by the columns of W (Megatron's column-parallel layer), or its channels.
 
     X is whole on every device; W (inputs, outputs / ranks), or, as AlexNet's authors
-    did, (c_out / ranks, c_in, kh, kw), and b give a part of the outputs. The `first`
-    layer of a network need not sum up a gradient for the data.
+    did, (c_out / ranks, c_in, kh, kw), and b compute some of the outputs. The `first`
+    layer of a network need not sum a gradient of the data.
     """
-    cut, _ = _CUTS[_kind(layer)]
+    spec, _ = _SPECS[_kind(layer)]
     forward = partial(_by_outputs, forward=layer.forward, first=first)
-    return SplitLayer(layer.name, (cut, ShardSpec(0, cut.of)), forward)
+    return SplitLayer(layer.name, (spec, ShardSpec(0, spec.of)), forward)
 
 
 def by_inputs(layer: Layer) -> SplitLayer:
     """Split by the rows of W (Megatron's row-parallel layer), or its input channels.
 
-    X (n, inputs / ranks), or (n, c_in / ranks, h, w), is what a layer split by outputs
-    gave; W (inputs / ranks, outputs), or (c_out, c_in / ranks, kh, kw), gives a summand
-    of all outputs. The sum, b and what follows are whole on every device.
+    X (n, inputs / ranks), or (n, c_in / ranks, h, w), comes from a layer split by
+    outputs; W (inputs / ranks, outputs), or (c_out, c_in / ranks, kh, kw), computes a
+    partial sum of all outputs. The sum, b, and what follows are the same on all
+    devices.
     """
     kind = _kind(layer)
-    _, cut = _CUTS[kind]
-    how = getattr(layer.forward, "keywords", {})
-    return SplitLayer(
-        layer.name, (cut, REPLICATED), partial(_by_inputs, kind=kind, **how)
-    )
+    _, spec = _SPECS[kind]
+    options = getattr(layer.forward, "keywords", {})
+    forward = partial(_by_inputs, kind=kind, **options)
+    return SplitLayer(layer.name, (spec, REPLICATED), forward)
 
 
-def whole_layer(layer: Layer) -> SplitLayer:
-    """Let every device do a layer of the whole network, each the same."""
+def replicated(layer: Layer) -> SplitLayer:
+    """Let every device compute the whole layer."""
     forward = partial(_by_outputs, forward=layer.forward, first=True)
     return SplitLayer(layer.name, (REPLICATED,) * layer.params, forward)
 
@@ -69,25 +215,34 @@ def _kind(layer: Layer) -> Any:
 
 
 def _by_outputs(
-    B: Backend, params: Sequence[Tensor], X: Tensor, part: RankInfo,
-    forward: Callable[..., Tensor], first: bool,
-) -> Talk:  # fmt: skip
+    B: Backend,
+    params: Sequence[Tensor],
+    X: Tensor,
+    part: RankInfo,
+    forward: Callable[..., Tensor],
+    first: bool,
+) -> CommGenerator:
     if not first:
         (X,) = yield Copy(X)
     return forward(B, params, X)
 
 
 def _by_inputs(
-    B: Backend, params: Sequence[Tensor], X: Tensor, part: RankInfo,
-    kind: Callable[..., Tensor], pool: str = "", padding: int = 0,
-) -> Talk:  # fmt: skip
+    B: Backend,
+    params: Sequence[Tensor],
+    X: Tensor,
+    part: RankInfo,
+    kind: Callable[..., Tensor],
+    pool: str = "",
+    padding: int = 0,
+) -> CommGenerator:
     W, b = params
     if kind is convolution:
         H = B.conv2d(X, W, None, padding)
     else:
         H = X.reshape((X.shape[0], -1)) @ W
     (H,) = yield Reduce(H)
-    # b comes after the sum: each device's would be counted once a device.
+    # Add b after the sum, or it would be counted once per device.
     H = H + b.reshape((1, -1) + (1,) * (len(H.shape) - 2))
     H = H if kind is dense else B.relu(H)
     return getattr(B, pool)(H, 2) if pool else H

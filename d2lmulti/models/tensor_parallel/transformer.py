@@ -1,9 +1,11 @@
 """The transformer split over devices: heads, hidden units, and the vocabulary.
 
-Each block computes f, its own heads or hidden units, and g. With f = `Copy` and
-g = `Reduce` every device holds the whole stream between the blocks; with f = `Gather`
-and g = `Scatter` it holds, and normalises, its part of the tokens: sequence parallelism
-(Korthikanti et al., 2022), which moves as many bytes. Chapter: *layer_parallel*.
+Each block computes f, its own heads or hidden units, and g. With f = `Copy` and g =
+`Reduce` every device holds the whole stream between the blocks; with f = `Gather` and
+g = `Scatter` it holds and normalizes some of the tokens: sequence parallelism
+(Korthikanti et al., 2022), which moves as many bytes. At the two ends a device holds
+the embeddings of some tokens and some columns of the logits, so that no device ever
+sees all of them (Shoeybi et al., 2019). Chapter: *layer_parallel*.
 """
 
 from __future__ import annotations
@@ -16,17 +18,19 @@ from typing import Any
 import numpy as np
 
 from ...backends.protocol import Backend, Tensor
-from ...errors import InvalidInput
-from ...plans.requests import (
+from ...checks import check_ids
+from ...comm.cooperative import (
     AllToAll,
     Apply,
     CollectiveRequest,
+    CommGenerator,
     Copy,
     Gather,
     Max,
     Reduce,
     Scatter,
 )
+from ...errors import InvalidInput
 from ...plans.rounds import even_bounds
 from ..experts import (
     choose_experts,
@@ -44,17 +48,15 @@ from ..transformer import (
     heads_of,
     join_heads,
 )
-from .split import (
+from .layers import (
     PARTIAL_GRADS,
     REPLICATED,
     RankInfo,
     ShardSpec,
     SplitLayer,
     SplitModel,
-    Talk,
     named,
 )
-from .vocabulary import embed_some, split_cross_entropy
 
 
 def embedding_part(
@@ -63,7 +65,7 @@ def embedding_part(
     X: Tensor,
     part: RankInfo,
     g: type[CollectiveRequest],
-) -> Talk:
+) -> CommGenerator:
     """Embed X (n, t) into the stream (n * t, width), or into this part's rows of it.
 
     params: tokens (vocabulary / ranks, width), positions (context, width).
@@ -85,11 +87,11 @@ def block_part(
     B: Backend, params: Sequence[Tensor], X: Tensor, part: RankInfo,
     inner: Callable[..., Tensor],
     f: type[CollectiveRequest], g: type[CollectiveRequest],
-) -> Talk:  # fmt: skip
-    """Add this block to the stream X (tokens, width): attention or MLP, all devices'.
+) -> CommGenerator:  # fmt: skip
+    """Add attention or an MLP to the residual stream X (tokens, width).
 
-    params: gamma, beta, the inner function's shards, and the bias b, which only one of
-    all the parts may add: after the sum. `inner` gives a summand of the whole.
+    params: gamma, beta, the inner function's shards, and the bias b, which is added
+    once, after the sum. `inner` returns this device's partial sum.
     """
     gamma, beta, *shards, b = params
     n, t = part.shape
@@ -101,8 +103,8 @@ def block_part(
 
 def attention_part(
     B: Backend, params: Sequence[Tensor], H: Tensor, part: RankInfo, head_size: int
-) -> Talk:
-    """Attend, with some heads of H (n, t, width), to the tokens of all ranks."""
+) -> CommGenerator:
+    """Compute some heads of H (n, t, width), over the tokens of all ranks."""
     if part.tokens is None:
         return attention(B, params, H, head_size)
     W_qkv, b_qkv, W_out = params
@@ -113,20 +115,20 @@ def attention_part(
 
 def experts_part(
     B: Backend, params: Sequence[Tensor], X: Tensor, part: RankInfo
-) -> Talk:
-    """Add to the stream X (tokens, width) what its experts make of it, all ranks'.
+) -> CommGenerator:
+    """Add the outputs of the experts, on all ranks, to the stream X (tokens, width).
 
-    params as of `experts_layer`, with the experts of this place along `expert`, and
-    their hidden units of this place along `tensor`. The ranks along `expert` have other
-    tokens; the room of an expert is what the fullest needs, so that none is dropped.
+    params as of `experts_layer`: this rank's experts along `expert`, with its hidden
+    units along `tensor`. Ranks along `expert` have different tokens. The capacity is
+    the largest load of an expert, so that no token is dropped.
     """
     gamma, beta, router, W1, W2 = params
     H = B.layer_norm(X, gamma, beta)
     choice = choose_experts(B, H, router)
     (H, X, gate) = yield Copy(H, keep=(X, choice.gate))
-    room = B.array(np.array([fullest(choice)], B.dtype_of(X)), B.device_of(X))
-    (room, H, X, gate) = yield Max(room, keep=(H, X, gate), axis="expert")
-    route = route_tokens(choice.expert, router.shape[1], int(B.numpy(room)[0]))
+    load = B.array(np.array([fullest(choice)], B.dtype_of(X)), B.device_of(X))
+    (load, H, X, gate) = yield Max(load, keep=(H, X, gate), axis="expert")
+    route = route_tokens(choice.expert, router.shape[1], int(B.numpy(load)[0]))
     sent = take_rows(B, H, route.token_of)
     (here, X, gate) = yield AllToAll(sent, keep=(X, gate), axis="expert")
     (home,) = yield AllToAll(run_experts(B, W1, W2, here, part.expert), axis="expert")
@@ -140,8 +142,8 @@ def head_part(
     X: Tensor,
     part: RankInfo,
     f: type[CollectiveRequest],
-) -> Talk:
-    """Turn the stream into some columns of the logits, (n * t, vocabulary / ranks).
+) -> CommGenerator:
+    """Compute some columns of the logits, (n * t, vocabulary / ranks).
 
     params: gamma, beta, W (width, vocabulary / ranks), b.
     """
@@ -150,11 +152,53 @@ def head_part(
     return H @ W + b
 
 
+def embed_some(B: Backend, ids: Tensor, W: Tensor, part: RankInfo) -> Tensor:
+    """Look up the ids (...) among this part's rows W (vocabulary / ranks, d).
+
+    The result (..., d) is zero for all other ids: a partial sum of the embedding.
+    """
+    rows, inside = _own_ids(B, ids, W.shape[0], part)
+    mask = inside[..., None].astype(B.dtype_of(W))
+    device = B.device_of(W)
+    return B.embedding(B.array(rows, device), W) * B.array(mask, device)
+
+
+def split_cross_entropy(
+    B: Backend, logits: Tensor, y: Tensor, part: RankInfo
+) -> CommGenerator:
+    """Compute the loss of every target, (n,), from logits (n, vocabulary / ranks).
+
+    log(sum of exp) - logit of the target: the devices exchange a maximum, then two
+    sums per target, instead of the logits themselves.
+    """
+    n, columns = logits.shape
+    largest, logits = yield Max(B.max(logits, -1, True), keep=(logits,))  # (n, 1)
+    logits = logits - largest  # at most 0, so that no exponential overflows
+    target, inside = _own_ids(B, y.reshape((-1,)), columns, part)
+    chosen = np.zeros((n, columns), B.dtype_of(logits))
+    chosen[inside, target[inside]] = 1
+    chosen = B.array(chosen, B.device_of(logits))
+    sums = [B.sum(B.exp(logits), 1), B.sum(logits * chosen, 1)]
+    (sums,) = yield Reduce(B.concat(sums))  # (2n,)
+    return B.log(sums[:n]) - sums[n:]
+
+
+def _own_ids(
+    B: Backend, ids: Tensor, count: int, part: RankInfo
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return ids counted from the first own one (0 if not own), and which are own."""
+    every = B.numpy(ids)
+    check_ids(every, count * part.ranks)
+    rows = every - part.rank * count
+    inside = (rows >= 0) & (rows < count)
+    return np.where(inside, rows, 0), inside
+
+
 def split_transformer(model: Model, sequence: bool = False) -> SplitModel:
-    """Split a model of `make_transformer` by heads, hidden units and characters.
+    """Split a model of `make_transformer` by heads, hidden units, and characters.
 
     With `sequence`, the stream between the blocks is split by tokens; the number of
-    devices must divide n * t. Raises `InvalidInput` for any other model, and for
+    devices must divide n * t. Raises `InvalidInput` for other models, and for
     `sequence` with experts.
     """
     size = _head_size(model)
@@ -166,47 +210,33 @@ def split_transformer(model: Model, sequence: bool = False) -> SplitModel:
         )
     f, g = (Gather, Scatter) if sequence else (Copy, Reduce)
     stream = PARTIAL_GRADS if sequence else REPLICATED
-    attention_cuts = (
-        ShardSpec(1, "heads", blocks=3, unit=size),  # queries, keys and values
-        ShardSpec(0, "heads", blocks=3, unit=size),
-        ShardSpec(0, "heads", unit=size),
-    )
-    units = (
-        ShardSpec(1, "hidden units"),
-        ShardSpec(0, "hidden units"),
-        ShardSpec(0, "hidden units"),
-    )
-    expert_cuts = (
-        REPLICATED,
-        *(ShardSpec(dim, "hidden units", experts=True) for dim in (2, 1)),
-    )
+    heads = partial(ShardSpec, of="heads", unit=size)
+    units = partial(ShardSpec, of="hidden units")
+    characters = partial(ShardSpec, of="characters")
+    # W_qkv and b_qkv hold queries, keys, and values side by side.
+    attention_specs = heads(1, blocks=3), heads(0, blocks=3), heads(0), stream
+    mlp_specs = units(1), units(0), units(0), stream
+    expert_specs = REPLICATED, units(2, experts=True), units(1, experts=True)
+
     block = partial(block_part, f=f, g=g)
-    attends = partial(block, inner=partial(attention_part, head_size=size))
-    mixes = partial(block, inner=lambda B, shards, H, part: feed_forward(B, shards, H))
-    # What follows the norm, layer by layer in turn: the cuts and the parts.
-    kinds = cycle([
-        ((*attention_cuts, stream), attends),
-        (expert_cuts, experts_part) if experts else ((*units, stream), mixes),
-    ])  # fmt: skip
-    middle = [
-        SplitLayer(layer.name, (stream, stream, *cuts), forward)
-        for layer, (cuts, forward) in zip(model.layers[1:-1], kinds, strict=False)
-    ]
-    columns = (ShardSpec(1, "characters"), ShardSpec(0, "characters"))
+    attend = partial(block, inner=partial(attention_part, head_size=size))
+    mlp = partial(block, inner=lambda B, shards, H, part: feed_forward(B, shards, H))
+    second = (expert_specs, experts_part) if experts else (mlp_specs, mlp)
+    kinds = cycle([(attention_specs, attend), second])
+    ends = partial(embedding_part, g=g), partial(head_part, f=f)
     layers = (
-        SplitLayer(
-            "embedding",
-            (ShardSpec(0, "characters"), stream),
-            partial(embedding_part, g=g),
+        SplitLayer("embedding", (characters(0), stream), ends[0]),
+        *(
+            SplitLayer(layer.name, (stream, stream, *specs), forward)
+            for layer, (specs, forward) in zip(model.layers[1:-1], kinds, strict=False)
         ),
-        *middle,
-        SplitLayer("head", (stream, stream, *columns), partial(head_part, f=f)),
+        SplitLayer("head", (stream, stream, characters(1), characters(0)), ends[1]),
     )
     return SplitModel(model.name, model, layers, split_cross_entropy)
 
 
 def _head_size(model: Model) -> int:
-    """Read the one size that the shapes of the parameters do not show."""
+    """Return the one size that the shapes of the parameters do not show."""
     forward = model.layers[1].forward if len(model.layers) > 2 else None
     inner: Any = getattr(forward, "keywords", {}).get("inner")
     if getattr(inner, "func", None) is not attention:

@@ -12,8 +12,7 @@ from ...comm.collectives import broadcast
 from ...comm.mesh import Mesh
 from ...comm.subgroups import Subgroup
 from ...errors import InvalidInput, plural
-from ...models.tensor_parallel.split import REPLICATED, ShardSpec, SplitModel
-from ...models.tensor_parallel.table import get_split
+from ...models.tensor_parallel import REPLICATED, ShardSpec, SplitModel, get_split
 from ...parallel.tensor import AnyModel, gather_params, split_params
 from ...plans.rounds import even_bounds
 

@@ -22,7 +22,7 @@ from ...comm.point_to_point import copy_between, receive, send
 from ...comm.split import load
 from ...errors import PlanError
 from ...events import notify_work
-from ...models.tensor_parallel.split import RankInfo, SequencePart, run_to_loss
+from ...models.tensor_parallel import RankInfo, SequencePart, run_to_loss
 from ...parallel.sequence import token_positions
 from ...plans.pipeline import (
     Backward,

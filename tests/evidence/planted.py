@@ -25,7 +25,9 @@ from typing import Any
 
 from d2lmulti.processes.launcher import launch
 
-from . import ROOT, strategies
+from . import strategies
+
+ROOT = Path(__file__).resolve().parents[2]
 
 SECONDS = 120  # for the runs of one bug: it may make a rank wait for ever
 Found = dict[str, float | str]  # the way to split -> difference, or what was raised
@@ -79,7 +81,7 @@ def planted(bug: Any) -> Iterator[Path]:
 def in_copy(copy: Path, want: Path, engine: str) -> Found:
     """Train with the library of a copy, in a process of its own."""
     result = copy / "result.json"
-    paths = [copy, ROOT / "tests", ROOT / "tools"]
+    paths = [copy, ROOT / "tests", ROOT]
     try:
         done = subprocess.run(
             [sys.executable, "-m", "evidence.planted", want, result, engine],

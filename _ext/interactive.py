@@ -1,8 +1,8 @@
-"""The directive `step-calculator`: a training step's time and memory, to play with.
+"""Figures to play with: the directives `schedule-slider` and `step-calculator`.
 
-It puts the controls, the library's tables and the words into the page, as a figure
-whose caption is the directive's content. The scripts in _extra/calculator do the sums;
-tools/calculator_data.py writes the tables. Nobody else is asked for anything.
+A directive puts controls and data into the page, as a figure whose caption is its
+content. tools/schedule_vectors.py and tools/calculator_data.py write the data; scripts
+in _static and _extra/calculator draw and compute. No other host is asked for anything.
 """
 
 from __future__ import annotations
@@ -16,7 +16,61 @@ from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-FOLDER = Path(__file__).resolve().parent.parent / "_extra" / "calculator"
+ROOT = Path(__file__).resolve().parent.parent
+CHARTS = ROOT / "_static" / "schedules.json"
+CALCULATOR = ROOT / "_extra" / "calculator"
+KINDS = {
+    "F": "forward",
+    "B": "backward",
+    "I": "backward, input",
+    "W": "backward, weights",
+}
+FIRST_CHART = {"schedule": "1F1B", "devices": 4, "micros": 8}
+
+
+def slider(name: str, label: str, values: list[int], first: int) -> str:
+    """Write a slider over the places in a list of values."""
+    return (
+        f'<label>{label} <input type="range" data-part="{name}" min="0" '
+        f'max="{len(values) - 1}" value="{values.index(first)}">'
+        f"<output>{first}</output></label>"
+    )
+
+
+def slider_page(vectors: str) -> str:
+    """Write what stands in the page; the script fills in the chart."""
+    found = json.loads(vectors)
+    options = "".join(
+        f"<option{' selected' * (name == FIRST_CHART['schedule'])}>{html.escape(name)}"
+        "</option>"
+        for name in found["charts"]
+    )
+    kinds = "".join(
+        f'<li data-kind="{kind}"><span class="{kind}"></span>{name}</li>'
+        for kind, name in KINDS.items()
+    )
+    return f"""\
+<div class="chart-box schedule-slider">
+<div class="controls">
+<label>Schedule <select data-part="schedule">{options}</select></label>
+{slider("devices", "Devices", found["devices"], FIRST_CHART["devices"])}
+{slider("micros", "Micro-batches", found["microBatches"], FIRST_CHART["micros"])}
+</div>
+<div class="rows">
+<div data-part="names"></div>
+<div class="chart" data-part="chart" tabindex="0" role="group" \
+aria-label="Chart over time, in slots"></div>
+<div data-part="held"></div>
+</div>
+<ul class="legend">{kinds}
+<li data-part="later"><span class="mark F"></span>of a later stage</li></ul>
+<p data-part="facts" aria-live="polite"></p>
+<noscript><p>A script draws the charts, and this browser runs none.</p></noscript>
+<script type="application/json">{vectors}</script>
+</div>
+"""
+
+
 SCRIPTS = ("kernels", "layers", "replicas", "step_time", "pipeline", "calculator")
 TWOS = [2**i for i in range(15)]
 NUMBERS = {
@@ -38,7 +92,6 @@ FIRST = {
     "zero": 1,
     "recompute": "none",
 }
-KINDS = ("F", "B", "I", "W")
 
 
 def choice(name: str, label: str, options: dict[str, str]) -> str:
@@ -67,9 +120,8 @@ def controls(tables: dict[str, dict[str, object]], labels: dict[str, str]) -> st
     return "\n".join(choice(name, labels[name], offered[name]) for name in FIRST)
 
 
-def page(labels: dict[str, str], up: str) -> str:
+def calculator_page(labels: dict[str, str], text: str, up: str) -> str:
     """Write what stands in the page; `up` leads from it to the book's first folder."""
-    text = (FOLDER / "data.json").read_text(encoding="utf-8")
     known = {key: html.escape(words) for key, words in labels.items()}
     kinds = "".join(f'<li><span class="{k}"></span>{known[k]}</li>' for k in KINDS)
     scripts = "\n".join(
@@ -108,27 +160,45 @@ aria-label="{known["chart"]}"></div>
 """
 
 
-class StepCalculator(SphinxDirective):
-    """A figure that computes; its content is the caption."""
+class Interactive(SphinxDirective):
+    """A figure to play with; its content is the caption."""
 
     has_content = True
     option_spec = {"name": directives.unchanged}  # noqa: RUF012 (docutils' own way)
 
     def run(self) -> list[nodes.Node]:
-        words = FOLDER / f"labels.{self.config.language}.json"
-        for file in (FOLDER / "data.json", words):
-            self.env.note_dependency(str(file))
-        labels = json.loads(words.read_text(encoding="utf-8"))
-        up = "../" * self.env.docname.count("/")
         figure = nodes.figure(align="center")
-        figure += nodes.raw("", page(labels, up), format="html")
-        caption, _ = self.parse_inline(" ".join(self.content), lineno=self.lineno)
-        figure += nodes.caption("", "", *caption)
+        figure += nodes.raw("", self.page(), format="html")
+        words, _ = self.parse_inline(" ".join(self.content), lineno=self.lineno)
+        figure += nodes.caption("", "", *words)
         self.add_name(figure)
         return [figure]
 
+    def read(self, file: Path) -> str:
+        self.env.note_dependency(str(file))
+        return file.read_text(encoding="utf-8")
+
+
+class ScheduleSlider(Interactive):
+    """Charts of pipeline schedules to choose from."""
+
+    def page(self) -> str:
+        return slider_page(self.read(CHARTS))
+
+
+class StepCalculator(Interactive):
+    """A training step's time and memory."""
+
+    def page(self) -> str:
+        labels = self.read(CALCULATOR / f"labels.{self.config.language}.json")
+        up = "../" * self.env.docname.count("/")
+        return calculator_page(
+            json.loads(labels), self.read(CALCULATOR / "data.json"), up
+        )
+
 
 def setup(app: Sphinx) -> dict[str, object]:
-    """Register the directive."""
+    """Register the directives."""
+    app.add_directive("schedule-slider", ScheduleSlider)
     app.add_directive("step-calculator", StepCalculator)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

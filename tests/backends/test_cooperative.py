@@ -1,4 +1,4 @@
-"""What each call gives, and what it makes of the gradients on the way back."""
+"""What each collective request answers, and its backward pass; ranks that differ."""
 
 from __future__ import annotations
 
@@ -6,17 +6,25 @@ import numpy as np
 import pytest
 
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.comm.cooperative import run_cooperatively
+from d2lmulti.checks import check_same
+from d2lmulti.comm.cooperative import (
+    Copy,
+    Gather,
+    Max,
+    Reduce,
+    Scatter,
+    Sum,
+    run_cooperatively,
+)
 from d2lmulti.comm.group import local_group
 from d2lmulti.errors import InvalidInput
-from d2lmulti.models.tensor_parallel.split import RankInfo, named
-from d2lmulti.models.tensor_parallel.vocabulary import split_cross_entropy
-from d2lmulti.plans.requests import Copy, Gather, Max, Reduce, Scatter, Sum
+from d2lmulti.models.tensor_parallel.layers import RankInfo, named
+from d2lmulti.models.tensor_parallel.transformer import split_cross_entropy
 
 RANKS = 3
 
 
-def talk(B, call, x, weight, kept):
+def forward(B, call, x, weight, kept):
     """Square x, exchange it, weigh the answer; and use what was kept beside it."""
     answer, kept = yield call(x**2, keep=(kept * 2,))
     return (answer * weight).sum() + (kept * kept).sum()
@@ -37,7 +45,7 @@ def run(B: Backend, call, rows: int = RANKS):
         losses, segments = run_cooperatively(
             B,
             [
-                talk(B, call, x, B.array(w), k)
+                forward(B, call, x, B.array(w), k)
                 for (x, k), w in zip(leaves, weights, strict=True)
             ],
             local_group(RANKS),
@@ -82,22 +90,52 @@ def test_answers_and_gradients(B: Backend, call) -> None:
 
 
 def test_rows_that_cannot_be_scattered_are_refused(B: Backend) -> None:
-    with pytest.raises(InvalidInput, match="the 4 rows of a call over 3 devices"):
+    with pytest.raises(InvalidInput, match="the 4 rows of .* over 3 devices"):
         run(B, Scatter, rows=4)
 
 
-def test_ranks_in_different_layers_are_named(reference: Backend) -> None:
-    x = reference.array(np.ones(2))
+def model(*requests):
+    """Stand for a model that makes these requests and returns its last answer."""
+    answer = None
+    for request in requests:
+        answer = yield request
+    return answer
 
-    def model(layer):
-        return named(layer, (call for call in [Copy(x)]))
 
-    with pytest.raises(
-        InvalidInput, match=r"float64 in dense 1 on rank 0 and .*dense 2"
-    ):
-        run_cooperatively(
-            reference, [model("dense 1"), model("dense 2")], local_group(2)
-        )
+def sum_of(B, *shape):
+    return Sum(B.array(np.ones(shape)))
+
+
+def test_ranks_that_make_different_requests_are_named(reference: Backend) -> None:
+    B = reference
+    two, three, square = sum_of(B, 2), sum_of(B, 3), sum_of(B, 2, 2)
+    layers = [named(layer, model(Copy(two.tensor))) for layer in ("dense 1", "dense 2")]
+    cases = [
+        ([model(two), model(three), model(two)],
+         r"\(2,\) float64 on ranks 0, 2 and Sum of \(3,\) float64 on rank 1"),
+        ([model(two), model(two, square), model()],
+         r"\(2,\) float64 on ranks 0, 1 and the end of the model on rank 2"),
+        ([model(two), model(two, square), model(two)],
+         r"the end of the model on ranks 0, 2 and Sum of \(2, 2\) float64 on rank 1"),
+        (layers, "in dense 1 on rank 0 and .* in dense 2 on rank 1"),
+        ([model("sum"), model("sum")], "got str"),
+    ]  # fmt: skip
+    for models, message in cases:
+        with pytest.raises(InvalidInput, match=message):
+            run_cooperatively(B, models, local_group(len(models)))
+
+
+def test_ranks_that_agree_get_the_sum(reference: Backend) -> None:
+    B = reference
+    models = [model(sum_of(B, 2), sum_of(B, 3)) for _ in range(3)]
+    outputs, _ = run_cooperatively(B, models, local_group(3), "ring")
+    assert [B.numpy(total).tolist() for (total,) in outputs] == [[3, 3, 3]] * 3
+
+
+def test_many_ranks_are_named_briefly() -> None:
+    requests = {rank: "a sum" if rank else "a copy" for rank in range(100)}
+    with pytest.raises(InvalidInput, match="rank 0 .* 7, 8 and 91 more"):
+        check_same(requests, "one request", "run the same program")
 
 
 @pytest.mark.parametrize("shift", [0.0, 1000.0, -1000.0])

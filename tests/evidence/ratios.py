@@ -1,6 +1,6 @@
 """Our times compared with the frameworks', in turn in one run, as ratios.
 
-The numbers are those of `python -m d2lmulti bench allreduce` and `bench engines`;
+The numbers are those of `python -m d2lmulti bench allreduce`, `engines`, and `sharded`;
 Horovod is timed in turn with shared memory in one launch more.
 """
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks import engines as bench
 from benchmarks.allreduce import bench_allreduce
+from benchmarks.sharded import bench_sharded
 from benchmarks.timing import Timing
 from d2lmulti.backends import framework_names, get_backend
 from d2lmulti.comm.group import Group
@@ -20,29 +21,34 @@ from d2lmulti.processes.process_group import started
 from d2lmulti.processes.process_info import process_info
 from d2lmulti.processes.shared_memory import connect
 
-TITLE = "Speed compared with the frameworks"
-SOURCES = ("d2lmulti", "tools/evidence/ratios.py")
 REPEATS, BETWEEN = 15, 11  # in one process, and between two
 ALONE, TWO, HOROVOD = "allreduce", "engines", "horovod"
 Row = dict[str, Any]
 
 
-def rows(quick: bool, step: Any) -> list[Row]:
+def ratios(step: Any) -> list[Row]:
     """Time everything in turn; a ratio is formed in each repetition."""
     found: list[Row] = []
-    for name in ("numpy",) if quick else framework_names():
+    for name in framework_names():
         step(f"all-reduce in one process, {name}")
-        few = {"megabytes": 1, "repeats": 2} if quick else {"repeats": REPEATS}
-        timings = bench_allreduce(name, **few)
+        timings = bench_allreduce(name, repeats=REPEATS)
         found += [_row(ALONE, name, c, timing) for c, timing in timings.items()]
-    if quick:
-        return found
     for name in framework_names():
         step(f"two workers, {name}")
         found += _between(TWO, bench.measure, bench.ENGINES_OF[name][0], name)
     for name in ("torch", "mxnet"):
         step(f"two workers, Horovod, {name}")
         found += _between(HOROVOD, beside_horovod, "horovod", name)
+    return found
+
+
+def sharded(step: Any) -> list[Row]:
+    """Time sharded states, data parallelism and `fully_shard` in two processes."""
+    found: list[Row] = []
+    for name in framework_names():
+        step(f"two workers that shard, {name}")
+        timings = bench_sharded(name, REPEATS)
+        found += [_row("sharded", name, c, timing) for c, timing in timings.items()]
     return found
 
 
@@ -74,7 +80,6 @@ def beside_horovod(repeats: int) -> dict[str, Timing]:
     return found
 
 
-def wrong(rows: list[Row]) -> list[str]:
-    """List what cannot be a time. A ratio is what it is: none is wrong."""
-    return [f"{r['candidate']}: {r}" for r in rows
-            if not (r["seconds"] > 0 and r["ratio"] > 0)]  # fmt: skip
+def no_time(row: Row) -> bool:
+    """Tell whether a row cannot be a time. A ratio is what it is: none is wrong."""
+    return not (row["seconds"] > 0 and row["ratio"] > 0)

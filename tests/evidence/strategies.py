@@ -8,8 +8,10 @@ tensor. What an engine cannot do is tried too, and its refusal kept.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -28,16 +30,6 @@ from d2lmulti.processes.mxnet_servers import launch_kvstore
 from d2lmulti.processes.process_group import started
 from d2lmulti.training.strategies import STRATEGIES
 
-TITLE = "Parallelism strategies compared with one device"
-SOURCES = (
-    "d2lmulti",
-    "tests/processes/asked.py",
-    "tests/processes/asked_mesh.py",
-    "tests/processes/asked_tokens.py",
-    "tests/processes/test_mxnet_kvstore.py",
-    "tools/evidence/strategies.py",
-)
-STEPS = 12
 OWN = {model.name: model for model in (UNEVEN, MIXTURE)}
 LIMIT = {"float64": 1e-12, "float32": 1e-5}
 SERVER, KVSTORE, ONE = "parameter server, sync", "kvstore", "one process"
@@ -63,9 +55,9 @@ def ways() -> dict[str, dict[str, Any]]:
     for name in ("ring", "native"):
         options = {"model": "mlp", "algorithm": name, "bucket_bytes": 50_000}
         found[f"data, {name}, in buckets"] = options
-    found["tensor"] = {"strategy": "layer", "model": "mlp"}
+    found["tensor"] = {"strategy": "tensor", "model": "mlp"}
     for name in SCHEDULES:
-        options = {"strategy": "model", "model": "deep_mlp", "schedule": name}
+        options = {"strategy": "pipeline", "model": "deep_mlp", "schedule": name}
         found[f"pipeline, {name}"] = options
     for zero in (1, 2, 3):
         options = {"strategy": "sharded", "model": UNEVEN, "zero": zero}
@@ -83,7 +75,7 @@ def ways() -> dict[str, dict[str, Any]]:
 
 AT_ONCE = {"data": 2, "tensor": 2, "pipeline": 2}
 OF_TOKENS = {"model": MIXTURE, "dataset": TEXT, "micro_batches": 2}
-# They have a table of their own (`mesh.py`), on as many ranks as they need.
+BETWEEN = 4  # ranks at most of a mesh between processes
 MESHES: list[tuple[str, dict[str, int], dict[str, Any]]] = [
     ("data × tensor", {"data": 2, "tensor": 2}, {"model": "mlp"}),
     ("data × pipeline", {"data": 2, "pipeline": 2}, {}),
@@ -118,7 +110,7 @@ def trained(way: str, n: int, backend: str) -> list[Weights]:
     if way == SERVER:
         on = d2lmulti.train_on_servers(n, 12, 0.05, momentum=0.9, **options, **settings)
         return [[B.numpy(p) for p in on.params]]
-    if n > 1 and options.get("strategy") == "layer":
+    if n > 1 and options.get("strategy") == "tensor":
         options["algorithm"] = usual_algorithm(started() or local_group(n))
     if options.get("schedule") == "interleaved":
         options["stages"] = 2 * n
@@ -169,25 +161,39 @@ def compared(n: int, backend: str, want: dict[str, Weights]) -> dict[str, float 
     return found
 
 
-def rows(quick: bool, step: Any) -> list[Row]:
-    """Try every way on every engine and backend."""
+def strategies(step: Any, names: Sequence[str] = ()) -> list[Row]:
+    """Try every way but meshes, or these ways, on every engine and backend."""
     found: list[Row] = []
-    names = [way for way, o in ways().items() if o.get("strategy") != "mesh"]
-    names = ["data, ring"] if quick else names
+    names = names or [way for way, o in ways().items() if "mesh" not in o]
     for engine, (title, backends) in ENGINES.items():
         if engine == KVSTORE:
-            if not quick:
-                step(title)
-                found += on_kvstore()
+            step(title)
+            found += on_kvstore()
             continue
-        for backend in ("numpy",) if quick else backends:
-            if quick and engine not in (ONE, "shared_memory"):
-                continue
+        for backend in backends:
             step(f"{title}, {backend}")
-            sizes = (2,) if quick else (2, 3, 4) if engine == ONE else (2, 3)
+            sizes = (2, 3, 4) if engine == ONE else (2, 3)
             want = {way: one_device(model_of(way), backend) for way in names}
             each = {n: on_ranks(engine, backend, n, want) for n in sizes}
             found += [row(engine, backend, way, each) for way in names]
+    return found
+
+
+def meshes(step: Any) -> list[Row]:
+    """Try every mesh on every engine and backend, on as many ranks as it has."""
+    found: list[Row] = []
+    sizes = {w: prod(o["mesh"].values()) for w, o in ways().items() if "mesh" in o}
+    for engine, (title, backends) in ENGINES.items():
+        if engine == KVSTORE:
+            continue
+        for backend in backends:
+            step(f"meshes, {title}, {backend}")
+            fits = {w: n for w, n in sizes.items() if engine == ONE or n <= BETWEEN}
+            for n in sorted(set(fits.values())):
+                names = [way for way, ranks in fits.items() if ranks == n]
+                want = {way: one_device(model_of(way), backend) for way in names}
+                each = {n: on_ranks(engine, backend, n, want)}
+                found += [row(engine, backend, way, each) for way in names]
     return found
 
 
@@ -232,12 +238,6 @@ def on_kvstore() -> list[Row]:
     }]  # fmt: skip
 
 
-def wrong(rows: list[Row]) -> list[str]:
-    """Return what differs by more than rounding, and what was never run."""
-    found = [
-        f"{r['way']} on {r['engine']}, {r['backend']}: off by {r['difference']}"
-        for r in rows
-        if r["ranks"] and not r["difference"] <= LIMIT[r["dtype"]]  # also of a NaN
-    ]
-    empty = {r["way"] for r in rows} - {r["way"] for r in rows if r["ranks"]}
-    return found + [f"{way}: refused everywhere" for way in sorted(empty)]
+def differs(row: Row) -> bool:
+    """Tell whether a row differs by more than rounding; a NaN does."""
+    return bool(row["ranks"]) and not row["difference"] <= LIMIT[row["dtype"]]

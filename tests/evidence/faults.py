@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,41 +23,30 @@ import d2lmulti
 from d2lmulti.backends import get_backend
 from d2lmulti.processes.launcher import launch
 
-TITLE = "Failed ranks reported and cleaned up"
-SOURCES = (
-    "d2lmulti",
-    "tests/backends/compare.py",
-    "tests/processes/dying.py",
-    "tests/processes/failing.py",
-    "tests/processes/test_faults.py",
-    "tools/evidence/faults.py",
-)
 TIMES, KILLS = 3, {"shared_memory": 5, "torch": 3, "paddle": 3}
 Row = dict[str, Any]
 
 
-def rows(quick: bool, step: Any) -> list[Row]:
+def faults(step: Any, engines: Sequence[str] = tuple(VICTIMS)) -> list[Row]:
     """Let every fault happen on every engine, then kill runs that go on."""
     found: list[Row] = []
-    engines = ("shared_memory",) if quick else tuple(VICTIMS)
     for engine in engines:
-        faults = cases(engine)
-        for fault in ("exit 0",) if quick else tuple(faults):
+        for fault, happen in cases(engine).items():
             step(f"{fault}, {engine}")
             outcomes = []
-            for _ in range(1 if quick else TIMES):
+            for _ in range(TIMES):
                 with tempfile.TemporaryDirectory(prefix="faults-") as folder:
-                    outcomes.append(faults[fault](Path(folder)))
+                    outcomes.append(happen(Path(folder)))
             found.append({
                 "engine": engine, "backend": VICTIMS[engine], "fault": fault,
                 "times": len(outcomes),
                 "seconds": max(outcome.seconds for outcome in outcomes),
                 "wrong": [o.wrong for o in outcomes if o.wrong],
             })  # fmt: skip
-    if not quick:
-        for engine, kills in KILLS.items():
-            step(f"{kills} kills, each survived, {engine}")
-            found.append(survived(engine, VICTIMS[engine], kills))
+    for engine in engines:
+        if engine in KILLS:
+            step(f"{KILLS[engine]} kills, each survived, {engine}")
+            found.append(survived(engine, VICTIMS[engine], KILLS[engine]))
     return found
 
 
@@ -80,7 +70,6 @@ def survived(engine: str, backend: str, kills: int) -> Row:
     }  # fmt: skip
 
 
-def wrong(rows: list[Row]) -> list[str]:
-    """List what did not end as it should."""
-    return [f"{r.get('fault', 'kills')} on {r['engine']}: {bad}"
-            for r in rows for bad in r["wrong"]]  # fmt: skip
+def ended_badly(row: Row) -> bool:
+    """Tell whether a fault did not end as it should."""
+    return bool(row["wrong"])

@@ -1,0 +1,374 @@
+"""Lay the evidence page out: Markdown from a record, and no result outside it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+Row = dict[str, Any]
+Record = Mapping[str, Mapping[str, Any]]
+ONE = "one process"
+ENGINES = {
+    ONE: "simulated devices in one process",
+    "shared_memory": "processes over shared memory",
+    "torch": "`torch.distributed`",
+    "paddle": "`paddle.distributed`",
+    "horovod": "Horovod",
+    "kvstore": "MXNet's `dist_sync` kvstore",
+}
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]], words: int = 1) -> str:
+    """Lay out a table; the first columns are words, the others are numbers."""
+    lines = [list(head), ["---"] * words + ["--:"] * (len(head) - words)]
+    lines += [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def small(x: float | None) -> str:
+    """Write a difference: 0, or two digits and a power of ten, in one piece."""
+    if not x:
+        return "none" if x is None else "0"
+    digits, _, power = f"{x:.1e}".partition("e")
+    return f"{digits}·10{str(int(power)).translate(_RAISED)}"
+
+
+def unique(rows: Iterable[Row], *keys: str) -> list[Any]:
+    """Return the different values of a key, or of several, in their order."""
+    found = dict.fromkeys(tuple(r[key] for key in keys) for r in rows)
+    return [values[0] for values in found] if len(keys) == 1 else list(found)
+
+
+# -- one function a table: what was found in a sentence, and all rows ------------------
+
+
+def weights(rows: list[Row]) -> Iterator[str]:
+    """Show the differences from the weights of one device."""
+    runs = [r for r in rows if r["ranks"]]
+    double = [r for r in runs if r["dtype"] == "float64"]
+    worst = max(r["difference"] for r in double)
+    yield (
+        f"In {sum(len(r['ranks']) for r in double):,} runs in float64 of networks with "
+        f"at most {max(r['weights'] for r in runs):,} weights, no weight on any device "
+        f"differed from one device's by more than {small(worst)} of the largest weight "
+        f"of its tensor, which is {worst / 2**-52:.0f} times the machine epsilon."
+    )
+
+    def cell(row: Row | None) -> str:
+        if row is None or not row["ranks"]:
+            return "error" if row else "not run"
+        single = ", float32" * (row["dtype"] == "float32")
+        return f"{small(row['difference'])} ({len(row['ranks'])}{single})"
+
+    cells = {(r["engine"], r["backend"], r["way"]): r for r in rows}
+    own = [engine for engine in ENGINES if engine not in (ONE, "shared_memory")]
+    for engines in ([ONE], ["shared_memory"], own):
+        ours = [r for r in rows if r["engine"] in engines]
+        columns = unique(ours, "engine", "backend")
+        if columns:
+            head = [f"{ENGINES[engine]}, {backend}" for engine, backend in columns]
+            ways = unique(rows, "way")
+            body = ([w, *(cell(cells.get((*at, w))) for at in columns)] for w in ways)
+            yield table(["", *head], body)
+    why: dict[str, dict[str, None]] = {}
+    for r in rows:
+        for text in r["refused"].values():
+            why.setdefault(text, {})[f"{r['way']} ({r['engine']})"] = None
+    yield "\n".join(f"- *{text}*: {'; '.join(ways)}" for text, ways in why.items())
+
+
+def collectives(rows: list[Row]) -> Iterator[str]:
+    """Show the calls in one process, and the bits between processes."""
+    local = [r for r in rows if r["engine"] == ONE]
+    between = [r for r in rows if r["engine"] != ONE]
+    yield (
+        f"In one process, {sum(r['calls'] for r in local):,} calls gave NumPy's "
+        "results: small integers exactly, and normal float64 values within "
+        f"{small(max(r['difference'] for r in local))} of the sum of their absolute "
+        f"values. Between processes, {sum(r['results'] for r in between):,} results "
+        "had to equal those of one process bit for bit; "
+        f"{sum(len(r['differ']) for r in between)} did not."
+    )
+    backends = unique(local, "backend")
+    cells = {(r["backend"], r["collective"]): r for r in local}
+    body = []
+    for name in unique(local, "collective"):
+        at = [cells[backend, name] for backend in backends]
+        body.append([name, *(f"{r['calls']}, {small(r['difference'])}" for r in at)])
+    yield (
+        f"In one process, on {local[0]['ranks']} ranks and vectors of "
+        f"{local[0]['lengths']} elements, of each numeric dtype: the number of calls, "
+        "and the largest error on normal float64 values."
+    )
+    yield table(["", *backends], body)
+    lines = [
+        [ENGINES[r["engine"]], r["backend"], r["ranks"], r["results"], len(r["differ"])]
+        for r in between
+    ]
+    yield table(["", "backend", "ranks", "results", "differ"], lines, words=2)
+
+
+def bugs(rows: list[Row]) -> Iterator[str]:
+    """Show which tests noticed the bugs, and what they did to the weights."""
+    noticed = [r for r in rows if r["tests"]]
+    tests = {test for r in noticed for test in r["tests"]}
+    far = [x for r in rows if (x := r["difference"] or 0) > 1e-12]
+    yield (
+        f"{len(rows)} bugs were planted, one at a time. {len(tests)} different tests "
+        f"noticed {len(noticed)} of them; none was written against the bug that it "
+        "noticed. The authors chose the bugs, so this is no estimate of how many other "
+        f"bugs would be noticed. In the training runs above, {len(far)} bugs changed "
+        f"the weights by at least {small(min(far))}; the others did not change them by "
+        "more than rounding."
+    )
+    body = []
+    for r in rows:
+        failed = f", {r['raised']} of {r['runs']} runs failed" * (r["raised"] > 0)
+        tests = ", ".join(f"`{test}`" for test in r["tests"])
+        body.append(
+            [r["bug"], f"`{r['file']}`", tests, small(r["difference"]) + failed]
+        )
+    head = ["bug", "planted in", "first failing test", "change of the weights"]
+    yield table(head, body, words=3)
+
+
+def invalid(rows: list[Row]) -> Iterator[str]:
+    """Show how many inputs were tried, and what became of them."""
+    keys = ("tried", "refused", "equal")
+    tried, refused, equal = (sum(r[key] for r in rows) for key in keys)
+    yield (
+        f"Of {tried:,} invalid options and damaged files, {refused:,} were rejected "
+        f"with one of the library's own errors; the other {equal:,} were files that "
+        "read as before the damage."
+    )
+    body = [[r["what"], *(r[key] for key in keys)] for r in rows]
+    yield table(["", "tried", "rejected", "read as before"], body)
+
+
+def faults(rows: list[Row]) -> Iterator[str]:
+    """Show how soon failed ranks were reported, and runs that resumed."""
+    happened = [r for r in rows if "fault" in r]
+    again = [r for r in rows if "restarts" in r]
+    at_once = [r["seconds"] for r in happened if r["fault"] != "stopped"]
+    stopped = [r["seconds"] for r in happened if r["fault"] == "stopped"]
+    bad = sum(len(r["wrong"]) for r in rows)
+    yield (
+        f"In {sum(r['times'] for r in happened)} launches of two ranks, a rank or the "
+        f"launcher was disturbed on purpose. "
+        f"{f'All but {bad} times' if bad else 'Each time'}, the error named the rank, "
+        f"all processes ended, and no file or shared memory was left, within "
+        f"{max(at_once):.1f} s. A rank that was stopped, but not ended, was named "
+        f"after at most {max(stopped, default=0):.1f} s, in case it continues. Of "
+        f"{len(again)} runs that were killed repeatedly and resumed from their "
+        f"checkpoints, {sum(r['same_bits'] for r in again)} ended with the bits of an "
+        "undisturbed run."
+    )
+    cells = {
+        (r["engine"], r["fault"]): f"{r['times']}, {r['seconds']:.1f} s"
+        for r in happened
+    }
+    engines = unique(happened, "engine")
+    body = [
+        [fault, *(cells.get((engine, fault), "not run") for engine in engines)]
+        for fault in unique(happened, "fault")
+    ]
+    yield "Repetitions, and the longest time until the rank was named and all ended:"
+    yield table(["", *(ENGINES[engine] for engine in engines)], body)
+    lines = [[ENGINES[r["engine"]], r["restarts"], r["same_bits"]] for r in again]
+    yield table(["killed and resumed", "kills", "same bits"], lines)
+
+
+def scripts(rows: list[Row]) -> Iterator[str]:
+    """Show that all scripts resumed, and how often other processes did not end."""
+    kills = sum(r["kills"] for r in rows)
+    yield (
+        f"After each of {kills} kills, the scripts resumed from their checkpoint, and "
+        "in the end had the weights of an undisturbed run, bit for bit. The frameworks "
+        "did not always clean up: ten seconds after "
+        f"{kills - sum(r['ended'] for r in rows)} of the kills, other processes of the "
+        "job were still running. On a GPU, such an orphan keeps its memory allocated, "
+        "so end orphans before you restart a job."
+    )
+    keys = (
+        "machines",
+        "kills",
+        "launchers",
+        "epochs",
+        "ended",
+        "ended_without_launcher",
+    )
+    head = ["", "machines", "kills", "of a launcher", "epochs", "ended within 10 s",
+            "of these, without launcher"]  # fmt: skip
+    yield table(head, ([f"`{r['script']}.py`", *(r[k] for k in keys)] for r in rows))
+
+
+def times(rows: list[Row]) -> Iterator[str]:
+    """Show medians and quartiles of times and ratios."""
+
+    def verdict(row: Row) -> str:
+        low, high = row["ratio_quartiles"]
+        return "faster" if high < 1 else "slower" if low > 1 else "not distinguishable"
+
+    def between(middle: float, ends: Sequence[float] = ()) -> str:
+        words = [f"{x:.2f}" if x >= 0.1 else f"{x:.2g}" for x in (middle, *ends)]
+        return f"{words[0]} ({words[1]}\u2013{words[2]})" if ends else words[0]
+
+    kinds = Counter(verdict(r) for r in rows if ", to " in r["candidate"])
+    text = (
+        f"Of {kinds.total()} comparisons with the framework's own wrapper, the "
+        f"library's training step was faster in {kinds['faster']}, slower in "
+        f"{kinds['slower']}, and not distinguishable in "
+        f"{kinds['not distinguishable']}, where the quartiles of the ratio include 1."
+    )
+    for r in rows:
+        if r["candidate"] == "one element on 2, ours":  # the fixed price of a call
+            text += " An all-reduce of one element on two simulated devices took "
+            text += f"{r['seconds'] * 1e6:.1f} µs ({r['backend']})."
+    yield text
+    body = [
+        [r["candidate"], r["backend"], between(1e3 * r["seconds"]),
+         between(r["ratio"], r["ratio_quartiles"]),
+         verdict(r) if ", to " in r["candidate"] else ""]
+        for r in rows
+    ]  # fmt: skip
+    yield table(["", "backend", "ms", "ratio", ""], body, words=2)
+
+
+# -- the page --------------------------------------------------------------------------
+
+
+class Shown(NamedTuple):
+    """The words of a table; `show` gives what was found, then the parts of all rows."""
+
+    title: str
+    show: Callable[[list[Row]], Iterator[str]]
+    how: str
+
+
+TURNS = (
+    "All candidates took turns in one run. A ratio is formed in each repetition; a "
+    "cell gives the median and, in parentheses, the quartiles. In training steps it is "
+    "the ratio to one worker with the whole batch (0.5 is twice as fast), in "
+    "all-reduces to the first line of the group, which is the framework's own or "
+    "NumPy, and under ZeRO to data parallelism; `to ...` names another peer."
+)
+SHOWN = {
+    "strategies": Shown(
+        "Parallelism strategies compared with one device",
+        weights,
+        "Small networks took 12 steps of SGD with momentum 0.9, once on one device and "
+        "once under each strategy. A cell gives the largest difference of any weight "
+        "on any device, divided by the largest weight of the same tensor on one "
+        "device. The number in parentheses counts the world sizes: of 2, 3, and 4 in "
+        "one process, and of 2 and 3 between processes. The last batch of each epoch "
+        "has 7 examples, so it never divides evenly.",
+    ),
+    "mesh": Shown(
+        "Meshes compared with one device",
+        weights,
+        "The same steps and the same comparison, with the ranks on a mesh of two or "
+        "three axes of two ranks each.",
+    ),
+    "collectives": Shown(
+        "Collectives compared with NumPy",
+        collectives,
+        "Every collective was called on vectors of many lengths and dtypes.",
+    ),
+    "bugs": Shown(
+        "Planted bugs",
+        bugs,
+        "Each bug was planted in a copy of the library. The ordinary tests of training "
+        "then ran there until the first of them failed. The last column is the largest "
+        "difference from one device in the runs of the first table (three ranks, "
+        "PyTorch; for bugs in processes, NumPy over shared memory).",
+    ),
+    "faults": Shown(
+        "Failed ranks reported and cleaned up",
+        faults,
+        "In the middle of a run, one of two ranks was killed or stopped by a signal, "
+        "exited, raised an exception, or met a full disk, or the launcher was killed.",
+    ),
+    "scripts": Shown(
+        "Scripts killed and restarted",
+        scripts,
+        "Each script of {doc}`scripts` ran in float64; two machines are two network "
+        "namespaces of one computer. A launcher or a worker, chosen at random, was "
+        "killed with `SIGKILL` at a random moment, and the run was restarted. The "
+        "final weights also had to agree with those of one device within 10⁻¹².",
+    ),
+    "nonsense": Shown(
+        "Invalid input rejected",
+        invalid,
+        "Options of the command got values that make no sense, and files were damaged "
+        "at random, by seed.",
+    ),
+    "ratios": Shown("Speed compared with the frameworks", times, TURNS),
+    "sharded": Shown("Speed of sharded training", times, TURNS),
+}
+TOP = """\
+# Evidence
+
+**Nothing on this page ran on a GPU or over a real network:** all of it ran on {cores} \
+CPU cores of one computer, with at most four processes or eight simulated devices.
+
+One command wrote this page from runs of the programs, and no number was typed by hand.
+A wrong result stops the command, and is shown here:
+
+```bash
+make evidence               # all tables, half an hour
+make evidence ONLY=ratios   # one table
+make release-check          # may this page be published?
+```
+
+All measured values are also in `chapters/measured/evidence.json`."""
+WHEN = """\
+## When and where
+
+All tables together took {minutes:.0f} minutes. Each records a hash of the sources \
+that it depends on, so `make release-check` can tell whether it was made from the tree \
+that is published. The check also fails if other programs used more than 0.3 cores in \
+the five seconds before or after a table."""
+
+
+def folded(title: str, *parts: str) -> str:
+    """Fold a part of the page under a title."""
+    return f":::::{{dropdown}} {title}\n" + "\n\n".join(parts) + "\n:::::"
+
+
+def render(record: Record, wrong: Mapping[str, list[Row]]) -> str:
+    """Lay the page out; say which of all tables the record does not have."""
+    machines = [each["machine"] for each in record.values()]
+    cores = " or ".join(unique([{"cores": str(m["cores"])} for m in machines], "cores"))
+    parts = [TOP.format(cores=cores)]
+    if missing := [shown.title for name, shown in SHOWN.items() if name not in record]:
+        parts.append(f"Not made yet, and not shown: {'; '.join(missing)}.")
+    there = {name: shown for name, shown in SHOWN.items() if name in record}
+    for name, shown in there.items():
+        found, *tables = shown.show(record[name]["rows"])
+        parts += [f"## {shown.title}", found]
+        if name in wrong:
+            lines = [f"- {row}" for row in wrong[name]]
+            parts.append("**Wrong results:**\n\n" + "\n".join(lines))
+        how = f"{shown.how} To repeat it: `make evidence ONLY={name}`."
+        parts.append(folded("How, and all rows", how, *tables))
+    made = {name: record[name]["made"] for name in there}
+    lines = [
+        [there[name].title, m["date"], m["version"], f"`{m['sources']}`", m["minutes"],
+         m["busy_before"], m["busy_after"]]
+        for name, m in made.items()
+    ]  # fmt: skip
+    head = ["", "begun", "version", "sources (hash)", "minutes", "busy before",
+            "busy after"]  # fmt: skip
+    about = dict.fromkeys(
+        ", ".join(f"{key} {value}" for key, value in machine.items())
+        for machine in machines
+    )
+    parts += [
+        WHEN.format(minutes=sum(m["minutes"] for m in made.values())),
+        folded("When, from which sources, and on which machine",
+               table(head, lines, words=4), *about,
+               "*Busy* is the number of cores that worked while the command slept."),
+    ]  # fmt: skip
+    return "\n\n".join(parts) + "\n"
