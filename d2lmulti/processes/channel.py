@@ -44,6 +44,12 @@ def _forever(cells: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield from both
 
 
+def semaphore_name(file: Path) -> str:
+    """Return the beginning of the names that belong to a file of a launch's folder."""
+    word = file.parent.name.rpartition("-")[2]
+    return f"/d2l-{word}-{file.name.rpartition(' ')[2]}-"
+
+
 def semaphore(name: str, value: int) -> SemLock:
     """Open one of the two ends of a semaphore that begins with `value` posts.
 

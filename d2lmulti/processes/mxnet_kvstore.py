@@ -53,7 +53,7 @@ class ServerSGD(mx.optimizer.Optimizer):
 
 
 class KVStore:
-    """This process's end of the parameter server: `PushPull` for one worker.
+    """This process's end of MXNet's parameter server, for one worker.
 
     `dist_sync`: the server waits for all workers, updates once from the sum, and only
     then answers a pull. `dist_async`: it updates at each push. Raises `InvalidInput`

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..backends import backend_of
-from ..backends.memory import COMBINE
+from ..backends.common import COMBINE
 from ..checks import check_native
 from ..comm.group import Combine, Work
 from ..comm.subgroups import renumber
@@ -28,9 +28,8 @@ from ..errors import InvalidInput
 from ..plans.allreduce import ALLREDUCE
 from ..plans.message_order import RankMessages, messages_of
 from ..plans.rounds import Round
-from .channel import CELL, SPACE, Channel, map_file
+from .channel import CELL, SPACE, Channel, map_file, semaphore_name
 from .engine import Parts, ProcessEngine
-from .private_folder import semaphore_name
 from .process_info import ProcessInfo, rendezvous_file
 from .status_table import StatusTable
 

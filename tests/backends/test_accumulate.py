@@ -11,7 +11,7 @@ from backends.test_checkpoint import run as run_saved
 
 from d2lmulti import devices, ledger, load, train
 from d2lmulti.errors import InvalidInput
-from d2lmulti.models.mlp import make_mlp
+from d2lmulti.models.networks import make_mlp
 from d2lmulti.observe.timeline import timeline
 from d2lmulti.optimizers import SGD, Adam
 from d2lmulti.parallel.data import get_params
@@ -115,13 +115,13 @@ REFUSED = {
     "no parts": ({"accumulate": 0}, "at least 1 as accumulate, got 0"),
     "more parts than examples": (
         {"k": 2, "accumulate": 12},
-        "22 of 150 examples, fewer than 24 devices times parts",
+        "22 of 150 examples, fewer than the 24 parts",
     ),
     "a model whose devices meet": (
         {"model": "lenet_sync_bn", "accumulate": 2}, "lenet_sync_bn.*or lenet_bn",
     ),
     "more parts than a shard has": (
-        {"k": 2, "strategy": "sharded", "accumulate": 12}, "fewer than 24 devices",
+        {"k": 2, "strategy": "sharded", "accumulate": 12}, "the 24 parts",
     ),
 }  # fmt: skip
 

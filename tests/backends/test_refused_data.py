@@ -21,7 +21,7 @@ from d2lmulti import (
 from d2lmulti.backends.protocol import Backend, Tensor
 from d2lmulti.checks import MAX_RANKS
 from d2lmulti.errors import Diverged, InvalidInput
-from d2lmulti.models.mlp import make_mlp
+from d2lmulti.models.networks import make_mlp
 from d2lmulti.parallel.buckets import reduce_in_buckets
 
 SMALL = make_mlp("small", (784, 16, 10))
@@ -191,7 +191,7 @@ def test_too_many_devices_are_refused_at_once(
 def test_many_devices_are_refused_before_they_get_copies(
     B: Backend, data: Dataset
 ) -> None:
-    with pytest.raises(InvalidInput, match="fewer than 60000 devices"):
+    with pytest.raises(InvalidInput, match="the 60000 parts"):
         run(B, data, num_gpus=60_000)
 
 

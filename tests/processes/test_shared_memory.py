@@ -19,11 +19,11 @@ from d2lmulti.comm.group import local_group
 from d2lmulti.errors import InvalidInput
 from d2lmulti.plans.allreduce import ALLREDUCE
 from d2lmulti.plans.rounds import make_round
-from d2lmulti.processes.channel import CELL, CELLS, semaphore
-from d2lmulti.processes.private_folder import private_folder, semaphore_name
+from d2lmulti.processes.channel import CELL, CELLS, semaphore, semaphore_name
 from d2lmulti.processes.process_group import started
 from d2lmulti.processes.process_info import ProcessInfo
 from d2lmulti.processes.shared_memory import SharedMemory, connect, on_host
+from d2lmulti.processes.spawn import Processes
 from d2lmulti.processes.status_table import StatusTable
 
 # Nothing, one element, a few, more than the channels hold at once.
@@ -111,7 +111,8 @@ def test_a_round_sends_what_was_there_before_it(B: Backend) -> None:
     """The other rank sends all of its part first, and only then takes any of ours."""
     length = 3 * CAPACITY // 4
     swap = make_round([0, 1], [1, 0], 0, length, True)
-    with private_folder() as folder:
+    with Processes() as group:
+        folder = group.folder
         StatusTable.create(folder / "status", 2)
         one, other = (
             SharedMemory(
@@ -158,7 +159,8 @@ def test_another_launcher_has_no_memory_to_share() -> None:
 
 
 def test_two_ends_of_a_semaphore_count_and_leave_no_name() -> None:
-    with private_folder() as folder:
+    with Processes() as group:
+        folder = group.folder
         name = semaphore_name(folder / "meeting 7")
         one, other = (semaphore(f"{name}x", 2) for _ in range(2))
         again = semaphore(f"{name}x", 5)  # another one: the first has no name any more

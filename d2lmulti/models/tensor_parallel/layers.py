@@ -4,7 +4,7 @@ Every device sees the whole batch, and the layers yield requests wherever they n
 other devices. Split by outputs, a device computes some of the columns (channels) from
 a whole input; split by inputs, it computes a partial sum of all outputs from some of
 the columns. So the second takes what the first returns, and a pair of them communicates
-once in each direction. Chapter: *layer_parallel*.
+once in each direction. Chapter: *tensor_parallel*.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 from ...backends.protocol import Backend, Tensor
 from ...comm.cooperative import CommGenerator, Copy, Reduce
 from ...errors import framework_errors
-from ..lenet import convolution, dense, dense_relu
 from ..model import Layer, Model, losses_of
+from ..networks import convolution, dense, dense_relu
 
 
 class ShardSpec(NamedTuple):
