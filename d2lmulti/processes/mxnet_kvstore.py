@@ -14,14 +14,12 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
+import mxnet as mx
+
 from ..backends import mxnet as B
 from ..backends.protocol import Tensor
 from ..checks import check_choice, check_count
 from ..errors import InvalidInput
-from ..importing import quickly
-
-with quickly():
-    import mxnet as mx
 
 _OPTIMIZER = 0  # the number of MXNet's command
 KINDS = ("dist_sync", "dist_async")
