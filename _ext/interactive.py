@@ -20,7 +20,6 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from d2lmulti_cluster import layer_time, nccl, networks
-from d2lmulti_cluster.networks import TRANSFORMERS
 from d2lmulti_cluster.presets import CLUSTERS
 
 ROOT = Path(__file__).resolve().parent.parent
