@@ -14,7 +14,7 @@ import numpy as np
 
 from d2lmulti.backends import get_backend
 from d2lmulti.comm.devices import Device
-from d2lmulti.models.mlp import make_mlp
+from d2lmulti.models.networks import make_mlp
 from d2lmulti.parallel.buckets import reduce_in_buckets
 from d2lmulti.parallel.data import get_params, train_batch
 from d2lmulti.parallel.sharded import shard_params, train_shards

@@ -15,7 +15,7 @@ import numpy as np
 from d2lmulti.backends import get_backend
 from d2lmulti.comm.devices import devices
 from d2lmulti.errors import plural
-from d2lmulti.models.lenet import LENET
+from d2lmulti.models.networks import LENET
 from d2lmulti.parallel.data import get_params, train_batch
 
 

@@ -151,16 +151,14 @@ def faults(rows: list[Row]) -> Iterator[str]:
     """Show how soon failed ranks were reported, and runs that resumed."""
     happened = [r for r in rows if "fault" in r]
     again = [r for r in rows if "restarts" in r]
-    at_once = [r["seconds"] for r in happened if r["fault"] != "stopped"]
-    stopped = [r["seconds"] for r in happened if r["fault"] == "stopped"]
+    longest = max(r["seconds"] for r in happened)
     bad = sum(len(r["wrong"]) for r in rows)
     yield (
         f"In {sum(r['times'] for r in happened)} launches of two ranks, a rank or the "
         f"launcher was disturbed on purpose. "
         f"{f'All but {bad} times' if bad else 'Each time'}, the error named the rank, "
-        f"all processes ended, and no file or shared memory was left, within "
-        f"{max(at_once):.1f} s. A rank that was stopped, but not ended, was named "
-        f"after at most {max(stopped, default=0):.1f} s, in case it continues. Of "
+        f"all processes ended, and no file or shared memory was left (except by "
+        f"launchers that were killed), within {longest:.1f} s. Of "
         f"{len(again)} runs that were killed repeatedly and resumed from their "
         f"checkpoints, {sum(r['same_bits'] for r in again)} ended with the bits of an "
         "undisturbed run."
@@ -287,8 +285,8 @@ SHOWN = {
     "faults": Shown(
         "Failed ranks reported and cleaned up",
         faults,
-        "In the middle of a run, one of two ranks was killed or stopped by a signal, "
-        "exited, raised an exception, or met a full disk, or the launcher was killed.",
+        "In the middle of a run, one of two ranks was killed, exited, raised an "
+        "exception, or met a full disk, or the launcher was killed.",
     ),
     "scripts": Shown(
         "Scripts killed and restarted",

@@ -14,9 +14,7 @@ import numpy as np
 from .. import checks
 from ..importing import quickly
 from . import tracking
-from .common import numeric, resolve_device
-from .dtypes import DTYPES, dtype_name
-from .memory import view_at
+from .common import NUMPY_DTYPES, dtype_name, numeric, resolve_device, view_at
 from .protocol import AnyDevice, Context
 
 with quickly("sklearn"):  # of which it takes one class, and pandas comes along
@@ -27,7 +25,6 @@ with quickly("sklearn"):  # of which it takes one class, and pandas comes along
 
 name = "mxnet"
 Tensors = Sequence[Tensor]
-_DTYPES = DTYPES[:8]  # without int16, bfloat16 and complex numbers
 
 _level = logging.root.manager.disable
 logging.disable(logging.INFO)  # set_np announces itself on stderr
@@ -90,7 +87,7 @@ def synchronize() -> None:
 
 
 def array(value: np.ndarray | Sequence, device: AnyDevice = "cpu") -> Tensor:
-    return mx.np.array(numeric(value, _DTYPES), ctx=native(device))
+    return mx.np.array(numeric(value, NUMPY_DTYPES), ctx=native(device))
 
 
 def numpy(x: Tensor) -> np.ndarray:
@@ -98,7 +95,7 @@ def numpy(x: Tensor) -> np.ndarray:
 
 
 def zeros(shape: Sequence[int], dtype: str, device: AnyDevice = "cpu") -> Tensor:
-    dtype = dtype_name(dtype, _DTYPES)
+    dtype = dtype_name(dtype, NUMPY_DTYPES)
     return mx.np.zeros(tuple(shape), dtype=dtype, ctx=native(device))
 
 
@@ -113,7 +110,7 @@ def copy_to(x: Tensor, device: AnyDevice) -> Tensor:
 
 
 def cast(x: Tensor, dtype: str) -> Tensor:
-    return x.detach().astype(dtype_name(dtype, _DTYPES))
+    return x.detach().astype(dtype_name(dtype, NUMPY_DTYPES))
 
 
 def read(x: Tensor, first: int, last: int) -> Tensor:

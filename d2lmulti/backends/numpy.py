@@ -2,7 +2,7 @@
 
 This is the living definition: the three frameworks are tested against it, and it
 against finite differences. It is for reading and for tests, not for speed.
-Operations hand `result` their value and one pullback an input (see `tape.py`).
+Operations hand `result` their value and one pullback an input (see `autograd.py`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from functools import partial
 import numpy as np
 
 from .. import checks
-from . import tape, tracking, windows
-from .common import numeric, resolve_device
-from .dtypes import NUMPY_DTYPES, dtype_name
+from . import autograd, tracking
+from .autograd import Tensor, result
+from .common import NUMPY_DTYPES, Reporter, dtype_name, numeric, resolve_device
 from .protocol import AnyDevice, Context
-from .reporting import Reporter
-from .tape import Tensor, result
 
 name = "numpy"
 Tensors = Sequence[Tensor]
@@ -126,34 +124,34 @@ def accumulating(xs: Tensors) -> list[Tensor]:
 
 
 def record() -> Context:
-    return tape.recording(True)
+    return autograd.recording(True)
 
 
 def pause() -> Context:
-    return tape.recording(False)
+    return autograd.recording(False)
 
 
 def backward(ys: Tensors, dys: Tensors | None = None) -> None:
-    tape.backward(ys, dys)
+    autograd.backward(ys, dys)
 
 
 def grad_of(
     ys: Tensors, xs: Tensors, dys: Tensors | None = None, keep_graph: bool = False
 ) -> list[Tensor]:
-    return tape.grad_of(ys, xs, dys, keep_graph)
+    return autograd.grad_of(ys, xs, dys, keep_graph)
 
 
 @contextmanager
 def on_grad_ready(params: Tensors, ready: Callable[[int], None]) -> Iterator[None]:
     reporter = Reporter(len(params), ready)
     for i, p in enumerate(params):
-        p.on_gradient = partial(reporter.tell, i)
+        p.on_gradient = partial(reporter.report, i)
     try:
         yield
     finally:
         for p in params:
             p.on_gradient = None
-    reporter.tell_rest()
+    reporter.report_rest()
 
 
 def grad(x: Tensor) -> Tensor:
@@ -207,7 +205,7 @@ def transpose(x: Tensor, axes: Sequence[int]) -> Tensor:
 def concat(xs: Tensors, axis: int = 0) -> Tensor:
     ends = np.cumsum([x.shape[axis] for x in xs])
 
-    def part(i: int) -> tape.Pullback:
+    def part(i: int) -> autograd.Pullback:
         return lambda d: np.split(d, ends[:-1], axis)[i]
 
     value = np.concatenate([x.value for x in xs], axis)
@@ -245,25 +243,25 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
 
 
 def conv2d(X: Tensor, W: Tensor, b: Tensor | None, padding: int = 0) -> Tensor:
-    value, into_X, into_W = windows.correlate(X.value, W.value, padding)
+    value, into_X, into_W = autograd.correlate(X.value, W.value, padding)
     z = result(value, (X, into_X), (W, into_W))
     return z if b is None else z + b.reshape((-1, 1, 1))
 
 
 def avg_pool2d(X: Tensor, size: int) -> Tensor:
     checks.check_window(X, size)
-    value, spread = windows.average(X.value, size)
+    value, spread = autograd.average(X.value, size)
     return result(value, (X, spread))
 
 
 def max_pool2d(X: Tensor, size: int) -> Tensor:
     checks.check_window(X, size)
-    value, to_largest = windows.largest(X.value, size)
+    value, to_largest = autograd.largest(X.value, size)
     return result(value, (X, to_largest))
 
 
 def embedding(ids: Tensor, W: Tensor) -> Tensor:
-    tape.device_of(ids, W)
+    autograd.device_of(ids, W)
     checks.check_ids(ids.value, len(W))
     return W[ids.value]  # the tape adds up the gradients of an id that comes twice
 
@@ -289,7 +287,7 @@ def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Ten
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    tape.device_of(logits, y)
+    autograd.device_of(logits, y)
     checks.check_ids(y.value, logits.shape[-1])
     # -log softmax(z)[y] = log(sum(exp(z))) - z[y]; no z above 0, so exp cannot overflow
     rows = np.arange(len(logits))

@@ -20,17 +20,22 @@ from paddle import Tensor
 
 from .. import checks
 from ..errors import DeviceUnavailable
-from .common import numeric, parse_device, resolve_device
-from .dtypes import DTYPES, dtype_name
-from .memory import view_at
+from .common import (
+    DTYPES,
+    Reporter,
+    dtype_name,
+    numeric,
+    parse_device,
+    resolve_device,
+    view_at,
+)
 from .protocol import AnyDevice, Context
-from .reporting import Reporter
 
 name = "paddle"
 Tensors = Sequence[Tensor]
 # On the CPU Paddle computes no sums of the first two, and no maxima of all but one.
 _WIDER = {"float16": "float32", "bfloat16": "float32"}
-_WIDER |= dict.fromkeys(("uint8", "int8", "int16", "bool"), "int32")
+_WIDER |= dict.fromkeys(("uint8", "bool"), "int32")
 
 
 # -- devices ---------------------------------------------------------------------
@@ -234,7 +239,7 @@ def on_grad_ready(params: Tensors, ready: Callable[[int], None]) -> Iterator[Non
 
     def arrive(i: int, _: Tensor) -> None:
         if arrived:  # Paddle calls before it adds: the one before is finished now
-            reporter.tell(arrived.pop())
+            reporter.report(arrived.pop())
         arrived.append(i)
 
     with ExitStack() as hooks:
@@ -242,8 +247,8 @@ def on_grad_ready(params: Tensors, ready: Callable[[int], None]) -> Iterator[Non
             hooks.callback(p.register_hook(partial(arrive, i)).remove)
         yield
     for i in arrived:
-        reporter.tell(i)
-    reporter.tell_rest()
+        reporter.report(i)
+    reporter.report_rest()
 
 
 def grad(x: Tensor) -> Tensor:

@@ -243,7 +243,7 @@ BACKENDS = {
     "torch": (f"{__package__}.pytorch", "torch", "torch"),
     "mxnet": (f"{__package__}.mxnet", "mxnet", "'mxnet==1.9.1' 'numpy<1.24'"),
     "paddle": (f"{__package__}.paddle", "paddle", "paddlepaddle"),
-    "numpy": (f"{__package__}.numpy", f"{__package__}.tape", "numpy"),
+    "numpy": (f"{__package__}.numpy", f"{__package__}.autograd", "numpy"),
 }
 
 

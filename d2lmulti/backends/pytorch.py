@@ -15,10 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import checks
-from .common import numeric, resolve_device
-from .dtypes import BFLOAT16, DTYPES, dtype_name
+from .common import BFLOAT16, DTYPES, Reporter, dtype_name, numeric, resolve_device
 from .protocol import AnyDevice, Context
-from .reporting import Reporter
 
 name = "torch"
 Tensors = Sequence[Tensor]
@@ -121,7 +119,7 @@ def array(value: np.ndarray | Sequence, device: AnyDevice = "cpu") -> Tensor:
 def numpy(x: Tensor) -> np.ndarray:
     x = x.detach().cpu()
     x = x.float() if x.dtype == torch.bfloat16 else x  # NumPy has none; it is exact
-    return x.resolve_conj().resolve_neg().numpy().copy()
+    return x.numpy().copy()
 
 
 def zeros(shape: Sequence[int], dtype: str, device: AnyDevice = "cpu") -> Tensor:
@@ -170,7 +168,7 @@ def maximum_(x: Tensor, first: int, last: int, y: Tensor) -> None:
 
 
 def memory(x: Tensor) -> np.ndarray | None:
-    if not x.is_cpu or not x.is_contiguous() or x.is_conj() or x.is_neg():
+    if not x.is_cpu or not x.is_contiguous():
         return None
     flat = x.detach() if x.requires_grad else x
     flat = flat if flat.dim() == 1 else flat.view(-1)
@@ -237,10 +235,10 @@ def on_grad_ready(params: Tensors, ready: Callable[[int], None]) -> Iterator[Non
     # The gradients of a GPU come on a thread of its own, which knows no context.
     with ExitStack() as hooks:
         for i, p in enumerate(params):
-            tell = partial(copy_context().run, reporter.tell, i)
+            tell = partial(copy_context().run, reporter.report, i)
             hooks.callback(p.register_post_accumulate_grad_hook(tell).remove)
         yield
-    reporter.tell_rest()
+    reporter.report_rest()
 
 
 def grad(x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import click
 import numpy as np
 
 from ..backends import backend_name, backend_names, get_backend
-from ..backends.gpus import describe_gpus
+from ..backends.common import describe_gpus
 from ..backends.protocol import Backend
 from ..comm.devices import devices, with_place
 from ..errors import BackendNotInstalled

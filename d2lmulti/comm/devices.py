@@ -12,8 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from ..backends import get_backend
-from ..backends.common import resolve_device
-from ..backends.gpus import own_gpu
+from ..backends.common import own_gpu, resolve_device
 from ..backends.protocol import AnyDevice, Backend
 from ..backends.tracking import track
 from ..checks import MAX_RANKS, check_count, check_flag

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..backends import backend_of
-from ..backends.dtypes import DTYPES
+from ..backends.common import DTYPES
 from ..backends.protocol import AnyDevice, Backend, Tensor, element_count
 from ..errors import InvalidInput
 from ..events import unobserved

@@ -1,10 +1,8 @@
 """Networks as plain functions of (B, params, X), without layers or classes."""
 
-from .alexnet import ALEXNET
 from .batch_norm import LENET_BN, LENET_SYNC_BN
-from .lenet import LENET
-from .mlp import DEEP_MLP, MLP
 from .model import MODELS, get_model, register
+from .networks import ALEXNET, DEEP_MLP, LENET, MLP
 from .transformer import SWITCH_TRANSFORMER, TRANSFORMER
 
 register(LENET, MLP, DEEP_MLP, ALEXNET, TRANSFORMER, SWITCH_TRANSFORMER)

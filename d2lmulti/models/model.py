@@ -11,7 +11,7 @@ from ..backends.protocol import Backend, Tensor
 from ..checks import check_choice, check_ids
 from ..errors import InvalidInput
 
-MOST_WIDTH = 10**7  # of a layer; more is a slip of the finger
+MAX_WIDTH = 10**7  # of a layer; more is a slip of the finger
 
 
 class Layer(NamedTuple):

@@ -17,7 +17,7 @@ from ..backends.protocol import Backend, Tensor
 from ..checks import check_count
 from ..errors import InvalidInput
 from .experts import experts_layer
-from .model import MOST_WIDTH, Layer, Model, run_layers
+from .model import MAX_WIDTH, Layer, Model, run_layers
 
 
 def embed(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
@@ -167,9 +167,9 @@ def make_transformer(
     """
     sizes = {"vocabulary": vocabulary, "context": context, "width": width}
     for what, size in {**sizes, "heads": heads}.items():
-        check_count(what, size, max=MOST_WIDTH)
+        check_count(what, size, max=MAX_WIDTH)
     check_count("blocks", blocks, max=10**4)
-    experts = check_count("experts", experts, min=0, max=MOST_WIDTH)
+    experts = check_count("experts", experts, min=0, max=MAX_WIDTH)
     if width % heads:
         raise InvalidInput(
             f"expected heads that divide the width of {width}, got {heads}; use "

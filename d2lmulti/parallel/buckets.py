@@ -27,7 +27,7 @@ from ..comm.allreduce import Op, check_algorithm, start_allreduce
 from ..comm.group import Group, group_for
 from ..errors import InvalidInput
 from ..events import notify_mark
-from ..optimizers.sgd import zeros_like
+from ..optimizers import zeros_like
 from ..plans.rounds import Plan
 
 DEFAULT_BYTES = 25 * 2**20  # as PyTorch's DistributedDataParallel

@@ -24,9 +24,9 @@ from ..comm.group import Group, group_for, local_group
 from ..comm.split import check_batch, load, split_batch
 from ..errors import framework_errors
 from ..events import notify_work
-from ..models.lenet import LENET
 from ..models.model import Model, get_model, losses_of
-from ..optimizers.sgd import Optimizer, check_optimizer, check_states
+from ..models.networks import LENET
+from ..optimizers import Optimizer, check_optimizer, check_states
 from ..plans.rounds import Plan
 
 Reducer = Callable[..., AbstractContextManager[Any]]  # such as `reduce_in_buckets`

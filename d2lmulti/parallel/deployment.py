@@ -28,8 +28,8 @@ from ..comm.split import check_batch, split_batch
 from ..errors import InvalidInput, framework_errors
 from ..events import notify_round
 from ..models import get_model
-from ..models.lenet import LENET
 from ..models.model import Model, losses_of
+from ..models.networks import LENET
 from ..optimizers import Optimizer, check_optimizer
 from ..plans.rounds import make_round
 

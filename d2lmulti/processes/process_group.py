@@ -1,4 +1,4 @@
-"""The engine of this process: what carries bytes between it and the other ranks.
+"""The engine of this process: what exchanges bytes between it and the other ranks.
 
 A process learns its rank and the world size from environment variables, those of
 `launch` or those of the frameworks' own launchers. `start` makes the group of all
@@ -17,7 +17,7 @@ from ..comm.group import Group, current_group, local_group
 from ..errors import InvalidInput
 from .process_info import ProcessInfo, launched, process_info
 
-# Name -> module of `engines`, whose `connect(info)` joins the other processes.
+# Name -> the module whose `connect(info)` joins the other processes.
 ENGINES = {
     "shared_memory": "shared_memory",
     "torch": "pytorch",
@@ -29,22 +29,21 @@ ENGINES = {
 def start(engine: str | None = None) -> Group:
     """Join the group that this process was started for; it becomes the current one.
 
-    Without a name: D2LMULTI_ENGINE, else the engine of the launcher that is recognised.
+    Without a name: D2LMULTI_ENGINE, else the engine of the launcher that is recognized.
     A process group that you have made already, with `torch.distributed` or
     `paddle.distributed`, is adopted, with its rank and size, and `stop` leaves it as it
     is. Raises `InvalidInput` for an unknown engine, outside a launch, when a group has
     been started already, and where yours has another rank or size than the environment
     says.
     """
-    check_name(engine)
     if started() is not None:
-        raise InvalidInput("expected one start a process, got a second; call stop()")
+        raise InvalidInput("expected one start per process, got a second; call stop()")
     name = engine or process_info().engine
     check_name(name)
     module = import_module(f"{__package__}.{ENGINES[name]}")
     joined = module.joined() if hasattr(module, "joined") else None
     info = process_info() if joined is None else _adopted(name, *joined)
-    if info.size == 1:  # nobody to talk to: an engine may refuse to start
+    if info.size == 1:  # an engine may raise an error where there is nobody else
         group = local_group(1)
     else:
         group = Group(info.size, (info.rank,), module.connect(info), info)
@@ -53,7 +52,7 @@ def start(engine: str | None = None) -> Group:
 
 
 def _adopted(engine: str, rank: int, size: int) -> ProcessInfo:
-    """Tell about a process in a group that the user has made."""
+    """Return the place of a process in a group that the user has made."""
     if not launched():
         return ProcessInfo(rank, size, rank, engine, size)
     info = process_info()
@@ -80,17 +79,6 @@ def stop() -> None:
 
 
 def check_name(engine: str | None) -> None:
-    """Refuse an unknown engine."""
+    """Raise `InvalidInput` for an unknown engine."""
     if engine is not None:
         check_choice("engine", engine, ENGINES)
-
-
-__all__ = [
-    "ENGINES",
-    "ProcessInfo",
-    "check_name",
-    "process_info",
-    "start",
-    "started",
-    "stop",
-]

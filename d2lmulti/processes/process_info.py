@@ -1,41 +1,25 @@
-"""Which rank is this process? The environment says so, in each launcher's own words."""
+"""Which rank is this process? Each launcher says so in environment variables."""
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from ..checks import check_count
+from ..checks import check_count, check_positive
 from ..errors import InvalidInput
 
-# Launcher's engine -> its variables for rank and world size, here and in all. The
-# words of torchrun are the plainest, so they come last.
-_WORDS = {
-    "shared_memory": (
-        "D2LMULTI_RANK",
-        "D2LMULTI_WORLD_SIZE",
-        "D2LMULTI_LOCAL_RANK",
-        "D2LMULTI_LOCAL_SIZE",
-    ),
-    "paddle": (
-        "PADDLE_TRAINER_ID",
-        "PADDLE_TRAINERS_NUM",
-        "PADDLE_LOCAL_RANK",
-        "PADDLE_LOCAL_SIZE",
-    ),
-    "horovod": (
-        "HOROVOD_RANK",
-        "HOROVOD_SIZE",
-        "HOROVOD_LOCAL_RANK",
-        "HOROVOD_LOCAL_SIZE",
-    ),
-    "torch": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+# Launcher's engine -> prefix of its variables, then rank, world size, and the number of
+# ranks on this machine. The names of torchrun are the plainest, so they come last.
+_VARIABLES = {
+    "shared_memory": ("D2LMULTI_", "RANK", "WORLD_SIZE", "LOCAL_SIZE"),
+    "paddle": ("PADDLE_", "TRAINER_ID", "TRAINERS_NUM", "LOCAL_SIZE"),
+    "horovod": ("HOROVOD_", "RANK", "SIZE", "LOCAL_SIZE"),
+    "torch": ("", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
 }
-_rendezvous = count()  # numbers of the meetings of this process
+_rendezvous = count()  # numbers of the files in which the ranks find each other
 
 
 @dataclass(frozen=True)
@@ -52,30 +36,45 @@ class ProcessInfo:
 def process_info(env: Mapping[str, str] | None = None) -> ProcessInfo:
     """Read this process's place from the environment.
 
-    Raises `InvalidInput` in a process that no launcher has started, and for variables
-    that cannot be: no numbers, a rank that is not below the world size, ...
+    Raises `InvalidInput` in a process that no launcher has started, and for values that
+    cannot be, such as a rank that is not below the world size.
     """
     env = os.environ if env is None else env
-    for engine, (rank, size, local_rank, local_size) in _WORDS.items():
+    for engine, (prefix, *names) in _VARIABLES.items():
+        rank, size, local_size = (prefix + name for name in names)
         if rank in env and size in env:
-            count = _number(env, size, 1)
-            number = _number(env, rank, 0, count - 1)
+            n = _number(env, size, 1)
+            number = _number(env, rank, 0, n - 1)
+            local_rank = f"{prefix}LOCAL_RANK"
             return ProcessInfo(
                 number,
-                count,
+                n,
                 _number(env, local_rank, 0) if local_rank in env else number,
                 env.get("D2LMULTI_ENGINE", engine),
-                _number(env, local_size, 1) if local_size in env else count,
+                _number(env, local_size, 1) if local_size in env else n,
             )
     raise InvalidInput(
-        "expected a process that a launcher has started, got none of "
-        f"{', '.join(words[0] for words in _WORDS.values())} in the environment; start "
-        "it with d2lmulti.processes.launch or torchrun"
+        "expected a process that a launcher has started, got no rank in the "
+        "environment; start it with d2lmulti.processes.launch or torchrun"
     )
 
 
+def launched(env: Mapping[str, str] | None = None) -> bool:
+    """Tell whether a launcher has started this process."""
+    env = os.environ if env is None else env
+    return any(
+        prefix + rank in env and prefix + size in env
+        for prefix, rank, size, _ in _VARIABLES.values()
+    )
+
+
+def launched_here() -> bool:
+    """Tell whether `launch` started this process, and all others on its machine."""
+    return "D2LMULTI_STATUS_TABLE" in os.environ
+
+
 def rendezvous_address() -> tuple[str, int]:
-    """Read where rank 0 of a group from several machines can be met.
+    """Read the address and port at which the ranks of several machines find rank 0.
 
     Raises `InvalidInput` where MASTER_ADDR or MASTER_PORT is missing, or no port.
     """
@@ -88,36 +87,8 @@ def rendezvous_address() -> tuple[str, int]:
     return os.environ["MASTER_ADDR"], _number(os.environ, "MASTER_PORT", 0, 2**16 - 1)
 
 
-def time_limit() -> float:
-    """Read after how many seconds a rank gives up waiting: D2LMULTI_TIMEOUT, or 300.
-
-    An engine itself notices ranks that have died; this is for those that have stopped,
-    where no `launch` looks after them. Raises `InvalidInput` for no such number.
-    """
-    text = os.environ.get("D2LMULTI_TIMEOUT", "300")
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise InvalidInput(
-            f"expected seconds above 0 in D2LMULTI_TIMEOUT, got {text!r}; correct it, "
-            "or unset it for 300"
-        )
-    return seconds
-
-
-def _number(
-    env: Mapping[str, str], name: str, least: int, most: int | None = None
-) -> int:
-    text = env[name].strip()
-    value = int(text) if text.lstrip("-").isdecimal() else env[name]
-    hint = "it is a variable of the environment, which the launcher sets"
-    return check_count(name, value, least, most, hint)
-
-
 def rendezvous_file() -> Path | None:
-    """Name a file in which the ranks of a `launch` can meet; None without a launch.
+    """Name a file in which the ranks of a `launch` find each other, else None.
 
     They live on one machine, and nobody else can write to its folder. Every call names
     another file, the same on all ranks.
@@ -127,12 +98,19 @@ def rendezvous_file() -> Path | None:
     return Path(os.environ["D2LMULTI_FOLDER"]) / f"rendezvous {next(_rendezvous)}"
 
 
-def launched_here() -> bool:
-    """Tell whether `launch` started this process, and all others on its machine."""
-    return "D2LMULTI_STATUS_TABLE" in os.environ
+def time_limit() -> float:
+    """Read after how many seconds a rank stops waiting: D2LMULTI_TIMEOUT, or 300.
+
+    An engine itself notices ranks that have ended; this is for those that hang where no
+    `launch` watches them.
+    """
+    seconds = float(os.environ.get("D2LMULTI_TIMEOUT", "300"))
+    return check_positive("D2LMULTI_TIMEOUT", seconds)
 
 
-def launched(env: Mapping[str, str] | None = None) -> bool:
-    """Tell whether a launcher has started this process."""
-    env = os.environ if env is None else env
-    return any(rank in env and size in env for rank, size, *_ in _WORDS.values())
+def _number(
+    env: Mapping[str, str], name: str, low: int, high: int | None = None
+) -> int:
+    text = env[name].strip()
+    value = int(text) if text.lstrip("-").isdecimal() else text
+    return check_count(name, value, low, high)

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from ..backends import pytorch as B
-from ..backends.dtypes import DTYPES
+from ..backends.common import DTYPES
 from ..backends.protocol import Tensor
 from ..checks import check_contiguous, check_native
 from ..comm.group import Combine, Work
@@ -54,7 +54,7 @@ class TorchDistributed(MonitoredEngine):
     reducible: Collection[str] | None = tuple(
         name
         for name in DTYPES
-        if name not in ("int16", "bool")  # of bool, gloo adds the bytes
+        if name != "bool"  # gloo would add the bytes
     )
 
     def __init__(self, info: ProcessInfo) -> None:

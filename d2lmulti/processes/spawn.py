@@ -1,12 +1,13 @@
-"""Processes of a group: started with a fresh Python, watched, ended together.
+"""Processes of a group: started with a fresh Python, watched, and ended together.
 
-A framework's threads do not survive a fork, so each process is spawned. Each leads a
-process group of its own, which takes what it started itself along when it is ended. A
-guard ends all when the launcher dies, however that happens. Chapter: *many_machines*.
+A framework's threads do not survive a fork, so each process is a fresh Python. Each
+leads a session of its own, so that killing the session also ends what the process has
+started. Chapter: *many_machines*.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import secrets
@@ -15,20 +16,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 from ..errors import D2LMultiError
-from .guard import Guard
-from .private_folder import private_folder
 
 _LAST_LINES = 20
-_LOOK_EVERY = 0.5  # seconds
-_LOOKS = 16  # of a debugger's stop (t, not T) nothing is said
+_GRACE = 0.2  # seconds for all that fail for one reason to do so
+_LONG_GRACE = 5.0  # as long as only those failed that were waiting for another one
+_PREFIX = "d2lmulti-"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -38,7 +37,7 @@ class ProcessFailed(D2LMultiError, RuntimeError):
 
 @dataclass
 class Process:
-    """One process and the folder in which its output collects."""
+    """One process and the folder that collects its output."""
 
     name: str
     popen: subprocess.Popen[bytes]
@@ -46,77 +45,100 @@ class Process:
 
     @property
     def ended(self) -> int | None:
-        """Its exit code, or None as long as it runs; its children end with it."""
+        """Its exit code, or None while it runs."""
         if self.popen.returncode is None and self.popen.poll() is not None:
-            _kill_tree(self.popen.pid)  # at once: nobody else has this number yet
+            self.kill()  # its children, at once: the number may be used again later
         return self.popen.returncode
 
-    def ending(self) -> str:
-        """Say how it has ended, where it should not have."""
-        code = self.ended
-        if not code:
-            return "exit code 0 before its work was done (by os._exit?)"
-        if code < 0 and -code in {*signal.Signals}:
-            killed = " (it was killed)" if -code == signal.SIGKILL else ""
-            return f"{signal.Signals(-code).name}{killed}"
-        return f"exit code {code}"
+    @property
+    def value(self) -> Path:
+        """The file it writes when it has done its work; see `write_value`."""
+        return self.folder / f"{self.name}.value"
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has ended by an error, or before it had done its work."""
+        if self.ended is None:
+            return False
+        return self.ended != 0 or not self.value.exists()
+
+    @property
+    def blame(self) -> tuple[float, ...]:
+        """What sorts those that failed: killed, by itself, while waiting for others."""
+        report = self.folder / f"{self.name}.failed"
+        if not report.exists():
+            return 0, 0
+        return tuple(map(float, report.read_text().split()))
 
     @property
     def output(self) -> str:
         """What it has printed so far."""
-        return self._read("out")
+        return (self.folder / f"{self.name}.out").read_text("utf-8", errors="replace")
 
     @property
     def errors(self) -> str:
         """What it has written to stderr so far."""
-        return self._read("err")
-
-    def _read(self, suffix: str) -> str:
-        file = self.folder / f"{self.name}.{suffix}"
-        if not file.exists():  # the function removed it
-            return ""
-        return file.read_text("utf-8", errors="replace")
-
-    def failure(self) -> ProcessFailed:
-        """Make the error of a process that has ended, where it should not have."""
-        return ProcessFailed(
-            f"expected every process to end well, got {self.ending()} from "
-            f"{self.name}; the others were ended. Its last words:\n{self.last_words()}"
-        )
+        return (self.folder / f"{self.name}.err").read_text("utf-8", errors="replace")
 
     def last_words(self) -> str:
-        """Give the last lines of both, indented, for an error message."""
+        """Return the last lines of its output, indented for an error message."""
         lines = [*self.output.splitlines(), *self.errors.splitlines()][-_LAST_LINES:]
         return "\n".join(f"    {line}" for line in lines) or "    (it printed nothing)"
 
+    def failure(self) -> ProcessFailed:
+        """Make the error for a process that has ended when it should not have."""
+        code = self.ended or 0
+        ending = f"exit code {code}"
+        if not code:
+            ending += " before its work was done"
+        elif -code == signal.SIGKILL:
+            ending = "SIGKILL (it was killed)"
+        elif code < 0:
+            ending = signal.Signals(-code).name
+        return ProcessFailed(
+            f"expected every process to end well, got {ending} from {self.name}; the "
+            f"others were ended. Its last words:\n{self.last_words()}"
+        )
 
-@contextmanager
-def new_processes() -> Iterator[Processes]:
-    """Make a private folder for a group of processes; end all in it, come what may."""
-    with private_folder() as folder:
-        group = Processes(folder)
-        try:
-            yield group
-        finally:
-            group.end()
+    def write(self, line: str) -> None:
+        """Write a line to its standard input, unless it has ended."""
+        with contextlib.suppress(BrokenPipeError):
+            if self.popen.stdin:
+                self.popen.stdin.write(f"{line}\n".encode())
+
+    def kill(self) -> None:
+        """Kill it and the processes it has started, as far as they kept its session."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # all have ended
+            if sys.platform == "win32":
+                self.popen.kill()
+            else:
+                os.killpg(self.popen.pid, signal.SIGKILL)
 
 
 class Processes:
-    """The processes of a launch and their private folder."""
+    """The processes of one launch and the folder they share; use it with `with`.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    The folder has the mode 0700, so what they unpickle from it is this user's own. It
+    lies in memory where the system has a file system there.
+    """
+
+    def __init__(self) -> None:
+        memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
+        self._temporary = TemporaryDirectory(prefix=_PREFIX, dir=memory)
+        self.folder = Path(self._temporary.name)
         self.members: list[Process] = []
-        self._guard = Guard(folder)
-        self._stopped: Counter[str] = Counter()
-        self._next_look = 0.0
 
     def spawn(
-        self, name: str, command: Sequence[str], env: Mapping[str, str]
+        self,
+        name: str,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        stdin: int = subprocess.DEVNULL,
     ) -> Process:
         """Start a fresh Python with these arguments; its output goes to files.
 
-        The process must call `end_with_launcher()` first of all.
+        The process must call `end_with_launcher()` first of all, and `write_value` when
+        its work is done.
         """
         with (
             open(self.folder / f"{name}.out", "wb") as out,
@@ -126,105 +148,123 @@ class Processes:
                 [sys.executable, *command],
                 env={
                     **env,
+                    "D2LMULTI_NAME": name,
                     "D2LMULTI_FOLDER": str(self.folder),
                     "D2LMULTI_LAUNCHER": str(os.getpid()),
                 },
-                stdin=subprocess.DEVNULL,
+                bufsize=0,
+                stdin=stdin,
                 stdout=out,
                 stderr=err,
                 start_new_session=True,  # Ctrl-C reaches the launcher, which ends all
             )
-        process = Process(name, popen, self.folder)
-        self.members.append(process)
-        self._guard.watch(popen.pid)
-        return process
+        self.members.append(Process(name, popen, self.folder))
+        return self.members[-1]
 
     @property
     def alive(self) -> list[Process]:
-        """Those that still run."""
+        """The processes that still run."""
         return [process for process in self.members if process.ended is None]
 
     def wait(
-        self,
-        awaited: Sequence[Process],
-        timeout: float,
-        failed: Callable[[Process], bool],
-        more: Callable[[list[Process]], str],
-    ) -> list[Process]:
-        """Wait until these have ended, or any has failed; give those that failed.
+        self, done: Callable[[], bool], timeout: float, details: Callable[[], str]
+    ) -> None:
+        """Wait until all is done.
 
-        Raises `ProcessFailed` for one that was stopped, and for any that is not ready
-        in `timeout` seconds, with what `more` has to say of those that still run.
+        Raises `ProcessFailed` with the last words of the process that failed first, or,
+        after `timeout` seconds, with the `details`.
         """
-        until = time.monotonic() + timeout
-        while alive := [process for process in awaited if process.ended is None]:
-            if any(map(failed, self.members)):
-                break
-            if stopped := self.stopped():
-                raise ProcessFailed(
-                    f"expected every process to go on, got {_names(stopped)} stopped "
-                    f"by a signal (such as SIGSTOP); all were ended. {more(alive)}"
-                )
+        until, pause = time.monotonic() + timeout, 0.001
+        while not self._failed:
+            if done():
+                return
             if time.monotonic() > until:
-                stopped = [p for p in alive if state_of(p.popen.pid) == "T"]
-                also = f"Stopped by a signal: {_names(stopped)}. " if stopped else ""
+                alive = ", ".join(process.name for process in self.alive)
+                stopped = [p.name for p in self.alive if state_of(p.popen.pid) == "T"]
+                also = f"Stopped by a signal: {', '.join(stopped)}. " if stopped else ""
                 raise ProcessFailed(
                     f"expected all processes to end within {timeout:g} seconds, got "
-                    f"{_names(alive)} still running; all were ended. {also}"
-                    + more(alive)
+                    f"{alive} still running; all were ended. {also}{details()}"
                 )
-            time.sleep(0.01)
-        return list(filter(failed, self.members))
+            time.sleep(pause)
+            pause = min(2 * pause, 0.01)
+        self._let_others_fail()
+        raise min(self._failed, key=lambda process: process.blame).failure()
 
-    def stopped(self) -> list[Process]:
-        """Give those that a signal has stopped, and that stay so; look now and then.
+    @property
+    def _failed(self) -> list[Process]:
+        return [process for process in self.members if process.failed]
 
-        Looks are counted, not seconds: whoever suspends the launcher too, and wakes it
-        first, does no harm.
+    def _let_others_fail(self) -> None:
+        """Wait a little for all that fail for one reason, and longer for the reason.
+
+        A process that was waiting for another one may well end before that one does.
         """
-        if time.monotonic() > self._next_look:
-            self._next_look = time.monotonic() + _LOOK_EVERY
-            for process in self.members:
-                stopped = process.ended is None and state_of(process.popen.pid) == "T"
-                looks = self._stopped[process.name] + 1
-                self._stopped[process.name] = looks if stopped else 0
-        return [p for p in self.members if self._stopped[p.name] >= _LOOKS]
+        began = time.monotonic()
+        while self.alive:
+            guilty = any(not process.blame[0] for process in self._failed)
+            if time.monotonic() > began + (_GRACE if guilty else _LONG_GRACE):
+                return
+            time.sleep(0.01)
 
     def end(self) -> None:
-        """Kill what still runs, and what those processes started, and wait for it."""
-        for process in self.alive:
-            _kill_tree(process.popen.pid)
-            process.popen.wait()
-        self._guard.dismiss()
+        """Kill the processes that still run, and remove the folder."""
+        for process in self.members:
+            if process.ended is None:
+                process.kill()
+                process.popen.wait()
+            if process.popen.stdin:
+                process.popen.stdin.close()
+        self._temporary.cleanup()
+        # Of semaphores that only one of two processes had opened yet.
+        word = self.folder.name.removeprefix(_PREFIX)
+        for name in Path("/dev/shm").glob(f"sem.d2l-{word}-*"):
+            name.unlink(missing_ok=True)
 
+    def __enter__(self) -> Processes:
+        return self
 
-def _names(processes: Sequence[Process]) -> str:
-    return ", ".join(process.name for process in processes)
+    def __exit__(self, *error: object) -> None:
+        self.end()
 
 
 def end_with_launcher() -> None:
-    """See to it that this process ends when its launcher dies, even by SIGKILL.
-
-    The guard does that too, and for what this process starts; but a launcher may die
-    before it has told the guard.
-    """
+    """Let this process end when its launcher does, even by SIGKILL (on Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(os.environ["D2LMULTI_LAUNCHER"]):  # it is dead already
+    if os.getppid() != int(os.environ["D2LMULTI_LAUNCHER"]):  # it has ended already
         os._exit(1)
 
 
+def write_value(value: bytes = b"") -> None:
+    """Write what this process has worked out, whole or not at all."""
+    file = _own_file("value")
+    file.with_suffix(".new").write_bytes(value)
+    file.with_suffix(".new").rename(file)
+
+
+def write_failure(waiting: bool) -> None:
+    """Note when this process failed, and whether it was waiting for another one."""
+    _own_file("failed").write_text(f"{waiting:d} {time.monotonic()}")
+
+
+def _own_file(ending: str) -> Path:
+    return Path(
+        os.environ["D2LMULTI_FOLDER"], f"{os.environ['D2LMULTI_NAME']}.{ending}"
+    )
+
+
 def exit_now(status: int) -> NoReturn:
-    """End this process without its exit handlers, which may wait for others."""
+    """End this process without its exit handlers, which may wait for other ranks."""
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    finally:  # whatever a full disk does to its last words
+    finally:  # also on a full disk
         os._exit(status)
 
 
 def environment() -> dict[str, str]:
-    """Give a child's environment: this one, with the modules that are found here."""
+    """Return a child's environment: this one, with the modules that are found here."""
     root = str(Path(__file__).resolve().parent.parent.parent)
     path = [root, *(os.path.abspath(entry) for entry in sys.path)]
     return os.environ | {
@@ -237,47 +277,30 @@ def environment() -> dict[str, str]:
 def free_port() -> int:
     """Find a port of this machine that nobody listens on.
 
-    It lies below those that a system deals out by itself. One of these could be another
-    process's by the time that it is used, which those who wait for it would disturb.
+    It lies below those that systems assign themselves: one of those could belong to
+    another process by the time it is used.
     """
-    tries = 100
-    while True:
+    for _ in range(100):
         port = 20_000 + secrets.randbelow(12_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("", port))
-            except OSError:
-                tries -= 1
-                if not tries:  # no other would do either
-                    raise
-            else:
-                return port
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return port
+    raise OSError("no free port among 100 between 20,000 and 32,000")
 
 
 def loopback() -> str:
-    """Name the network interface that ends in this machine: lo, or lo0 on a Mac."""
+    """Name the network interface that stays in this machine: lo, or lo0 on a Mac."""
     names = [name for _, name in socket.if_nameindex()]
     return next((name for name in names if name in ("lo", "lo0")), "lo")
 
 
 def state_of(pid: int) -> str:
-    """Give the letter of a process's state (R, S, T, ...), or nothing if unknown."""
+    """Return the letter of a process's state (R, S, T, ...), or nothing if unknown."""
     if not os.path.isdir("/proc/self"):  # a Mac
         command = ["ps", "-o", "state=", "-p", str(pid)]
         return subprocess.run(command, capture_output=True, text=True).stdout[:1]
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:  # it has just ended
+    except OSError:  # it has ended
         return ""
     return text.rpartition(")")[2].split()[0]
-
-
-def _kill_tree(pid: int) -> None:
-    """Kill a process and its children, as far as they stay in its process group."""
-    try:
-        if sys.platform == "win32":
-            os.kill(pid, signal.SIGTERM)
-        else:
-            os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):  # all have ended (a Mac: zombies)
-        return

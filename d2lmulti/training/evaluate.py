@@ -14,8 +14,8 @@ from ..comm.collectives import usual_algorithm
 from ..comm.group import Group, group_for
 from ..errors import InvalidInput, framework_errors
 from ..models import get_model
-from ..models.lenet import LENET
 from ..models.model import Model
+from ..models.networks import LENET
 from ..plans.rounds import even_bounds
 
 

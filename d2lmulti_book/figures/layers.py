@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
 from d2lmulti.backends.protocol import Tensor
 from d2lmulti.models.tensor_parallel import ShardSpec, SplitModel
@@ -17,6 +17,53 @@ from d2lmulti.models.tensor_parallel import ShardSpec, SplitModel
 from .style import INK, device_colour, styled, subplots
 
 _ALL = "#DDDDDD"  # what every device holds
+
+
+@styled
+def column_row_pair(devices: int = 2) -> Figure:
+    """Draw a column cut followed by a row cut, with f and g, forward and backward."""
+    figure, (ax,) = subplots(1, 1, 8, 1.3 + 1.15 * devices)
+    for rank in range(devices):
+        y, color = devices - 1 - rank, device_colour(rank)
+        ink = "white" if rank == 0 else INK
+        _box(ax, 0, y, "$X$", _ALL)
+        _box(ax, 2.1, y, f"$W_1$, columns {rank + 1}", color, ink)
+        _box(ax, 4.2, y, "hidden units\nof its own", color, ink)
+        _box(ax, 6.3, y, f"$W_2$, rows {rank + 1}", color, ink)
+        _box(ax, 8.8, y, "$Y$", _ALL)
+        for start in (1.5, 3.6, 5.7):
+            _arrow(ax, (start, y), (start + 0.6, y))
+        _arrow(ax, (7.8, y), (8.8, y))
+        ax.text(-0.15, y, f"device {rank}", ha="right", va="center", size=9)
+    for x, name in ((1.8, "f"), (8.3, "g")):
+        ax.plot([x, x], [-0.42, devices - 0.58], color=INK, lw=5, alpha=0.85, zorder=4)
+        ax.text(x, devices - 0.5, f"${name}$", ha="center", va="bottom", size=13)
+    for row, (words, at_f, at_g) in enumerate(
+        (
+            ("forward →", "identity", "all-reduce"),
+            ("← backward", "all-reduce", "identity"),
+        )
+    ):
+        y = -0.75 - 0.34 * row
+        ax.text(1.8, y, at_f, ha="center", va="center", size=9)
+        ax.text(8.3, y, at_g, ha="center", va="center", size=9)
+        ax.text(5.05, y, words, ha="center", va="center", size=9, color=INK)
+    ax.set(xlim=(-1.25, 10.4), ylim=(-1.3, devices), aspect="auto")
+    ax.axis("off")
+    return figure
+
+
+def _box(ax: Axes, x: float, y: float, words: str, color: str, ink: str = INK) -> None:
+    ax.add_patch(Rectangle((x, y - 0.32), 1.5, 0.64, fc=color, ec="white", zorder=2))
+    ax.text(x + 0.75, y, words, ha="center", va="center", size=9, color=ink, zorder=3)
+
+
+def _arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
+    arrow = FancyArrowPatch(
+        start, end, arrowstyle="-|>", mutation_scale=9, color=INK, lw=1.1,
+        shrinkA=0, shrinkB=0,
+    )  # fmt: skip
+    ax.add_patch(arrow)
 
 
 @styled

@@ -11,7 +11,7 @@ from backends.test_checkpoint import run as run_saved
 
 from d2lmulti import devices, ledger, load, train
 from d2lmulti.errors import InvalidInput
-from d2lmulti.models.mlp import make_mlp
+from d2lmulti.models.networks import make_mlp
 from d2lmulti.observe.timeline import timeline
 from d2lmulti.optimizers import SGD, Adam
 from d2lmulti.parallel.data import get_params

@@ -147,7 +147,7 @@ def test_backend_of_accepts_the_parameters_of_layers(load, name):
 
 
 def test_backend_of_refuses_what_is_not_a_tensor(B):
-    module = "d2lmulti.backends.tape" if B.name == "numpy" else B.name
+    module = "d2lmulti.backends.autograd" if B.name == "numpy" else B.name
     for thing in NO_TENSORS[B.name](importlib.import_module(module)):
         with pytest.raises(InvalidInput, match="expected a tensor"):
             backend_of(thing)

@@ -9,8 +9,8 @@ from d2lmulti import get_params, ledger, train_batch
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.errors import InvalidInput
 from d2lmulti.models import get_model
-from d2lmulti.models.mlp import initial_mlp, mlp
 from d2lmulti.models.model import Model
+from d2lmulti.models.networks import initial_mlp, mlp
 from d2lmulti.optimizers import SGD
 from d2lmulti.parallel.deployment import DeploymentConfig, train_clones
 

@@ -11,7 +11,7 @@ import pytest
 from d2lmulti import SGD, Adam, devices, get_params, ledger, train_batch
 from d2lmulti.backends.protocol import Backend, element_count
 from d2lmulti.errors import InvalidInput
-from d2lmulti.models.mlp import make_mlp
+from d2lmulti.models.networks import make_mlp
 from d2lmulti.models.tensor_parallel import SplitModel, get_split
 from d2lmulti.models.transformer import make_transformer
 from d2lmulti.parallel.tensor import gather_params, split_params, train_layers

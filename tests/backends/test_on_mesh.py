@@ -14,7 +14,7 @@ from d2lmulti import SGD, Adam, ledger
 from d2lmulti.backends import framework_names
 from d2lmulti.comm.mesh import AXES, Mesh
 from d2lmulti.errors import InvalidInput
-from d2lmulti.models.mlp import make_mlp
+from d2lmulti.models.networks import make_mlp
 from d2lmulti.models.tensor_parallel import get_split
 from d2lmulti.models.transformer import make_transformer
 from d2lmulti.training.mesh import gather_from_mesh, place_on_mesh, train_on_mesh

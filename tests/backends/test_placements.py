@@ -16,7 +16,7 @@ from d2lmulti import SGD, devices
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.comm.group import Group, local_group
 from d2lmulti.errors import InvalidInput, PlanError
-from d2lmulti.models.mlp import make_mlp
+from d2lmulti.models.networks import make_mlp
 from d2lmulti.parallel.pipeline import (
     cut_stages,
     gather_stages,

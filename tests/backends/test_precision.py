@@ -8,7 +8,7 @@ import pytest
 import d2lmulti
 from d2lmulti import SGD, AdamW, gather_shards, ledger, shard_params, train_shards
 from d2lmulti.errors import InvalidInput
-from d2lmulti.models.mlp import make_mlp
+from d2lmulti.models.networks import make_mlp
 
 MODEL = make_mlp("uneven", (13, 7, 3, 5))
 SIZES = [13 * 7 + 7, 7 * 3 + 3, 3 * 5 + 5]  # neither 2 nor 3 devices divide all

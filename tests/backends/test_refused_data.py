@@ -21,7 +21,7 @@ from d2lmulti import (
 from d2lmulti.backends.protocol import Backend, Tensor
 from d2lmulti.checks import MAX_RANKS
 from d2lmulti.errors import Diverged, InvalidInput
-from d2lmulti.models.mlp import make_mlp
+from d2lmulti.models.networks import make_mlp
 from d2lmulti.parallel.buckets import reduce_in_buckets
 
 SMALL = make_mlp("small", (784, 16, 10))

@@ -14,7 +14,7 @@ from d2lmulti.backends.protocol import Backend, Tensor
 from d2lmulti.comm.collectives import run_plan
 from d2lmulti.comm.group import local_group
 from d2lmulti.errors import D2LMultiError
-from d2lmulti.models.mlp import make_mlp
+from d2lmulti.models.networks import make_mlp
 from d2lmulti.plans.rounds import make_round
 from d2lmulti.training.evaluate import evaluate
 

@@ -41,7 +41,7 @@ BUGS = [
     *TOKEN_BUGS,
     Bug(
         "the gradient is not divided by n",
-        "optimizers/sgd.py",
+        "optimizers.py",
         "v = B.grad(p) / n",
         "v = B.grad(p)",
         PLAIN_NUMPY,
@@ -162,7 +162,7 @@ BUGS = [
     ),
     Bug(
         "the momentum is forgotten",
-        "optimizers/__init__.py",
+        "optimizers.py",
         "return SGD(0.9 if momentum is None else momentum)",
         "return SGD()",
         PLAIN_NUMPY,

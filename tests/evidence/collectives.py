@@ -14,7 +14,7 @@ from processes import asked
 
 import d2lmulti
 from d2lmulti.backends import backend_names, get_backend
-from d2lmulti.backends.dtypes import DTYPES, REAL
+from d2lmulti.backends.common import DTYPES, REAL
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.comm.group import local_group
 from d2lmulti.plans.allreduce import ALLREDUCE

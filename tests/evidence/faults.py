@@ -1,4 +1,4 @@
-"""Ranks that are killed, stopped, or run out of disk: named in seconds, nothing left.
+"""Ranks that are killed or run out of disk: named in seconds, and nothing left.
 
 And runs that are killed again and again, start again from the checkpoint each time, and
 end with the bits of a run that nothing happened to.

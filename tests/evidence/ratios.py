@@ -15,7 +15,7 @@ from benchmarks.sharded import bench_sharded
 from benchmarks.timing import Timing
 from d2lmulti.backends import framework_names, get_backend
 from d2lmulti.comm.group import Group
-from d2lmulti.models.lenet import LENET
+from d2lmulti.models.networks import LENET
 from d2lmulti.processes.launcher import launch
 from d2lmulti.processes.process_group import started
 from d2lmulti.processes.process_info import process_info

@@ -16,8 +16,8 @@ import pytest
 
 import d2lmulti
 from d2lmulti.comm.cooperative import Sum, together
-from d2lmulti.models.lenet import lenet
 from d2lmulti.models.model import Model
+from d2lmulti.models.networks import lenet
 
 FUNCTIONS = ("get_params", "allreduce", "split_batch", "train_batch")
 FRAMEWORKS = ("torch", "mxnet", "paddle")

@@ -16,7 +16,7 @@ import numpy as np
 from backends.compare import digest
 
 import d2lmulti
-from d2lmulti.models.mlp import make_mlp
+from d2lmulti.models.networks import make_mlp
 from d2lmulti.processes.process_group import start, started, stop
 
 SETTINGS: dict[str, Any] = {

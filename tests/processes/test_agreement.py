@@ -17,7 +17,7 @@ from processes.staying import Staying, started_once
 import d2lmulti
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.errors import InvalidInput
-from d2lmulti.models.mlp import make_mlp
+from d2lmulti.models.networks import make_mlp
 from d2lmulti.optimizers import SGD, Adam
 from d2lmulti.plans.schedules import SCHEDULES
 from d2lmulti.processes.process_group import started

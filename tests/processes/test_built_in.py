@@ -12,7 +12,7 @@ import pytest
 from d2lmulti import devices, get_params, train_batch
 from d2lmulti.backends import get_backend
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.models.mlp import make_mlp
+from d2lmulti.models.networks import make_mlp
 from d2lmulti.processes.launcher import launch
 from d2lmulti.processes.process_group import started
 

@@ -1,32 +1,37 @@
-"""Whatever happens to a rank: it is named within seconds, and nothing is left."""
+"""Whatever happens to a rank: it is named within seconds, and nothing is left.
+
+And while all is well, nobody from another machine can connect.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from processes.failing import ENGINES, FAULTS, alive, cases
+from processes.failing import ENGINES, FAULTS, cases
 
-from d2lmulti.backends.protocol import Backend
-from d2lmulti.processes.guard import Guard
-from d2lmulti.processes.private_folder import private_folder, remove_leftovers
+import d2lmulti
+from d2lmulti.processes.launcher import launch
+from d2lmulti.processes.mxnet_servers import launch_kvstore
+from d2lmulti.processes.process_group import started
 
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.skipif(sys.platform != "linux", reason="asks /proc"),
 ]
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
-# Whoever watches is the same for all engines, so in CI not each fault happens on each.
+# What watches the ranks is the same for all engines, so in CI not each fault happens on
+# each of them.
 SOME = {
-    "shared_memory": ("killed", "stopped", "exit 0", "full disk", "launcher killed"),
+    "shared_memory": ("killed", "exit 0", "full disk", "launcher killed"),
     "torch": ("killed", "exit 0", "exception"),
     "paddle": ("exit 0",),
     "horovod": (),
-    "kvstore": ("killed", "stopped", "exit 0"),
+    "kvstore": ("killed", "exit 0"),
 }
 PAIRS = [
     pytest.param(engine, fault, marks=getattr(pytest.mark, ENGINES[engine]))
@@ -37,17 +42,12 @@ PAIRS = [
 
 @pytest.mark.parametrize(("engine", "fault"), PAIRS)
 def test_a_fault_is_named_in_time(
-    engine: str,
-    fault: str,
-    load: Callable[[str], Backend],
-    need: Callable[[str], None],
-    tmp_path: Path,
+    engine: str, fault: str, load: Callable, need: Callable, tmp_path: Path
 ) -> None:
     load(ENGINES[engine])
     if engine == "horovod":
         need(engine)
-    outcome = cases(engine)[fault](tmp_path)
-    assert not outcome.wrong
+    assert not cases(engine)[fault](tmp_path).wrong
 
 
 def test_every_fault_happens_somewhere() -> None:
@@ -55,29 +55,62 @@ def test_every_fault_happens_somewhere() -> None:
     assert happened == {*FAULTS, "full disk", "launcher killed"}
 
 
-def test_a_guard_that_is_dismissed_kills_nobody(tmp_path: Path) -> None:
-    guard = Guard(tmp_path)
-    guard.watch(os.getpgid(0))  # ours: it would be the end of this test
-    guard.dismiss()
-    assert tmp_path.exists()
+def listening() -> list[str]:
+    """Return the addresses on which the processes of this launcher listen."""
+    import psutil
+
+    return [
+        connection.laddr.ip
+        for process in psutil.Process(os.getppid()).children(recursive=True)
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    ]
 
 
-def test_what_dead_launchers_left_is_removed(tmp_path: Path) -> None:
-    old = time.time() - 100
-    with private_folder() as held:
-        dead, fresh = tmp_path / "d2lmulti-dead", tmp_path / "d2lmulti-fresh"
-        other, used = tmp_path / "other", tmp_path / held.name
-        used.symlink_to(held)
-        for folder in (dead, fresh, other):
-            folder.mkdir()
-            (folder / "function").touch()
-        for folder in (dead, other, held):
-            os.utime(folder, (old, old))
-        remove_leftovers(tmp_path)
-        assert not dead.exists()
-        assert fresh.exists() and other.exists() and held.exists()
-        used.unlink()
-        remove_leftovers(held.parent)
-        assert held.exists()  # it is old too, but its launcher lives
-    assert not held.exists()
-    assert alive(os.getpid())
+KVSTORE = """
+import json, sys
+import numpy as np
+import d2lmulti
+from d2lmulti.processes.mxnet_kvstore import KVStore
+sys.path[:0] = sys.argv[1:]
+from processes.test_failing import listening
+
+B = d2lmulti.get_backend("mxnet")
+store = KVStore([B.array(np.zeros(2, "float32"))], 0.5)
+print(json.dumps(listening()))
+store.push(store.worker, [B.array(np.ones(2, "float32"))])
+store.pull(store.worker)
+"""
+
+
+@pytest.mark.parametrize(
+    ("engine", "backend"),
+    [
+        pytest.param(engine, backend, marks=getattr(pytest.mark, backend))
+        for engine, backend in (
+            ("torch", "torch"), ("paddle", "paddle"), ("horovod", "torch"),
+            ("kvstore", "mxnet"),
+        )
+    ],
+)  # fmt: skip
+def test_they_listen_on_the_loopback_address_alone(
+    engine: str, backend: str, load: Callable, need: Callable
+) -> None:
+    pytest.importorskip("psutil")
+    load(backend)
+
+    def work() -> list[str]:
+        d2lmulti.allreduce([d2lmulti.get_backend().array([1.0])], "native")
+        found = listening()
+        started().engine.allgather_text("nobody leaves before")
+        return found
+
+    if engine == "horovod":
+        need(engine)
+    if engine == "kvstore":
+        outputs = launch_kvstore(KVSTORE, arguments=list(filter(None, sys.path)))
+        found = [json.loads(output) for output in outputs]
+    else:
+        found = launch(work, 2, engine=engine, backend=backend).values
+    addresses = {address for each in found for address in each}
+    assert addresses and addresses <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}

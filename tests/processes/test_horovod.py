@@ -14,7 +14,7 @@ import pytest
 import d2lmulti
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.errors import InvalidInput, PeerError
-from d2lmulti.models.mlp import make_mlp
+from d2lmulti.models.networks import make_mlp
 from d2lmulti.optimizers import SGD
 from d2lmulti.parallel.buckets import reduce_in_buckets
 from d2lmulti.plans.rounds import even_bounds

@@ -25,7 +25,7 @@ pytestmark = [
 COMMON = """
 import numpy as np
 import d2lmulti
-from d2lmulti.models.mlp import initial_mlp, mlp
+from d2lmulti.models.networks import initial_mlp, mlp
 
 B = d2lmulti.get_backend("mxnet")
 rng = np.random.default_rng(0)

@@ -19,13 +19,14 @@ from d2lmulti.comm.group import local_group
 from d2lmulti.errors import InvalidInput
 from d2lmulti.plans.allreduce import ALLREDUCE
 from d2lmulti.plans.rounds import make_round
-from d2lmulti.processes.private_folder import private_folder, semaphore_name
+from d2lmulti.processes.private_folder import semaphore_name
 from d2lmulti.processes.process_group import started
 from d2lmulti.processes.process_info import ProcessInfo
 from d2lmulti.processes.shared_memory import SharedMemory, connect, on_host, view
 from d2lmulti.processes.shared_memory.channel import CELL, CELLS, Receiving, Sending
 from d2lmulti.processes.shared_memory.semaphore import Semaphore
 from d2lmulti.processes.shared_memory.staging import BLOCK
+from d2lmulti.processes.spawn import Processes
 from d2lmulti.processes.status_table import StatusTable
 
 # Nothing, one element, a few, more than the channels and slots hold at once.
@@ -115,7 +116,8 @@ def test_a_round_sends_what_was_there_before_it(B: Backend) -> None:
     """The other rank sends all of its part first, and only then takes any of ours."""
     length = 3 * CAPACITY // 4
     swap = make_round([0, 1], [1, 0], 0, length, True)
-    with private_folder() as folder:
+    with Processes() as group:
+        folder = group.folder
         StatusTable.create(folder / "status", 2)
         one, other = (
             SharedMemory(
@@ -162,7 +164,8 @@ def test_another_launcher_has_no_memory_to_share() -> None:
 
 
 def test_two_ends_of_a_semaphore_count_and_leave_no_name() -> None:
-    with private_folder() as folder:
+    with Processes() as group:
+        folder = group.folder
         name = semaphore_name(folder / "meeting 7")
         one, other = (Semaphore(f"{name}x", 2) for _ in range(2))
         again = Semaphore(f"{name}x", 5)  # another one: the first has no name any more

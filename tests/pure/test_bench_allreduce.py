@@ -16,7 +16,7 @@ from benchmarks.allreduce import (
 from benchmarks.timing import beside, take_turns
 from d2lmulti.backends import get_backend
 from d2lmulti.comm.group import local_group
-from d2lmulti.models.mlp import make_mlp
+from d2lmulti.models.networks import make_mlp
 from d2lmulti.observe.ledger import Ledger
 from d2lmulti.plans.allreduce import ALLREDUCE
 

@@ -15,10 +15,10 @@ import pytest
 import d2lmulti
 from d2lmulti import SGD, allreduce, devices, get_backend, get_params, train_batch
 from d2lmulti.comm.allreduce import _remembered as remembered
-from d2lmulti.models.lenet import LENET
+from d2lmulti.models.networks import LENET
 
 PACKAGE = Path(d2lmulti.__file__).parent
-OWN = {"torch": {"pytorch"}, "numpy": {"numpy", "tape", "windows", "dtypes"}}
+OWN = {"torch": {"pytorch"}, "numpy": {"numpy", "autograd", "common"}}
 # Asked once, at the edge: what is no list, no rate, no device.
 
 CHECKS = {"checks.py", "errors.py"}
@@ -66,7 +66,7 @@ def test_a_step_enters_the_core_and_the_backends_own_module(B) -> None:
     names = {name.removeprefix("d2lmulti/") for name in core.core_files()}
     own = {
         "torch": {"pytorch.py", "common.py"},
-        "numpy": {"numpy.py", "tape.py", "windows.py", "dtypes.py", "common.py"},
+        "numpy": {"numpy.py", "autograd.py", "common.py"},
     }
     own_files = {f"backends/{name}" for name in own[B.name]} | CHECKS
     assert entered - names - own_files == set()
@@ -88,8 +88,8 @@ def test_the_core_is_within_its_budget() -> None:
 
 
 def test_a_larger_core_is_found() -> None:
-    (found,) = core.core_rules({"a.py": 1000, "b.py": 801})
-    assert found.startswith("the core: 1801 lines, at most 1800")
+    (found,) = core.core_rules({"a.py": 1000, "b.py": 901})
+    assert found.startswith("the core: 1901 lines, at most 1900")
     (found,) = core.core_rules({f"{i}.py": 1 for i in range(13)})
     assert found.startswith("the core: 13 files, at most 12")
 

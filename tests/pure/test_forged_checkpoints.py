@@ -15,7 +15,7 @@ from pure.forged import FORGED
 
 import d2lmulti
 from d2lmulti.errors import D2LMultiError, DataCorrupt, InvalidInput
-from d2lmulti.models.mlp import make_mlp
+from d2lmulti.models.networks import make_mlp
 from d2lmulti.training.checkpoint import load_checkpoint, save_checkpoint
 
 TINY = make_mlp("tiny", (784, 2, 10))

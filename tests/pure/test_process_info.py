@@ -1,4 +1,4 @@
-"""Each launcher's own words for rank and world size are understood."""
+"""Each launcher's own names for rank and world size are understood."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OURS = {"D2LMULTI_RANK": "0", "D2LMULTI_WORLD_SIZE": "2"}
         (TORCHRUN | PADDLE | OURS, ProcessInfo(0, 2, 0, "shared_memory", 2)),
     ],
 )
-def test_a_launcher_is_recognised(env: dict[str, str], place: ProcessInfo) -> None:
+def test_a_launcher_is_recognized(env: dict[str, str], place: ProcessInfo) -> None:
     assert process_info(env) == place
     assert launched(env)
 
@@ -52,45 +52,29 @@ def test_outside_a_launch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("RANK", "a", "from 0 to 3 as RANK, got 'a'; it is a variable of the env"),
-        ("RANK", "4", "from 0 to 3 as RANK, got 4"),
-        ("RANK", "-1", "from 0 to 3 as RANK, got -1"),
-        ("RANK", "", "from 0 to 3 as RANK, got ''"),
-        ("WORLD_SIZE", "0", "of at least 1 as WORLD_SIZE, got 0"),
-        ("WORLD_SIZE", "two", "of at least 1 as WORLD_SIZE, got 'two'"),
-        ("LOCAL_RANK", "1.5", "of at least 0 as LOCAL_RANK, got '1.5'"),
-        ("LOCAL_WORLD_SIZE", "0", "of at least 1 as LOCAL_WORLD_SIZE, got 0"),
-    ],
-)
-def test_a_variable_that_cannot_be_is_named(name: str, value: str, words: str) -> None:
-    with pytest.raises(InvalidInput, match=words):
+    ("name", "value"),
+    [("RANK", "a"), ("RANK", "4"), ("RANK", "-1"), ("WORLD_SIZE", "0"),
+     ("LOCAL_RANK", "1.5")],
+)  # fmt: skip
+def test_a_variable_that_cannot_be_is_named(name: str, value: str) -> None:
+    with pytest.raises(InvalidInput, match=f" as {name}, got '?{value}"):
         process_info(TORCHRUN | {name: value})
 
 
-@pytest.mark.parametrize("value", ["soon", "nan", "-1", "0", "inf", ""])
-def test_a_limit_that_is_none_is_named(value: str, monkeypatch) -> None:
+@pytest.mark.parametrize("value", ["nan", "0", "inf"])
+def test_a_time_limit_that_would_never_or_always_end(value: str, monkeypatch) -> None:
     monkeypatch.setenv("D2LMULTI_TIMEOUT", value)
-    with pytest.raises(InvalidInput, match=f"in D2LMULTI_TIMEOUT, got {value!r}"):
+    with pytest.raises(InvalidInput, match=f"as D2LMULTI_TIMEOUT, got {value}"):
         time_limit()
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("MASTER_ADDR", None, "expected MASTER_ADDR in the environment, got none"),
-        ("MASTER_PORT", None, "expected MASTER_PORT in the environment, got none"),
-        ("MASTER_PORT", "http", "from 0 to 65535 as MASTER_PORT, got 'http'"),
-        ("MASTER_PORT", "70000", "from 0 to 65535 as MASTER_PORT, got 70000"),
-    ],
-)
-def test_an_address_that_is_missing_is_named(
-    name: str, value: str | None, words: str, monkeypatch
-) -> None:
+def test_an_address_that_is_missing_is_named(monkeypatch) -> None:
     monkeypatch.setenv("MASTER_ADDR", "localhost")
     monkeypatch.setenv("MASTER_PORT", "1234")
     assert rendezvous_address() == ("localhost", 1234)
-    monkeypatch.delenv(name) if value is None else monkeypatch.setenv(name, value)
-    with pytest.raises(InvalidInput, match=words):
+    monkeypatch.setenv("MASTER_PORT", "70000")
+    with pytest.raises(InvalidInput, match="MASTER_PORT"):
+        rendezvous_address()
+    monkeypatch.delenv("MASTER_ADDR")
+    with pytest.raises(InvalidInput, match="MASTER_ADDR"):
         rendezvous_address()

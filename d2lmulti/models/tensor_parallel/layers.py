@@ -19,8 +19,8 @@ import numpy as np
 from ...backends.protocol import Backend, Tensor
 from ...comm.cooperative import CommGenerator, Copy, Reduce
 from ...errors import framework_errors
-from ..lenet import convolution, dense, dense_relu
 from ..model import Layer, Model, losses_of
+from ..networks import convolution, dense, dense_relu
 
 
 class ShardSpec(NamedTuple):

@@ -12,7 +12,7 @@ from ...comm.group import Group
 from ...errors import framework_errors
 from ...events import notify_work
 from ...models.model import losses_of, run_layers
-from ...optimizers.sgd import zeros_like
+from ...optimizers import zeros_like
 from .collectives import gather_flat, scatter_flat_
 from .sharded_params import ShardedParams, attach_grads
 

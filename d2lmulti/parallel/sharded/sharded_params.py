@@ -22,9 +22,9 @@ from ...comm.split import load
 from ...errors import InvalidInput
 from ...events import notify_mark
 from ...models import get_model
-from ...models.lenet import LENET
 from ...models.model import Layer, Model
-from ...optimizers.sgd import zeros_like
+from ...models.networks import LENET
+from ...optimizers import zeros_like
 from ...plans.rounds import even_bounds
 
 Flats = list[list[Tensor]]  # per device, one flat vector per layer

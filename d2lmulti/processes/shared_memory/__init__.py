@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ...backends import backend_of
-from ...backends.memory import COMBINE
+from ...backends.common import COMBINE
 from ...checks import check_native
 from ...comm.group import Combine, Work
 from ...errors import InvalidInput
