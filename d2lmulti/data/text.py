@@ -2,7 +2,7 @@
 
 "The Four Sisters and the Bell" was written for this book and is in the public domain
 (CC0). An alphabet of 36 can be shared evenly by 2, 3 and 4 devices, which a layer split
-by vocabulary needs. Chapter: *layer_parallel*.
+by vocabulary needs. Chapter: *tensor_parallel*.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The executor enters every computation here while it carries it out. The clock is
 model: each kind of computation has a duration, and it starts when its device has come
 to it and its input is there. A message happens when *both* of its devices have come to
 it, so it costs time where it stands in a bad place. What is held is counted from the
-tensors the executor has. Chapter: *model_parallel*.
+tensors the executor has. Chapter: *pipeline_parallel*.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ from ..backends import backend_of, get_backend
 from ..backends.protocol import AnyDevice
 from ..checks import check_choice, check_count
 from ..comm.devices import devices as first_devices
-from ..comm.group import group_for
 from ..data.batches import batch_count, batches
 from ..data.datasets import Dataset
 from ..events import unobserved
@@ -118,9 +117,9 @@ def train(
     start = [p.astype(dtype) for p in model.initial(np.random.default_rng(seed))]
     check_fits(B, data, model, start)
     n = len(data.train_X)
-    group = group_for(len(places))
-    if split.cuts_batches:  # before every device gets a copy
-        check_last_batch(n, batch_size, group.size, "devices")
+    split.prepare(places, model)
+    check_last_batch(n, batch_size, split.batch_parts)
+    group = split.group
 
     settings = {
         "backend": B.name,
@@ -140,8 +139,7 @@ def train(
         known = fingerprint(B, data, model, start, rate, epochs * steps)
         beginning.settings = settings | known
     with saver.held(group, beginning, steps) as at:
-        split.place([B.array(p) for p in at.params], places, model, learner)
-        check_last_batch(n, batch_size, *split.batch_parts)
+        split.place([B.array(p) for p in at.params], learner)
         if group.is_distributed:  # else there is nobody to compare with
             beside = {
                 **about_machine(B),

@@ -1,6 +1,6 @@
 """Pictures of layer parallelism: who holds what, and which layer moves how much.
 
-Chapter: *layer_parallel*.
+Chapter: *tensor_parallel*.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Pictures of a pipeline, drawn from the record of what ran. Chapter: *model_parallel*.
+"""Figures of a pipeline, drawn from the trace of what ran.
 
-A row a device, a box a computation, the micro-batch's number in it; empty is idle.
+One row per device, one box per computation with the number of its micro-batch; empty
+means idle. Chapter: *pipeline_parallel*.
 Colours are Okabe and Ito's, and forward is light, backward dark.
 """
 

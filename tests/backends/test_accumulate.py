@@ -115,13 +115,13 @@ REFUSED = {
     "no parts": ({"accumulate": 0}, "at least 1 as accumulate, got 0"),
     "more parts than examples": (
         {"k": 2, "accumulate": 12},
-        "22 of 150 examples, fewer than 24 devices times parts",
+        "22 of 150 examples, fewer than the 24 parts",
     ),
     "a model whose devices meet": (
         {"model": "lenet_sync_bn", "accumulate": 2}, "lenet_sync_bn.*or lenet_bn",
     ),
     "more parts than a shard has": (
-        {"k": 2, "strategy": "sharded", "accumulate": 12}, "fewer than 24 devices",
+        {"k": 2, "strategy": "sharded", "accumulate": 12}, "the 24 parts",
     ),
 }  # fmt: skip
 

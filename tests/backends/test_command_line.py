@@ -188,13 +188,13 @@ REFUSED: dict[str, str] = {
     "train --bucket-mb 1e-9": "bucket_bytes",
     "train --bucket-mb nan": "--bucket-mb",
     "train --accumulate 0": "accumulate",
-    "train --accumulate 99": "fewer than 198",
+    "train --accumulate 99": "the 198 parts",
     "train --accumulate 2 --model lenet_sync_bn": "lenet_sync_bn",
     "train --strategy tensor --devices 3": "divide",
     "train --strategy pipeline --devices 3": "3 stages",
     "train --strategy pipeline --stages 0": "stages",
     "train --strategy pipeline --micro-batches 0": "micro_batches",
-    "train --strategy pipeline --micro-batches 999": "999 micro-batches",
+    "train --strategy pipeline --micro-batches 999": "999 parts",
     "train --strategy sharded --zero 4": "zero",
     "train --strategy sharded --precision bf16 --dtype float64": "float32",
     "train --strategy sharded --model lenet_bn": "lenet_bn",
@@ -476,4 +476,4 @@ def test_all_that_failed_is_named(tmp_path, monkeypatch, capsys):
     assert short("--json", "h", "--timeline", "t", "--plot", str(curve)) == 2
     told = capsys.readouterr()
     assert told.out.startswith("test accuracy") and curve.exists()
-    assert told.err == "error: no room for t; no room for h\n"
+    assert told.err == "error: no room for t\nerror: no room for h\n"

@@ -263,8 +263,8 @@ def test_what_is_refused(B: Backend, data: Dataset) -> None:
         with pytest.raises(InvalidInput, match="from 0 to 0 as worker, got"):
             server.pull(worker)
     for change, words in [
-        ({"workers": 0}, "as workers, got 0"),
-        ({"workers": 30}, "29 of 58 examples, fewer than 30 workers"),
+        ({"workers": 0}, "got 0"),
+        ({"workers": 30}, "29 of 58 examples, fewer than the 30 parts"),
         ({"epochs": 0}, "as epochs, got 0"),
         ({"model": get_model("lenet_bn")}, "a model without statistics"),
         ({"seconds": np.ones((2, 99))}, "times of 3 workers, got those of 2"),

@@ -2,7 +2,7 @@
 
 `cutting` makes stages of a model, `placing` puts their parameters on the devices,
 `scheduling` proves the lists and reads from them where stages lie, `executor` carries
-them out on real tensors, and `training` takes a step. Chapter: *model_parallel*.
+them out on real tensors, and `training` takes a step. Chapter: *pipeline_parallel*.
 """
 
 from .costs import layer_seconds

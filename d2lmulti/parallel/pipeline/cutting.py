@@ -1,7 +1,7 @@
 """Cut a network into stages: by the number of layers, or so that no stage is slow.
 
 A pipeline runs at the pace of its slowest stage, so a good cut gives all stages the
-same work. Chapter: *model_parallel*.
+same work. Chapter: *pipeline_parallel*.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Each stage has a graph of its own. What goes to the next stage is cut from the g
 copied; on the way back the gradient that arrives starts `backward(ys, dys)`. A stage
 keeps what an instruction made until another instruction has used it, and no longer.
 In a group of processes each goes through all lists, carries out its own instructions,
-and of the others' only notes when they would run. Chapter: *model_parallel*.
+and of the others' only notes when they would run. Chapter: *pipeline_parallel*.
 """
 
 from __future__ import annotations
