@@ -144,31 +144,6 @@ def test_the_chart_is_the_schedule_1f1b():
         assert played["end"] == chart["end"]
 
 
-@NO_SCRIPTS
-def test_a_slow_stage_sets_the_pace_of_the_chart():
-    """Two slots until stage 2 begins, 60 that it works, 1 that it waits, 4 to drain."""
-    works = [{"forward": f, "backward": 2 * f} for f in (1, 1, 2, 1)]
-    assert evaluate("(works) => playPipeline(works, 10)", works)["end"] == 67
-
-
-@NO_SCRIPTS
-def test_the_chart_takes_hardly_longer_than_the_formula():
-    data, vectors = json.loads(json.dumps(tables())), drawn()
-    ratios = evaluate(
-        "({ data, vectors }) => { const step = stepModel(data.constants);"
-        "return vectors.filter((v) => v.step && v.layout.chunks === 1).map((v) => {"
-        "const found = step(data.networks[v.network], v.layout,"
-        "data.clusters[v.cluster], data.programs[v.program]);"
-        "return playPipeline(found.works, v.layout.micro_batches).end / found.stages;"
-        "}); }",
-        {"data": data, "vectors": vectors},
-    )
-    # Where the slowest forward and backward are of two stages, the chart waits more.
-    assert max(ratios) < 1.01
-    assert sorted(ratios)[len(ratios) // 2] > 0.999
-    assert min(ratios) > 0.7
-
-
 def test_the_page_holds_the_tables_the_words_and_the_scripts(small_book):
     text = (small_book / "chapters" / "two.html").read_text(encoding="utf-8")
     figure = re.search(r'<figure[^>]*id="a-calculator".*?</figure>', text, re.S)[0]
@@ -183,14 +158,6 @@ def test_the_page_holds_the_tables_the_words_and_the_scripts(small_book):
         assert (small_book / "chapters" / source).is_file()
     one = (small_book / "chapters" / "one.html").read_text(encoding="utf-8")
     assert "calculator" not in one  # other pages do not ask for its scripts
-
-
-def test_no_word_of_the_scripts_is_missing_in_the_table():
-    words = json.loads((FOLDER / "labels.en.json").read_text(encoding="utf-8"))
-    script = (FOLDER / "calculator.js").read_text(encoding="utf-8")
-    used = re.findall(r'labels(?:\.(\w+)|\["([\w ]+)"\])', script)
-    assert {a or b for a, b in used} <= set(words)
-    assert len(used) > 4
 
 
 @pytest.mark.browser
