@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-import d2lmulti
+from d2lmulti.plans.allreduce import ALLREDUCE
 
 pytestmark = [pytest.mark.numpy, pytest.mark.xdist_group("numpy_alone")]
 
@@ -159,7 +159,7 @@ def test_every_strategy_model_schedule_and_all_reduce(alone) -> None:
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told.pop("loaded") == []
-    for name in d2lmulti.plans.allreduce.ALLREDUCE:
+    for name in ALLREDUCE:
         assert told.pop(name) == [[15.0] * 5] * 4
     assert told.pop("lenet_bn")["one"] > 0  # differs by design: a batch for each device
     assert len(told) == 7
