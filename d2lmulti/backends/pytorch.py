@@ -247,6 +247,14 @@ def grad(x: Tensor) -> Tensor:
     return x.grad
 
 
+def move_grad(x: Tensor, flat: Tensor, first: int) -> bool:
+    part = flat.detach()[first : first + x.numel()].view_as(x)
+    if x.grad is not None and x.grad.data_ptr() != part.data_ptr():
+        part.copy_(x.grad)
+    x.grad = part
+    return True
+
+
 def clear_grad_(x: Tensor) -> None:
     if x.grad is None and x.requires_grad:  # no backward pass yet, or set to None
         attach_grad(x)

@@ -13,13 +13,11 @@ import os
 import traceback
 from collections.abc import Sequence
 
+import mxnet as mx
+
 from ..backends import mxnet as B
 from ..backends.protocol import Tensor
 from ..errors import InvalidInput
-from ..importing import quickly
-
-with quickly():
-    import mxnet as mx
 
 _OPTIMIZER = 0  # the number of MXNet's command
 KINDS = ("dist_sync", "dist_async")

@@ -25,16 +25,19 @@ from ..models.model import Model
 from ..optimizers import Optimizer
 from ..parallel import pipeline, sharded, tensor
 from ..parallel.buckets import reduce_in_buckets
-from ..parallel.data import Reducer, get_params, train_batch
+from ..parallel.data import Reducer, check_accumulates, get_params, train_batch
+from ..parallel.mesh import (
+    MeshParams,
+    gather_from_mesh,
+    mesh_lists,
+    place_on_mesh,
+    train_on_mesh,
+)
 from ..parallel.sharded import PRECISIONS
 from ..parallel.sharded.sharded_params import unflatten
 from ..plans.allreduce import ALLREDUCE
 from ..plans.rounds import Plan
 from ..plans.schedules import CHUNKS, SCHEDULES, Schedule
-from .accumulate import check_accumulates, train_in_parts
-from .mesh import gather_from_mesh, place_on_mesh, train_on_mesh
-from .mesh.holding import MeshParams
-from .mesh.step import mesh_lists
 from .strategy import Batch, Snapshot, Strategy, choice, count, option
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -130,13 +133,11 @@ class DataParallel(WithAllReduce, OfBatches):
         return [*map(list, owned)]  # all are equal, except for statistics
 
     def step(self, batch: Batch, lr: float) -> list[Tensor]:
-        step: Callable[..., list[Tensor]] = train_batch
-        if self.accumulate > 1:
-            step = partial(train_in_parts, parts=self.accumulate)
-        return step(
+        return train_batch(
             batch.X, batch.y, self.owned, self.devices, lr,
             model=self.model, optimizer=self.optimizer, states=self.states,
-            algorithm=self.algorithm, reducer=self.reducer, n=batch.n,
+            algorithm=self.algorithm, reducer=self.reducer,
+            accumulate=self.accumulate, n=batch.n,
         )  # fmt: skip
 
     def snapshot(self) -> Snapshot:

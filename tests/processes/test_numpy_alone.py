@@ -150,7 +150,9 @@ def test_frameworks_are_hidden_and_requirements_are_not(alone) -> None:
     for module in ("torch", "IPython", "pytest"):
         done = alone("-c", f"import {module}")
         assert f"No module named {module!r}" in done.stderr
-    done = alone("-c", "import numpy, sklearn, tqdm, pooch, matplotlib, cloudpickle")
+    done = alone(
+        "-c", "import numpy, sklearn, tqdm, pooch, matplotlib, cloudpickle, filelock"
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 

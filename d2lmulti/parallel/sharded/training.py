@@ -8,8 +8,7 @@ from ...backends import backend_of
 from ...backends.protocol import AnyDevice, Tensor, element_count
 from ...checks import check_count, check_list, check_positive
 from ...comm.group import Group, group_for, local_group
-from ...comm.parts import by_device, split_in_parts
-from ...comm.split import check_batch
+from ...comm.split import by_device, check_batch, split_in_parts
 from ...events import notify_work
 from ...optimizers import Optimizer, check_optimizer, check_states
 from .collectives import gather_flat_
