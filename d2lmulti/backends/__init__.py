@@ -11,7 +11,7 @@ import os
 import sys
 from types import ModuleType
 
-from ..checks import check_choice, check_kind
+from ..checks import check_choice
 from ..errors import BackendNotInstalled, InvalidInput
 from .protocol import BACKENDS, Backend, backend_of, owner_of
 
@@ -86,8 +86,6 @@ def register_backend(name: str, module: ModuleType) -> None:
     It holds those verbs of `protocol.py` that what it runs will call. Raises
     `InvalidInput` for another backend's name and for a module without that class.
     """
-    check_kind("name", name, str, "a text")
-    check_kind("module", module, ModuleType, "a module")
     if name in BACKENDS and BACKENDS[name][0] != module.__name__:
         raise InvalidInput(
             f"expected a name that no backend has, got {name!r}; choose another"

@@ -194,28 +194,15 @@ def pause() -> Context:
 
 def backward(ys: Tensors, dys: Tensors | None = None) -> None:
     checks.check_grads(ys, dys)
-    try:
-        autograd.backward(list(ys), list(dys) if dys is not None else None)
-    except mx.MXNetError as error:
-        checks.check_recorded(["computational graph" not in str(error)])
-        raise
+    autograd.backward(list(ys), list(dys) if dys is not None else None)
 
 
 def grad_of(
     ys: Tensors, xs: Tensors, dys: Tensors | None = None, keep_graph: bool = False
 ) -> list[Tensor]:
     checks.check_grads(ys, dys)
-    if not all([x.grad is not None for x in xs]):
-        raise checks.not_attached()
-    try:
-        heads = list(dys) if dys is not None else None
-        found = autograd.grad(list(ys), list(xs), heads, retain_graph=keep_graph)
-    except mx.MXNetError as error:
-        checks.check_recorded(["computational graph" not in str(error)])
-        if "unreachable" in str(error):
-            unreached = int(str(error).split("to the ")[1].split("-th")[0])
-            checks.check_reached([i + 1 != unreached for i in range(len(xs))])
-        raise
+    heads = list(dys) if dys is not None else None
+    found = autograd.grad(list(ys), list(xs), heads, retain_graph=keep_graph)
     return [dx.as_np_ndarray() for dx in found]  # grad() makes them of the old kind
 
 
@@ -311,12 +298,10 @@ def conv2d(X: Tensor, W: Tensor, b: Tensor | None, padding: int = 0) -> Tensor:
 
 
 def avg_pool2d(X: Tensor, size: int) -> Tensor:
-    checks.check_window(X, size)
     return npx.pooling(X, kernel=(size,) * 2, stride=(size,) * 2, pool_type="avg")
 
 
 def max_pool2d(X: Tensor, size: int) -> Tensor:
-    checks.check_window(X, size)
     return npx.pooling(X, kernel=(size,) * 2, stride=(size,) * 2, pool_type="max")
 
 
