@@ -339,7 +339,7 @@ def check_native(engine: Any, what: str, dtype: str = "") -> None:
             f"one of {', '.join(sorted(engine.native))}, the native "
             f"collectives of {engine.name}",
             what,
-            "use a plan such as ring",
+            "use another algorithm, such as ring",
         )
     adds = what in ("allreduce", "reduce_scatter")
     if dtype and adds and engine.reducible and dtype not in engine.reducible:
@@ -347,5 +347,5 @@ def check_native(engine: Any, what: str, dtype: str = "") -> None:
             f"a dtype that the native all-reduce of {engine.name} adds up rightly, "
             f"{', '.join(engine.reducible)},",
             dtype,
-            "use a plan such as ring",
+            "use another algorithm, such as ring",
         )
