@@ -13,8 +13,6 @@ from types import ModuleType
 
 from ..checks import check_choice
 from ..errors import BackendNotInstalled, InvalidInput
-from ..importing import quickly
-from ..interrupt import heeded
 from .protocol import BACKENDS, Backend, backend_of, owner_of
 
 # A framework that crashes the process when it is loaded after another.
@@ -71,8 +69,7 @@ def get_backend(name: str | None = None) -> Backend:
         )
     module, _, package = BACKENDS[key]
     try:
-        with heeded(), quickly():
-            return importlib.import_module(module)
+        return importlib.import_module(module)
     except Exception as error:  # MXNet on NumPy 2 ends in an AttributeError, for one
         raise BackendNotInstalled(
             f"expected the framework behind the backend {key!r}, but this Python "

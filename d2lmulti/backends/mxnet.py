@@ -9,19 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 
+import mxnet as mx
 import numpy as np
+from mxnet import autograd, npx
+from mxnet.base import _LIB, NDArrayHandle, check_call
+from mxnet.numpy import ndarray as Tensor
 
 from .. import checks
-from ..importing import quickly
 from . import tracking
 from .common import NUMPY_DTYPES, dtype_name, numeric, resolve_device, view_at
 from .protocol import AnyDevice, Context
-
-with quickly("sklearn"):  # of which it takes one class, and pandas comes along
-    import mxnet as mx
-    from mxnet import autograd, npx
-    from mxnet.base import _LIB, NDArrayHandle, check_call
-    from mxnet.numpy import ndarray as Tensor
 
 name = "mxnet"
 Tensors = Sequence[Tensor]

@@ -22,7 +22,7 @@ from ..comm.devices import with_place
 from ..comm.group import Group, local_group
 from ..data.datasets import DATASETS
 from ..errors import D2LMultiError
-from ..files.atomic import check_outputs, write_json
+from ..files import check_outputs, write_json
 from ..models import MODELS
 from ..observe.timeline import Timeline, timeline
 from ..optimizers import OPTIMIZERS
@@ -31,7 +31,7 @@ from ..processes.process_info import launched, process_info
 from ..training import loop
 from ..training.arguments import DTYPES
 from ..training.history import History
-from ..training.metrics import leader_does
+from ..training.metrics import on_rank_zero
 from ..training.strategies import STRATEGIES, option_help
 
 CHOICES: dict[str, Iterable[str]] = {
@@ -114,7 +114,7 @@ def train_in(group: Group | None, options: dict[str, Any]) -> int:
     results = {name: options.pop(name) for name in RESULTS}
     files = {**results, "checkpoint": options["checkpoint"]}
     outputs = {f"--{name}": path for name, path in files.items()}
-    leader_does(group or local_group(1), lambda: check_outputs(outputs))
+    on_rank_zero(group or local_group(1), lambda: check_outputs(outputs))
     with timeline() if results["timeline"] else nullcontext() as recorded:
         history = loop.train(**options)
     if group and not group.leader:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-import d2lmulti
+from d2lmulti.plans.allreduce import ALLREDUCE
 
 pytestmark = [pytest.mark.numpy, pytest.mark.xdist_group("numpy_alone")]
 
@@ -150,7 +150,9 @@ def test_frameworks_are_hidden_and_requirements_are_not(alone) -> None:
     for module in ("torch", "IPython", "pytest"):
         done = alone("-c", f"import {module}")
         assert f"No module named {module!r}" in done.stderr
-    done = alone("-c", "import numpy, sklearn, tqdm, pooch, matplotlib, cloudpickle")
+    done = alone(
+        "-c", "import numpy, sklearn, tqdm, pooch, matplotlib, cloudpickle, filelock"
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -159,7 +161,7 @@ def test_every_strategy_model_schedule_and_all_reduce(alone) -> None:
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told.pop("loaded") == []
-    for name in d2lmulti.plans.allreduce.ALLREDUCE:
+    for name in ALLREDUCE:
         assert told.pop(name) == [[15.0] * 5] * 4
     assert told.pop("lenet_bn")["one"] > 0  # differs by design: a batch for each device
     assert len(told) == 7
