@@ -84,32 +84,17 @@ def check_number(
     d2lmulti.errors.InvalidInput: expected a finite number ... as momentum, got '0.9'
     """
     number = isinstance(value, (int, float, np.integer, np.floating))
-    if number and not isinstance(value, bool) and is_finite(value):
-        plain = value.item() if isinstance(value, np.generic) else value
-        if above < plain < below and min <= plain <= max:
-            return plain
-    bounds = {
-        "above": above,
-        "of at least": min,
-        "below": below,
-        "up to": max,
-    }
-    words = [f"{word} {b:g}" for word, b in bounds.items() if math.isfinite(b)]
-    limits = " " + " and ".join(words) if words else ""
-    raise invalid(f"a finite number{limits} as {name}", value, hint)
+    if number and not isinstance(value, bool) and -math.inf < value < math.inf:
+        if above < value < below and min <= value <= max:
+            return value.item() if isinstance(value, np.generic) else value
+    bounds = {"above": above, "of at least": min, "below": below, "up to": max}
+    words = [f" {word} {b:g}" for word, b in bounds.items() if math.isfinite(b)]
+    raise invalid(f"a finite number{' and'.join(words)} as {name}", value, hint)
 
 
 def check_positive(name: str, value: Any, hint: str = "") -> float:
     """Return a finite number above 0."""
     return check_number(name, value, above=0, hint=hint)
-
-
-def is_finite(value: Any) -> bool:
-    """Return whether a number is finite as a float too: 10**400 is not."""
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str], hint: str = "") -> str:
@@ -207,20 +192,16 @@ def check_part(x: Tensor, first: int, last: int) -> None:
     """Raise unless a part lies in the flattened `x`: a slice would be shorter."""
     size = math.prod(x.shape)
     if not 0 <= first <= last <= size:
-        raise InvalidInput(
-            f"expected 0 <= first <= last <= {size}, the number of elements, got first "
-            f"{first} and last {last}"
-        )
+        raise invalid(f"0 <= first <= last <= {size} elements", (first, last))
 
 
 def check_write(x: Tensor, first: int, last: int, y: Tensor) -> None:
-    """Raise unless `y` has the values of the part, one for each, of the same dtype."""
+    """Raise unless `y` has one value of the same dtype for each element of the part."""
     check_part(x, first, last)
     if math.prod(y.shape) != last - first or x.dtype != y.dtype:
         raise InvalidInput(
             f"expected {last - first} values for elements {first} to {last} of "
-            f"{form(x)}, got {form(y)}; a write takes one value of the same dtype for "
-            "each element"
+            f"{form(x)}, got {form(y)}"
         )
 
 
@@ -234,13 +215,9 @@ def check_contiguous(contiguous: bool) -> None:
 
 
 def check_window(X: Tensor, size: int) -> None:
-    """Raise for a pooling window that fits nowhere (Paddle would pad the image)."""
-    height, width = X.shape[2:]
-    if not 1 <= size <= min(height, width):
-        raise InvalidInput(
-            f"expected a window of 1 to {min(height, width)} on images of {height} x "
-            f"{width}, got {size}"
-        )
+    """Raise for a pooling window larger than the image: Paddle would pad it."""
+    if not 1 <= size <= min(X.shape[2:]):
+        raise invalid(f"a window that fits on images {form(X)}", size)
 
 
 def check_leaf(is_leaf: bool) -> None:
@@ -254,28 +231,21 @@ def check_leaf(is_leaf: bool) -> None:
 
 def check_grads(ys: Sequence[Tensor], dys: Sequence[Tensor] | None) -> None:
     """Raise unless every y has a gradient of its form: Paddle would read beyond it."""
-    if dys is None:
-        return
-    forms, wanted = [form(dy) for dy in dys], [form(y) for y in ys]
-    if forms != wanted:
+    if dys is not None and [form(dy) for dy in dys] != [form(y) for y in ys]:
         raise InvalidInput(
-            f"expected dys with the shapes and dtypes of ys, {wanted}, got {forms}"
+            f"expected dys with the shapes and dtypes of ys, {[*map(form, ys)]}, got "
+            f"{[*map(form, dys)]}"
         )
 
 
 def check_recorded(recorded: Iterable[bool]) -> None:
-    """Raise unless every y comes from a recorded graph that is not used up."""
+    """Raise unless every y comes from a recorded graph: Paddle would do nothing."""
     if not all(recorded):
-        raise not_recorded()
-
-
-def not_recorded() -> InvalidInput:
-    """Make the error for a backward pass that has no graph to go through."""
-    return InvalidInput(
-        "expected every tensor in ys to depend, by operations inside record(), on a "
-        "tensor with attach_grad, got one that does not; compute it in `with "
-        "B.record():`, and go backward through a graph only once"
-    )
+        raise InvalidInput(
+            "expected every tensor in ys to depend, by operations inside record(), on "
+            "a tensor with attach_grad, got one that does not; compute it in `with "
+            "B.record():`, and go backward through a graph only once"
+        )
 
 
 def not_attached() -> InvalidInput:
@@ -284,15 +254,6 @@ def not_attached() -> InvalidInput:
         "expected a tensor that collects a gradient, got one that does not; call "
         "attach_grad(x) before the forward pass"
     )
-
-
-def check_reached(reached: Iterable[bool]) -> None:
-    """Raise for an x that no y depends on: zero is rarely what was meant."""
-    if False in (reached := list(reached)):
-        raise InvalidInput(
-            f"expected tensors that ys depend on, got xs[{reached.index(False)}], "
-            "which they do not; leave it out"
-        )
 
 
 # -- lists of tensors, one for each rank ------------------------------------------
@@ -343,9 +304,10 @@ def check_data(data: Sequence[Tensor], op: str = "sum") -> None:
     if op != "sum":
         check_choice("op", op, ("mean", "max"))
     shape, dtype = data[0].shape, data[0].dtype
-    if any(x.shape != shape or x.dtype != dtype for x in data):
-        what = "the same shape and dtype on every rank"
-        check_same({rank: form(x) for rank, x in enumerate(data)}, what)
+    for x in data:
+        if x.shape != shape or x.dtype != dtype:
+            what = "the same shape and dtype on every rank"
+            check_same({rank: form(x) for rank, x in enumerate(data)}, what)
     check_distinct("data", data)
 
 

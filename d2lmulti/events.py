@@ -36,6 +36,17 @@ class Observer:
         """The devices work in the block; `wait()` waits until they have finished."""
         return _NOTHING
 
+    def on_pipeline(self, devices: int, stages: int, recompute: bool) -> None:
+        """A pipeline begins a step."""
+
+    def on_instruction(self, device: int, instruction: Any) -> None:
+        """A device of a pipeline begins its next instruction."""
+
+    def on_stored(
+        self, device: int, stage: int, micro_batches: int, nbytes: int
+    ) -> None:
+        """From now on a stage stores the activations of so many micro-batches."""
+
 
 observers: ContextVar[tuple[Any, ...]] = ContextVar("observers", default=())
 
@@ -89,6 +100,12 @@ def notify_mark(label: str) -> None:
     """Report that something happened now, between two rounds."""
     for listener in observers.get():
         listener.on_mark(label)
+
+
+def notify(event: str, *facts: object) -> None:
+    """Report what a pipeline does, by the method of that name of all listeners."""
+    for listener in observers.get():
+        getattr(listener, event)(*facts)
 
 
 def notify_work(

@@ -11,7 +11,7 @@ import click
 
 from d2lmulti.checks import MAX_RANKS
 from d2lmulti.errors import InvalidInput
-from d2lmulti.files.atomic import check_outputs, write_json
+from d2lmulti.files import check_outputs, write_json
 from d2lmulti.plans.allreduce import ALLREDUCE
 
 from .comparison import Compared

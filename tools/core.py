@@ -13,7 +13,7 @@ import tomllib
 from importlinter import Contract, ContractCheck, output
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MOST_FILES, MOST_LINES = 12, 1900
+MOST_FILES, MOST_LINES = 13, 2100
 BESIDE = {"errors", "checks"}  # the last part of a module's name: open to the core too
 
 

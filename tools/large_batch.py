@@ -20,7 +20,7 @@ import numpy as np
 from make_evidence import about_machine, about_now
 from tqdm import tqdm
 
-from d2lmulti.files.atomic import write_json
+from d2lmulti.files import write_json
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "chapters" / "large_batch.ipynb"

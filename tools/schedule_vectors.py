@@ -15,7 +15,7 @@ import pathlib
 from collections import Counter
 from itertools import pairwise
 
-from d2lmulti.observe.pipeline_record import PipelineRecord
+from d2lmulti.observe.pipeline_trace import PipelineTrace
 from d2lmulti.plans.pipeline import (
     Backward,
     BackwardInput,
@@ -24,10 +24,6 @@ from d2lmulti.plans.pipeline import (
     Forward,
     Instruction,
     Lists,
-    ReceiveActivation,
-    ReceiveGradient,
-    StageTransfer,
-    Step,
     simulate,
 )
 from d2lmulti.plans.schedules import SCHEDULES
@@ -53,49 +49,47 @@ LETTERS: dict[type[Instruction], str] = {
 }
 
 
-def played(lists: Lists, chunks: int) -> PipelineRecord:
+def played(lists: Lists, chunks: int) -> PipelineTrace:
     """Play lists without a tensor; a stage of 1 / chunks takes as much of a slot."""
     times = (slots / chunks for slots in (1, 2, 1, 1))
-    record = PipelineRecord(Durations(*times))
-    record.restart(len(lists), len(lists) * chunks)
+    trace = PipelineTrace(Durations(*times))
+    trace.on_pipeline(len(lists), len(lists) * chunks)
     live: Counter[int] = Counter()
     for d, i in simulate(lists):
-        if isinstance(i, (ReceiveActivation, ReceiveGradient)):
-            record.exchange(i.device, d)
-        elif not isinstance(i, (StageTransfer, Step)):
-            # What it needs is there: it came before in the device's own list.
-            slot = record.compute(d, i, 0, recompute=False)
+        trace.on_instruction(d, i)
+        if type(i) in LETTERS:
             live[i.stage] += isinstance(i, Forward)
-            record.hold(slot.start, d, i.stage, live[i.stage], 0)
-            live[i.stage] -= isinstance(i, (Backward, BackwardWeight))
-            record.hold(slot.end, d, i.stage, live[i.stage], 0)
-    return record
+            trace.on_stored(d, i.stage, live[i.stage], 0)
+        if isinstance(i, (Backward, BackwardWeight)):
+            live[i.stage] -= 1
+            trace.on_stored(d, i.stage, live[i.stage], 0)
+    return trace
 
 
-def words(record: PipelineRecord, device: int) -> str:
+def words(trace: PipelineTrace, device: int) -> str:
     """Write down what a device does, and how long it is idle in between."""
-    mine = [slot for slot in record.slots if slot.device == device]
-    first = min(slot.instruction.stage for slot in mine)
+    mine = [span for span in trace.spans if span.device == device]
+    first = min(span.instruction.stage for span in mine)
     found = [f"-{mine[0].start:g}"] if mine[0].start else []
-    for slot, after in pairwise([*mine, None]):
-        letter = LETTERS[type(slot.instruction)]
-        if slot.instruction.stage > first:
+    for span, after in pairwise([*mine, None]):
+        letter = LETTERS[type(span.instruction)]
+        if span.instruction.stage > first:
             letter = letter.lower()
-        found.append(f"{letter}{slot.instruction.micro}")
-        if after is not None and after.start > slot.end:
-            found.append(f"-{after.start - slot.end:g}")
+        found.append(f"{letter}{span.instruction.micro}")
+        if after is not None and after.start > span.end:
+            found.append(f"-{after.start - span.end:g}")
     return " ".join(found)
 
 
 def chart(name: str, chunks: int, p: int, m: int) -> dict[str, object]:
     """Give one chart: its rows, and the figures that stand below it."""
-    record = played(SCHEDULES[name](p, m, chunks), chunks)
+    trace = played(SCHEDULES[name](p, m, chunks), chunks)
     return {
-        "rows": [words(record, d) for d in range(p)],
-        "end": record.makespan,
-        "idle": round(record.idle_share, 4),
-        "longest": record.longest_span,
-        "held": [live / chunks for live in record.device_peak_live],
+        "rows": [words(trace, d) for d in range(p)],
+        "end": trace.makespan,
+        "idle": round(trace.idle_share, 4),
+        "longest": trace.longest_span,
+        "held": [live / chunks for live in trace.device_peak_live],
     }
 
 

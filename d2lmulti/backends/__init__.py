@@ -11,10 +11,8 @@ import os
 import sys
 from types import ModuleType
 
-from ..checks import check_choice, check_kind
+from ..checks import check_choice
 from ..errors import BackendNotInstalled, InvalidInput
-from ..importing import quickly
-from ..interrupt import heeded
 from .protocol import BACKENDS, Backend, backend_of, owner_of
 
 # A framework that crashes the process when it is loaded after another.
@@ -71,8 +69,7 @@ def get_backend(name: str | None = None) -> Backend:
         )
     module, _, package = BACKENDS[key]
     try:
-        with heeded(), quickly():
-            return importlib.import_module(module)
+        return importlib.import_module(module)
     except Exception as error:  # MXNet on NumPy 2 ends in an AttributeError, for one
         raise BackendNotInstalled(
             f"expected the framework behind the backend {key!r}, but this Python "
@@ -89,8 +86,6 @@ def register_backend(name: str, module: ModuleType) -> None:
     It holds those verbs of `protocol.py` that what it runs will call. Raises
     `InvalidInput` for another backend's name and for a module without that class.
     """
-    check_kind("name", name, str, "a text")
-    check_kind("module", module, ModuleType, "a module")
     if name in BACKENDS and BACKENDS[name][0] != module.__name__:
         raise InvalidInput(
             f"expected a name that no backend has, got {name!r}; choose another"

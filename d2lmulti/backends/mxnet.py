@@ -9,19 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 
+import mxnet as mx
 import numpy as np
+from mxnet import autograd, npx
+from mxnet.base import _LIB, NDArrayHandle, check_call
+from mxnet.numpy import ndarray as Tensor
 
 from .. import checks
-from ..importing import quickly
 from . import tracking
 from .common import NUMPY_DTYPES, dtype_name, numeric, resolve_device, view_at
 from .protocol import AnyDevice, Context
-
-with quickly("sklearn"):  # of which it takes one class, and pandas comes along
-    import mxnet as mx
-    from mxnet import autograd, npx
-    from mxnet.base import _LIB, NDArrayHandle, check_call
-    from mxnet.numpy import ndarray as Tensor
 
 name = "mxnet"
 Tensors = Sequence[Tensor]
@@ -197,28 +194,15 @@ def pause() -> Context:
 
 def backward(ys: Tensors, dys: Tensors | None = None) -> None:
     checks.check_grads(ys, dys)
-    try:
-        autograd.backward(list(ys), list(dys) if dys is not None else None)
-    except mx.MXNetError as error:
-        checks.check_recorded(["computational graph" not in str(error)])
-        raise
+    autograd.backward(list(ys), list(dys) if dys is not None else None)
 
 
 def grad_of(
     ys: Tensors, xs: Tensors, dys: Tensors | None = None, keep_graph: bool = False
 ) -> list[Tensor]:
     checks.check_grads(ys, dys)
-    if not all([x.grad is not None for x in xs]):
-        raise checks.not_attached()
-    try:
-        heads = list(dys) if dys is not None else None
-        found = autograd.grad(list(ys), list(xs), heads, retain_graph=keep_graph)
-    except mx.MXNetError as error:
-        checks.check_recorded(["computational graph" not in str(error)])
-        if "unreachable" in str(error):
-            unreached = int(str(error).split("to the ")[1].split("-th")[0])
-            checks.check_reached([i + 1 != unreached for i in range(len(xs))])
-        raise
+    heads = list(dys) if dys is not None else None
+    found = autograd.grad(list(ys), list(xs), heads, retain_graph=keep_graph)
     return [dx.as_np_ndarray() for dx in found]  # grad() makes them of the old kind
 
 
@@ -236,6 +220,10 @@ def grad(x: Tensor) -> Tensor:
     if found is None:
         raise checks.not_attached()
     return found
+
+
+def move_grad(x: Tensor, flat: Tensor, first: int) -> bool:
+    return False  # an array's gradient is made with it
 
 
 def clear_grad_(x: Tensor) -> None:
@@ -310,12 +298,10 @@ def conv2d(X: Tensor, W: Tensor, b: Tensor | None, padding: int = 0) -> Tensor:
 
 
 def avg_pool2d(X: Tensor, size: int) -> Tensor:
-    checks.check_window(X, size)
     return npx.pooling(X, kernel=(size,) * 2, stride=(size,) * 2, pool_type="avg")
 
 
 def max_pool2d(X: Tensor, size: int) -> Tensor:
-    checks.check_window(X, size)
     return npx.pooling(X, kernel=(size,) * 2, stride=(size,) * 2, pool_type="max")
 
 

@@ -160,6 +160,14 @@ def grad(x: Tensor) -> Tensor:
     return x.gradient
 
 
+def move_grad(x: Tensor, flat: Tensor, first: int) -> bool:
+    part = flat.value[first : first + x.value.size].reshape(x.shape)
+    if x.gradient is not None:
+        part[...] = x.gradient.value
+    x.gradient = Tensor(part, x.device)
+    return True
+
+
 def clear_grad_(x: Tensor) -> None:
     grad(x).value[...] = 0
 

@@ -164,6 +164,13 @@ class Backend(Protocol):
     def grad(self, x: Tensor) -> Tensor:
         """Get the live gradient of `x`, for `write_`; `InvalidInput` if it has none."""
 
+    def move_grad(self, x: Tensor, flat: Tensor, first: int) -> bool:
+        """Let the gradient of `x` live in the vector `flat`, from element `first` on.
+
+        Its values are copied there; without a gradient, `x` takes those that are there.
+        False, and nothing happens, where gradients have storage of their own.
+        """
+
     def clear_grad_(self, x: Tensor) -> None:
         """Set the gradient of `x` to zero; until then gradients add up."""
 

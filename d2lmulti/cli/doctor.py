@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import subprocess
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 
 import click
 import numpy as np
@@ -18,8 +16,6 @@ from ..backends.common import describe_gpus
 from ..backends.protocol import Backend
 from ..comm.devices import devices, with_place
 from ..errors import BackendNotInstalled
-
-_QUERY = "index,name,driver_version,memory.total,compute_cap,uuid"
 
 
 @click.command()
@@ -61,12 +57,12 @@ def doctor() -> int:
 
 def driver_lines() -> list[str]:
     """List the GPUs that the driver sees, whether or not a framework can use them."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return []
-    query = [command, f"--query-gpu={_QUERY}", "--format=csv,noheader"]
+    columns = "index,name,driver_version,memory.total,compute_cap,uuid"
+    query = ["nvidia-smi", f"--query-gpu={columns}", "--format=csv,noheader"]
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=30)
+    except FileNotFoundError:
+        return []
     except (OSError, subprocess.TimeoutExpired) as error:
         return [f"nvidia-smi failed: {error}"]
     return (done.stdout or done.stderr or "no GPU").strip().splitlines()
@@ -88,12 +84,10 @@ def trials(B: Backend) -> list[str]:
 def horovod_line() -> str:
     """Say whether Horovod, if it is there, was built to sum on GPUs."""
     for name in ("torch", "mxnet"):
-        if find_spec("horovod") is None or find_spec(name) is None:
-            continue
         try:
             hvd = import_module(f"horovod.{name}")
-        except Exception:  # noqa: S112 (built for other frameworks)
+        except Exception:  # noqa: S112 (not installed, or built for others)
             continue
-        version, how = sys.modules["horovod"].__version__, "through the CPU"
-        return f"horovod {version:11} sums {'by NCCL' if hvd.nccl_built() else how}"
+        how = "by NCCL" if hvd.nccl_built() else "through the CPU"
+        return f"horovod {sys.modules['horovod'].__version__:11} sums {how}"
     return ""

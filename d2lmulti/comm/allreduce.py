@@ -1,7 +1,7 @@
 """All-reduce: run a plan on real tensors, one tensor per local rank, in place.
 
 `data` always holds one tensor per local rank, in rank order: a tensor's position is its
-rank. What is under way can be waited for later (`Work`). Chapter: *allreduce*.
+rank. A collective in progress can be waited for later (`Work`). Chapter: *allreduce*.
 """
 
 from __future__ import annotations
@@ -33,15 +33,13 @@ def allreduce(
     reach them), and all end with the same bits; `recursive_doubling` alone may leave a
     maximum of 0 and -0, or a NaN, in two forms. `algorithm` is a name in `ALLREDUCE`,
     `auto` (see `choose_allreduce`), `native` for the engine's own, or a plan of your
-    own; `op` is sum, mean or max. Raises `InvalidInput` for an empty list, entries that
-    differ in shape, dtype or framework, an entry given twice, an unknown algorithm or
-    op, a mean of integers, a maximum of complex numbers, and for `native` where the
-    engine has none, or none for the dtype.
+    own; `op` is sum, mean or max. Raises `InvalidInput` for entries that differ in
+    shape or dtype, an entry given twice, an unknown algorithm or op, a mean of
+    integers, and for `native` where the engine has none, or none for the dtype.
 
-    Sums are added up in the dtype itself. In bfloat16, with 8 significant bits, each
-    addition rounds by up to 1/512 of the partial sum, so k ranks by up to (k-1)/512
-    with the star and half of log2(k) of these with the tree; 1/256 added to 1 is lost.
-    Where that matters, sum in float32.
+    Sums are computed in the dtype itself. In bfloat16, with 8 significant bits, each
+    addition rounds by up to 1/512 of the partial sum; 1/256 added to 1 is lost. Where
+    that matters, sum in float32.
     """
     check_algorithm(algorithm)
     check_data(data, op)
@@ -57,16 +55,16 @@ def check_algorithm(algorithm: str | Plan) -> None:
 def start_allreduce(
     data: Sequence[Tensor], algorithm: str | Plan, group: Group, op: Op = "sum"
 ) -> Work:
-    """Begin an `allreduce` of what has been checked already.
+    """Begin an `allreduce` of tensors that have been checked already.
 
-    An engine's own may be under way until it is waited for; others are done at once.
+    The engine's own may be in progress until it is waited for; a plan runs at once.
     """
     length = element_count(data[0])
     if algorithm == "auto":
         algorithm = choose_allreduce(group.size, nbytes(data[0]))
     work = Work()
     if algorithm == "native":
-        # What it sends is its secret; it is told as a ring's, the least possible.
+        # We cannot see what the engine sends; a ring, the lower bound, is reported.
         rounds: Iterable[Round] = ALLREDUCE["ring"](group.size, length)
         work = start_native("allreduce", data, rounds, group, op)
     else:
@@ -102,9 +100,9 @@ def exchange(
     op: Op = "sum",
     call: str = "",
 ) -> None:
-    """Let the group's engine carry out rounds, and tell those who watch.
+    """Run rounds on the group's engine, and report them.
 
-    A mean is summed up only. Without a `call`, the other processes' is not compared.
+    A mean is only summed. Without a `call`, the calls of processes are not compared.
     """
     if call and group.is_distributed:
         form = f"{tuple(data[0].shape)} {backend_of(data[0]).dtype_of(data[0])}"
@@ -123,9 +121,9 @@ def start_native(
     op: Op = "sum",
     root: int = 0,
 ) -> Work:
-    """Begin a collective that the engine has; tell of the rounds it stands for.
+    """Begin a collective that the engine has; report the rounds it stands for.
 
-    A mean is summed up only. Raises `InvalidInput` where the engine has none.
+    A mean is only summed. Raises `InvalidInput` where the engine has none.
     """
     engine, x = group.engine, data[0]
     dtype = backend_of(x).dtype_of(x)

@@ -16,8 +16,6 @@ from ..checks import (
     check_choice,
     check_count,
     check_data,
-    check_kind,
-    check_list,
     check_rows,
 )
 from ..errors import InvalidInput
@@ -146,23 +144,21 @@ def run_plan(
     op: Op = "sum",
     call: str = "plan",
 ) -> None:
-    """Carry out a plan on `data`, in place, round by round.
+    """Run a plan on `data`, in place, round by round.
 
     `call` names it to the other processes, which must make the same call.
     """
-    check_list("data", data, "tensors, one per device")
-    check_kind("group", group, Group, "a group of ranks")
     check_choice("op", op, ("sum", "mean", "max"))
     exchange(data, rounds, group, op, call)
 
 
 def usual_algorithm(group: Group) -> str:
-    """Name the all-reduce of those who ask for none: the star, where it can run."""
+    """Return the default all-reduce: the star, where it can run."""
     return "star" if group.engine.point_to_point else "native"
 
 
 def _rows_of_all(data: Sequence[Tensor], group: Group) -> list[int]:
-    """Tell how many rows every rank has; other processes must be asked."""
+    """Return how many rows every rank has; other processes must be asked."""
     rows = [len(x) for x in data]
     if len(rows) == group.size:
         return rows

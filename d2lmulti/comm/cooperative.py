@@ -3,7 +3,7 @@
 A collective never runs inside a recorded graph. So the graph is *cut* at every request:
 its tensor ends one segment, and the answer starts the next one as a fresh leaf. The
 backward pass runs the segments in reverse and carries the leaves' gradients across the
-cuts. Chapter: *layer_parallel*.
+cuts. Chapter: *tensor_parallel*.
 """
 
 from __future__ import annotations

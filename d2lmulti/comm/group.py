@@ -1,8 +1,8 @@
 """A group is the set of ranks that take part, and the engine that joins them.
 
 In one process every rank is local; in a run of n processes each process holds one. An
-engine carries bytes between ranks: below stand its contract, which those of `engines/`
-keep too, and the engine of one process. The current group is set by the launcher only.
+engine carries bytes between ranks: below stand its contract and the engine of one
+process. Only the launcher sets the current group.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from ..backends.protocol import Backend, Tensor, backend_of, element_count
-from ..checks import MAX_INDEX, MAX_RANKS, check_count, check_native, invalid
+from ..backends.protocol import Tensor, backend_of, element_count
+from ..checks import MAX_INDEX, MAX_RANKS, check_count, invalid
 from ..errors import InvalidInput
 from ..plans.rounds import Round, make_round
 
@@ -24,21 +24,21 @@ Combine = Literal["sum", "max"]  # what `add` in a round means
 
 
 class Work:
-    """A collective that may still be under way; `wait` ends it."""
+    """A collective that may still be in progress; `wait` ends it."""
 
     def __init__(self, end: Callable[[], Any] | None = None) -> None:
-        self._end, self._made = end, None
+        self._end, self._result = end, None
 
     def wait(self) -> Any:
-        """Wait until it is done; give what it made, if that is not in place."""
+        """Wait until it has finished; return its result, if that is not in place."""
         if self._end is not None:
             end, self._end = self._end, None
-            self._made = end()
-        return self._made
+            self._result = end()
+        return self._result
 
 
 class Engine(Protocol):
-    """How the tensors of a group's ranks reach each other."""
+    """How the tensors of a group's ranks are exchanged."""
 
     name: str
     point_to_point: bool  # whether `exchange` works: plans run on it
@@ -51,10 +51,10 @@ class Engine(Protocol):
     def exchange(
         self, data: Sequence[Any], rounds: Iterable[Round], combine: Combine = "sum"
     ) -> None:
-        """Carry out rounds, one by one, on `data`, one tensor a local rank, in place.
+        """Run the rounds on `data`, one tensor per local rank, in place.
 
-        The verb is a whole round, not `send`: an engine with blocking sends must
-        order a round's pairs itself, or a ring of senders waits for ever.
+        The function takes a whole round, not a `send`: an engine with blocking sends
+        must order a round's pairs itself, or a ring of senders waits forever.
         """
 
     def start(
@@ -67,18 +67,14 @@ class Engine(Protocol):
         """
 
     def allgather_text(self, text: str) -> list[str]:
-        """Give every rank's short text to every rank, in rank order; slow."""
+        """Return every rank's short text on every rank, in rank order; slow."""
 
     def close(self) -> None:
-        """Let go of what the engine holds."""
+        """Release what the engine holds."""
 
 
 class LocalEngine:
-    """The engine of simulated devices and of several GPUs in one process.
-
-    Where NumPy reaches the memory of all devices, it does the work itself: on one
-    thread, frameworks take up to a third longer to add or copy the same bytes.
-    """
+    """The engine of simulated devices and of several GPUs in one process."""
 
     name = "local"
     point_to_point = True
@@ -86,39 +82,23 @@ class LocalEngine:
     reducible: Collection[str] | None = None
 
     def begin(self, call: str) -> None:
-        """Do nothing: in one process nobody waits."""
+        """Do nothing: no other process waits."""
 
     def exchange(
         self, data: Sequence[Any], rounds: Iterable[Round], combine: Combine = "sum"
     ) -> None:
-        """Carry out rounds in place; `data[i]` is the tensor of rank i."""
-        B, merge = backend_of(data[0]), np.maximum if combine == "max" else np.add
-        memories: list[Any] = []
-        reach = MAX_INDEX
-        for x in data:
-            memory: Any = B.memory(x)
-            memories.append(memory)
-            plain = memory is not None and memory.dtype.kind != "V"  # not bfloat16
-            reach = min(reach, memory.size) if plain else -1
+        """Run the rounds in place; `data[i]` is the tensor of rank i."""
+        memories, shortest = _memories(data)
         for this_round in rounds:
-            if this_round.reach > reach:
-                _exchange_tensors(B, data, this_round, combine)
-                continue
-            rows, early = this_round.parts, this_round.overtaken
-            kept = {i: memories[rows[i][0]][rows[i][1]].copy() for i in early}
-            for i, (sender, there, receiver, here, add) in enumerate(rows):
-                source = kept[i] if i in kept else memories[sender][there]
-                if add:
-                    part = memories[receiver][here]
-                    merge(part, source, out=part)
-                else:
-                    memories[receiver][here] = source
+            if this_round.reach <= shortest:
+                _exchange_in_numpy(memories, this_round, combine)
+            else:
+                _exchange_tensors(data, this_round, combine)
 
     def start(
         self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
     ) -> Work:
-        """Sum (or take the maximum) on a root, the plain way, and copy it to all."""
-        check_native(self, what)
+        """Sum (or take the maximum) on a root, and copy it to all ranks."""
         size = element_count(data[0])
         others = [rank for rank in range(len(data)) if rank != root]
         there = make_round(others, root, 0, size, add=True)
@@ -127,7 +107,7 @@ class LocalEngine:
         return Work()
 
     def allgather_text(self, text: str) -> list[str]:
-        """Give back the text: one process speaks for all its ranks."""
+        """Return the text: one process speaks for all its ranks."""
         return [text]
 
     def close(self) -> None:
@@ -135,9 +115,10 @@ class LocalEngine:
 
 
 def _exchange_tensors(
-    B: Backend, data: Sequence[Tensor], this_round: Round, combine: Combine
+    data: Sequence[Tensor], this_round: Round, combine: Combine
 ) -> None:
-    """Let the framework carry out a round; it also says what is wrong with one."""
+    """Run a round with the framework's own operations."""
+    B = backend_of(data[0])
     parts = [B.read(data[s], a.start, a.stop) for s, a, _, _, _ in this_round.parts]
     for i in this_round.overtaken:  # a view would show what is written before its turn
         parts[i] = B.copy_to(parts[i], B.device_of(parts[i]))
@@ -146,6 +127,42 @@ def _exchange_tensors(
             B.maximum_(data[target], to.start, to.stop, part)
         else:
             B.write_(data[target], to.start, to.stop, part, add=add)
+
+
+# -- the same in NumPy, where it reaches the memory of all ranks --------------------
+# On one thread, frameworks take up to a third longer to add or copy the same bytes.
+
+
+def _memories(data: Sequence[Tensor]) -> tuple[list[Any], int]:
+    """View all tensors as flat arrays; return them and the length of the shortest.
+
+    That is -1, shorter than any round reaches, where NumPy cannot compute.
+    """
+    B, memories, shortest = backend_of(data[0]), [], MAX_INDEX
+    for x in data:
+        memory: Any = B.memory(x)
+        memories.append(memory)
+        plain = memory is not None and memory.dtype.kind != "V"  # not bfloat16
+        shortest = min(shortest, memory.size) if plain else -1
+    return memories, shortest
+
+
+def _exchange_in_numpy(
+    memories: Sequence[Any], this_round: Round, combine: Combine
+) -> None:
+    merge = np.maximum if combine == "max" else np.add
+    rows, early = this_round.parts, this_round.overtaken
+    kept = {}
+    for i in early:
+        sender, there, *_ = rows[i]
+        kept[i] = memories[sender][there].copy()
+    for i, (sender, there, receiver, here, add) in enumerate(rows):
+        source = kept[i] if i in kept else memories[sender][there]
+        if add:
+            part = memories[receiver][here]
+            merge(part, source, out=part)
+        else:
+            memories[receiver][here] = source
 
 
 @dataclass(frozen=True)
@@ -168,7 +185,7 @@ class Group:
         return 0 in self.local_ranks
 
     def to_global_ranks(self, rounds: Iterable[Round]) -> Iterable[Round]:
-        """Give rounds in the numbers of all ranks, of which a sub-group has some."""
+        """Return rounds with the global ranks, of which a sub-group has some."""
         return rounds
 
 

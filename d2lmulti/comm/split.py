@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..backends.protocol import AnyDevice, Backend, Tensor, backend_of, nbytes
-from ..checks import check_ids, check_list
+from ..checks import check_count, check_ids, check_list
 from ..errors import InvalidInput, plural
 from ..events import notify_load, notify_work, observers
 from ..plans.rounds import even_bounds
@@ -71,3 +71,36 @@ def split_batch(
             X_shards.append(load(X[first:last], device))
             y_shards.append(load(y[first:last], device))
     return X_shards, y_shards
+
+
+def split_in_parts(
+    X: Tensor, y: Tensor, devices: Sequence[AnyDevice], group: Group, parts: int
+) -> list[tuple[list[Tensor], list[Tensor]]]:
+    """Split a batch over the devices, and each shard into parts.
+
+    Returns for each part the (X, y) of all local devices. Raises `InvalidInput` as
+    `split_batch` does, and for a shard with fewer examples than parts.
+    """
+    check_count("accumulate", parts)
+    X_shards, y_shards = split_batch(X, y, devices, group)
+    if parts == 1:
+        return [(X_shards, y_shards)]
+    if (fewest := min(map(len, X_shards))) < parts:
+        raise InvalidInput(
+            f"cannot split the {fewest} examples of a device into {parts} parts; use a "
+            "larger batch, fewer devices or fewer parts"
+        )
+    bounds = [even_bounds(len(x), parts) for x in X_shards]
+
+    def part(shards: Sequence[Tensor], i: int) -> list[Tensor]:
+        return [x[slice(*cut[i])] for x, cut in zip(shards, bounds, strict=True)]
+
+    return [(part(X_shards, i), part(y_shards, i)) for i in range(parts)]
+
+
+def by_device(losses: Sequence[Tensor], devices: int) -> list[Tensor]:
+    """Reorder losses from part by part to device by device.
+
+    Processes, whose lists are concatenated, then have the order of one process.
+    """
+    return [loss for i in range(devices) for loss in losses[i::devices]]

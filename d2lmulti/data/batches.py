@@ -1,7 +1,7 @@
 """Cut a data set into batches, in an order that every framework shares.
 
-NumPy draws the order from (seed, epoch) and from nothing else, so a run can be repeated
-or resumed at any epoch, under any framework and on any number of devices.
+NumPy samples the order from (seed, epoch) and nothing else, so a run can be repeated or
+resumed at any epoch, under any framework and on any number of devices.
 Chapter: *data_parallel*.
 """
 
@@ -18,9 +18,7 @@ from ..plans.rounds import even_bounds
 
 
 def batch_count(n: int, batch_size: int) -> int:
-    """Count the batches of n examples; a short last one counts too.
-
-    Raises `InvalidInput` unless both are whole numbers of at least 1.
+    """Return the number of batches of n examples; a short last one counts too.
 
     >>> batch_count(10, 4)
     3
@@ -42,15 +40,21 @@ def batches(
     """Iterate over (X, y) in batches of `batch_size`; the last may be shorter.
 
     X (n, ...) and y (n, ...) are NumPy arrays. Every example comes exactly once;
-    without `shuffle` in the order of X. The batches are copies. With a group, of every
-    batch only the examples of this process's ranks, cut as `split_batch` cuts them.
-    Raises `InvalidInput` at once, not at the first batch.
+    without `shuffle` in the order of X. The batches are copies. With a group, a batch
+    has only the examples of this process's ranks, as `split_batch` cuts them. Raises
+    `InvalidInput` at once, not at the first batch.
 
     >>> X = np.arange(5)
     >>> [part.tolist() for part, _ in batches(X, X, 2, shuffle=False)]
     [[0, 1], [2, 3], [4]]
     """
-    n = _check_examples(X, y)
+    check_array("X", X)
+    check_array("y", y)
+    n = len(X)
+    if not 0 < n == len(y):
+        raise InvalidInput(
+            f"expected one label per example, got {n} examples and {len(y)} labels"
+        )
     count = batch_count(n, batch_size)
     order = np.arange(n)
     if check_flag("shuffle", shuffle):
@@ -67,17 +71,3 @@ def batches(
 def _own(part: np.ndarray, group: Group) -> np.ndarray:
     bounds = even_bounds(len(part), group.size)
     return np.concatenate([part[slice(*bounds[rank])] for rank in group.local_ranks])
-
-
-def _check_examples(X: np.ndarray, y: np.ndarray) -> int:
-    """Return the number of examples, the same in X and y."""
-    for name, array in (("X", X), ("y", y)):
-        check_array(name, array)
-    if len(X) != len(y):
-        raise InvalidInput(
-            f"expected one label per example, got {len(X)} examples and {len(y)} "
-            "labels; pass X and y of the same data set"
-        )
-    if len(X) == 0:
-        raise InvalidInput("expected at least 1 example to cut into batches, got none")
-    return len(X)

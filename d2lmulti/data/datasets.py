@@ -1,8 +1,8 @@
 """The data sets of the book, as NumPy arrays: digits, Fashion-MNIST and a text.
 
-The first two hold grey images of 28 x 28 in ten classes, so one LeNet fits both; the
-text is for a transformer (see `text.py`). The digits come with scikit-learn and need no
-network, and so does the text. Chapter: *data_parallel*.
+The first two hold gray images of 28 x 28 in ten classes, so one LeNet fits both; the
+text is for a transformer (see `text.py`). Only Fashion-MNIST needs a network, once.
+Chapter: *data_parallel*.
 """
 
 from __future__ import annotations
@@ -37,10 +37,7 @@ class Dataset:
     classes: tuple[str, ...]  #: what the targets stand for
 
     def first(self, n: int) -> Dataset:
-        """Return the same with only the first n examples to train on.
-
-        Raises `InvalidInput` unless there are that many.
-        """
+        """Return the same data set with only the first n training examples."""
         check_count("n", n, max=len(self.train_X))
         return replace(self, train_X=self.train_X[:n], train_y=self.train_y[:n])
 
@@ -56,8 +53,7 @@ class Dataset:
 def load(name: str, dtype: Any = "float32") -> Dataset:
     """Load the data set `digits`, `fashion_mnist` or `text`, with images of `dtype`.
 
-    See the functions of these names. Raises `InvalidInput` for another name or for a
-    dtype that is neither float32 nor float64.
+    Raises `InvalidInput` for another name or a dtype other than float32 and float64.
     """
     return DATASETS[check_choice("data set", name, DATASETS)](dtype)
 
@@ -66,13 +62,12 @@ def digits(dtype: Any = "float32") -> Dataset:
     """Load scikit-learn's 1,797 handwritten digits of 8 x 8, enlarged to 28 x 28.
 
     Every pixel becomes a block of 3 x 3, with a margin of 2 background pixels around
-    the image. Pixels from 0 (background) to 16 become x / 8 - 0.5, so from -0.5 to 1.5
-    with a mean near 0. All are multiples of 1/8: the same in float32 and float64.
+    the image. Pixels from 0 (background) to 16 become x / 8 - 0.5. All are multiples of
+    1/8, and so the same in float32 and float64.
 
     The split is `numpy.random.default_rng(0).permutation(1797)`: the first 1,437 for
     training, the last 360 for testing, with the same writers in both parts. Accuracies
     depend on the split: over several others LeNet's mean was one point lower.
-    Raises `InvalidInput` for a dtype that is neither float32 nor float64.
     Source: E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten Digits", 1998.
     """
     dtype = _check_dtype(dtype)
@@ -88,10 +83,8 @@ def digits(dtype: Any = "float32") -> Dataset:
 def fashion_mnist(dtype: Any = "float32") -> Dataset:
     """Load 60,000 + 10,000 images of clothes, pixels scaled from 0..255 to 0..1.
 
-    Downloads 30 MB into the user's cache or the folder D2LMULTI_DATA; files already
-    there are used as they are, also a smaller set of one's own. Raises
-    `DataUnavailable` without files and network, `DataCorrupt` for a broken file.
-    Source: H. Xiao, K. Rasul, R. Vollgraf, 2017 (MIT licence).
+    Downloads 30 MB into the user's cache or the folder D2LMULTI_DATA. Raises
+    `DataUnavailable` without files and network, `DataCorrupt` for a damaged file.
     """
     dtype = _check_dtype(dtype)
     parts = read_fashion_mnist()
@@ -101,12 +94,11 @@ def fashion_mnist(dtype: Any = "float32") -> Dataset:
 
 
 def text(dtype: Any = "float32", length: int = 32) -> Dataset:
-    """Load a short story in pieces of `length` characters, to foretell the next one.
+    """Load a short story in sequences of `length` characters, to predict the next one.
 
     X holds ids of the 36 characters and y the same ids one place on, so every character
-    but the first is a target; both are int64, whatever the `dtype` of the weights will
-    be. The last tenth of the pieces is for testing. Raises `InvalidInput` for a length
-    below 1 or above a tenth of the text, and for a dtype as above.
+    but the first is a target; both are int64, whatever the `dtype` of the weights. The
+    last tenth of the sequences is for testing.
     """
     _check_dtype(dtype)
     X, y = cut_pieces(read_story(), length)
@@ -118,7 +110,7 @@ DATASETS = {"digits": digits, "fashion_mnist": fashion_mnist, "text": text}
 
 
 def _read_digits() -> tuple[np.ndarray, np.ndarray]:
-    # scikit-learn's own reader of this file imports SciPy and pandas: half a second.
+    # scikit-learn's own reader of this file imports SciPy and pandas: 0.8 seconds.
     package = find_spec("sklearn")
     if package is not None and package.origin is not None:
         file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
@@ -132,7 +124,7 @@ def _read_digits() -> tuple[np.ndarray, np.ndarray]:
 
 def _check_dtype(dtype: Any) -> np.dtype:
     if dtype is not None:  # which NumPy takes for float64
-        with suppress(Exception):  # whatever NumPy says to what is no dtype
+        with suppress(Exception):  # whatever NumPy says of what is no dtype
             known = np.dtype(dtype)
             if known in (np.dtype("float32"), np.dtype("float64")):
                 return known

@@ -2,7 +2,7 @@
 
 "The Four Sisters and the Bell" was written for this book and is in the public domain
 (CC0). An alphabet of 36 can be shared evenly by 2, 3 and 4 devices, which a layer split
-by vocabulary needs. Chapter: *layer_parallel*.
+by vocabulary needs. Chapter: *tensor_parallel*.
 """
 
 from __future__ import annotations
@@ -24,22 +24,19 @@ def read_story() -> str:
 
 
 def encode(text: str) -> np.ndarray:
-    """Turn characters to ids, int64. Raises `InvalidInput` for one not in `ALPHABET`.
+    """Turn characters into ids, int64; raise `InvalidInput` outside of `ALPHABET`.
 
     >>> encode("a bad")
     array([ 0, 26,  1,  0,  3])
     """
     unknown = sorted(set(text) - set(ALPHABET))
     if unknown:
-        raise InvalidInput(
-            f"expected characters of {ALPHABET!r}, got {unknown[0]!r}; write the text "
-            "in small letters and replace what is missing"
-        )
+        raise InvalidInput(f"expected characters of {ALPHABET!r}, got {unknown[0]!r}")
     return np.array([ALPHABET.index(character) for character in text], np.int64)
 
 
 def decode(ids: np.ndarray) -> str:
-    """Turn ids back to characters.
+    """Turn ids back into characters.
 
     >>> decode(encode("bell"))
     'bell'
@@ -48,10 +45,10 @@ def decode(ids: np.ndarray) -> str:
 
 
 def cut_pieces(text: str, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cut a text into pieces X (n, length) and the characters y that follow each.
+    """Cut a text into sequences X (n, length) and the characters y that follow each.
 
-    y is X one place further on; what does not fill a piece is left out. Raises
-    `InvalidInput` unless there are at least ten pieces.
+    y is X one place further on; what does not fill a sequence is left out. Raises
+    `InvalidInput` unless there are at least ten sequences.
     """
     check_kind("text", text, str, "a text")
     longest = (len(text) - 1) // 10

@@ -1,7 +1,7 @@
 """A mixture of experts: a router sends each token to one of many small MLPs.
 
-Here are the pieces of such a layer, and the layer on one device, where every expert has
-room for all who choose it. Chapter: *experts*. Source: Fedus et al. (2022).
+These are the parts of such a layer, and the layer on one device, where every expert has
+slots for all tokens that choose it. Chapter: *experts*. Source: Fedus et al. (2022).
 """
 
 from __future__ import annotations
@@ -15,34 +15,31 @@ from ..backends.protocol import Backend, Tensor
 
 
 class Choice(NamedTuple):
-    """Which expert each token (n,) takes, and how probable the router found it."""
+    """The expert that each token (n,) takes, and the router's probabilities."""
 
-    expert: np.ndarray  #: (n,): a number
-    gate: Tensor  #: (n, 1): the probability of the expert that was chosen
+    expert: np.ndarray  #: (n,)
+    gate: Tensor  #: (n, 1): the probability of the chosen expert
     probabilities: Tensor  #: (n, experts)
 
 
 class Route(NamedTuple):
-    """Where one rank's tokens go; `capacity` slots for each expert, one after another.
+    """The slots of one rank's tokens: `capacity` adjacent slots for each expert.
 
-    An empty slot names the token past the last, a dropped token the slot past the last.
+    An empty slot has the token past the last, a dropped token the slot past the last.
     """
 
     token_of: np.ndarray  #: (experts * capacity,): the token in every slot
     slot_of: np.ndarray  #: (tokens,): the slot of every token
-    chosen: np.ndarray  #: (experts,): how many tokens wanted each expert
+    chosen: np.ndarray  #: (experts,): how many tokens chose each expert
 
     @property
     def dropped(self) -> int:
-        """Count the tokens for which there was no room."""
+        """The number of tokens that found no free slot."""
         return int((self.slot_of == len(self.token_of)).sum())
 
 
 def route_tokens(choice: np.ndarray, experts: int, capacity: int) -> Route:
-    """Give each token a slot of the expert it chose, first come, first served.
-
-    choice (tokens,): the number of an expert for each token.
-    """
+    """Assign each token a slot of its expert, in the order of `choice` (tokens,)."""
     token_of = np.full(experts * capacity, len(choice))
     slot_of = np.full(len(choice), experts * capacity)
     for expert in range(experts):
@@ -53,7 +50,7 @@ def route_tokens(choice: np.ndarray, experts: int, capacity: int) -> Route:
 
 
 def choose_experts(B: Backend, X: Tensor, router: Tensor) -> Choice:
-    """Let the router (width, experts) choose the most probable for X (n, width)."""
+    """Choose experts for X (n, width) by the router (width, experts)."""
     probabilities = B.softmax(X @ router)
     expert = B.numpy(B.argmax(probabilities)).astype(np.int64)
     chosen = np.eye(router.shape[1], dtype=B.dtype_of(X))[expert]
@@ -62,7 +59,7 @@ def choose_experts(B: Backend, X: Tensor, router: Tensor) -> Choice:
 
 
 def take_rows(B: Backend, x: Tensor, which: np.ndarray) -> Tensor:
-    """Take rows of x (rows, width); one past the last gives zeros."""
+    """Return rows of x (rows, width); one past the last is zero."""
     nothing = B.zeros((1, x.shape[1]), B.dtype_of(x), B.device_of(x))
     return B.embedding(B.array(which, B.device_of(x)), B.concat([x, nothing]))
 
@@ -73,7 +70,7 @@ def run_experts(
     """Compute relu(x W1) W2 of each expert's own slots.
 
     W1 (own, width, hidden), W2 (own, hidden, width); slots (ranks * own * capacity,
-    width): what each rank sent to each of the experts here, and so is the result.
+    width): what each rank has sent to each of the experts here, and so is the result.
     """
     own, width = int(W1.shape[0]), int(W1.shape[1])
     H = B.transpose(slots.reshape((ranks, own, -1, width)), (1, 0, 2, 3))
@@ -83,12 +80,12 @@ def run_experts(
 
 
 def fullest(choice: Choice) -> int:
-    """Count the tokens of the expert that most have chosen: room for all."""
+    """Return the largest number of tokens that chose one expert."""
     return int(np.bincount(choice.expert).max())
 
 
 def experts_layer(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
-    """Add to the stream X (n, t, width) what its experts make of layer_norm(X).
+    """Add the outputs of the experts for layer_norm(X) to the stream X (n, t, width).
 
     params: gamma, beta, the router (width, experts), W1 (experts, width, hidden), W2
     (experts, hidden, width). No token is dropped.

@@ -1,7 +1,7 @@
 """D2L's LeNet, perceptrons and a small AlexNet, from raw tensors.
 
 LeNet has 129,068 parameters for images of 1 x 28 x 28. Chapters: *data_parallel*,
-*splitting*, *layer_parallel*.
+*splitting*, *tensor_parallel*.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The stream between the layers is (examples, length, width). Every number that a split
 over devices changes (heads, hidden units) is read off the shapes of the parameters, so
-the same functions also run on one device's part. Chapter: *layer_parallel*.
+the same functions also run on one device's part. Chapter: *tensor_parallel*.
 """
 
 from __future__ import annotations

@@ -10,25 +10,19 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ..backends.protocol import AnyDevice, Tensor, backend_of, element_count
-from ..checks import (
-    check_count,
-    check_floating,
-    check_kind,
-    check_list,
-    check_lists,
-    check_positive,
-)
-from ..comm.allreduce import check_algorithm, start_allreduce
-from ..comm.group import Group, group_for, local_group
-from ..comm.split import check_batch, load, split_batch
-from ..errors import framework_errors
-from ..events import notify_work
+from ..backends.protocol import AnyDevice, Tensor, backend_of
+from ..checks import check_floating, check_list, check_lists
+from ..comm.allreduce import check_algorithm
+from ..comm.group import Group
+from ..comm.split import by_device, load
+from ..errors import InvalidInput, framework_errors
 from ..models.model import Model, get_model, losses_of
 from ..models.networks import LENET
-from ..optimizers import Optimizer, check_optimizer, check_states
+from ..optimizers import Optimizer
 from ..plans.rounds import Plan
+from .step import Step
 
+Backward = Callable[[Sequence[Tensor]], None]
 Reducer = Callable[..., AbstractContextManager[Any]]  # such as `reduce_in_buckets`
 
 
@@ -63,87 +57,101 @@ def train_batch(
     states: Sequence[Sequence[Tensor]] | None = None,
     algorithm: str | Plan = "star",
     reducer: Reducer | None = None,
+    accumulate: int = 1,
     group: Group | None = None,
     n: int | None = None,
 ) -> list[Tensor]:
     """Take one step on a batch, split over the devices (D2L's `train_batch`).
 
-    X (n, ...), y (n, ...): the whole batch. device_params: one list of parameters a
+    X (m, ...), y (m, ...): the whole batch. device_params: one list of parameters per
     device, from `get_params`; all are updated in place and stay equal bit for bit. The
-    gradient is the sum over all targets in y, divided once by their number. `states`
-    are the optimizer's, one a device (needed with momentum). With a `reducer`, such as
+    gradient is the sum over all targets in y, divided once by their number. `states`:
+    the optimizer's, one per device (needed with momentum). With a `reducer`, such as
     `partial(reduce_in_buckets, bucket_bytes=2**20)`, gradients are summed during the
-    backward pass (see `buckets.py`). In a group of processes, X and y may be this
-    process's part alone (see `batches`), if `n` says how many targets the whole batch
-    has. The summed gradients stay until the next step, which clears them first. Returns
-    each device's summed loss, not yet waited for. Raises `InvalidInput` for lists of
-    different lengths and what `split_batch` refuses.
+    backward pass (see `buckets.py`). With `accumulate`, each device runs its shard in
+    that many parts, one after another, and gradients are summed over the devices after
+    the last part. In a group of processes, X and y may be this process's part alone
+    (see `batches`), if `n` is the number of targets in the whole batch. The summed
+    gradients stay until the next step, which clears them first.
+
+    Returns each device's summed losses, one per part, not yet waited for. Raises
+    `InvalidInput` for lists of different lengths, for what `split_batch` refuses, for a
+    shard with fewer examples than parts, and for accumulation with a model that sums
+    over the whole batch in its forward pass.
     """
     model = get_model(model)
-    B = check_batch(X, y, model.vocabulary)
-    check_list("devices", devices, "devices", hint="use devices(1)")
+    step = Step(
+        X, y, devices, lr, optimizer=optimizer, states=states, group=group, n=n,
+        vocabulary=model.vocabulary,
+    )  # fmt: skip
     hint = "use [get_params(params, d) for d in devices]"
     check_lists("device_params", device_params, len(devices), hint=hint)
-    states = check_states(states, len(devices))
-    optimizer = check_optimizer(optimizer)
-    check_positive("lr", lr, "try 0.05")
     check_algorithm(algorithm)
-    if reducer is not None:
-        check_kind("reducer", reducer, Callable, "a function such as reduce_in_buckets")
-    if n is not None:
-        n = check_count("n", n, hint="n is the number of targets in the whole batch")
-    group = group_for(len(devices), group)
+    check_accumulates(model, accumulate)
+    B, parts = step.B, step.split(accumulate)
+
     trained = [params[: len(params) - model.buffers] for params in device_params]
-
-    cut = group if n is None else local_group(len(devices))
-    X_shards, y_shards = split_batch(X, y, devices, cut)
-    for params in trained:
-        for p in params:
-            B.clear_grad_(p)
-
-    backward: Callable[[Sequence[Tensor]], None] | None = None
+    step.clear_(trained)
+    if accumulate > 1:  # with MXNet a pass would overwrite the gradient of p itself
+        device_params = [
+            [*B.accumulating(mine), *params[len(mine) :]]
+            for mine, params in zip(trained, device_params, strict=True)
+        ]
     losses: list[Tensor] = []
-    if model.together is None:
-        shards = zip(device_params, X_shards, y_shards, devices, strict=True)
-        for params, X_shard, y_shard, device in shards:
+    for number, (Xs, ys) in enumerate(parts, 1):
+        found, backward = _forward(step, model, device_params, Xs, ys, algorithm)
+        if reducer is not None and number == accumulate:
             with (
-                B.record(),
-                framework_errors(model.name, X),
-                notify_work([device], "forward", B.synchronize),
+                step.span("backward and all-reduce"),
+                reducer(trained, algorithm=algorithm, group=step.group),
             ):
-                logits = model.forward(B, params, X_shard)
-                losses.append(losses_of(B, logits, y_shard, y).sum())
-    else:  # the devices exchange messages in the forward pass
+                backward(found)
+        elif model.together is not None:
+            with step.span("backward"):
+                backward(found)
+        else:
+            for loss, device in zip(found, devices, strict=True):
+                with step.span("backward", device):
+                    backward([loss])
+        losses += [B.detach(loss) for loss in found]
+    if reducer is None:
+        step.allreduce_(trained, algorithm)
+    step.update_(trained)
+    return by_device(losses, len(devices))
+
+
+def _forward(
+    step: Step,
+    model: Model,
+    device_params: Sequence[Sequence[Tensor]],
+    Xs: Sequence[Tensor],
+    ys: Sequence[Tensor],
+    algorithm: str | Plan,
+) -> tuple[list[Tensor], Backward]:
+    """Compute each device's summed loss; return them and the backward pass."""
+    B, losses = step.B, []
+    if model.together is not None:  # the devices communicate in the forward pass
+        with B.record(), framework_errors(model.name, step.X), step.span("forward"):
+            outs, backward = model.together(B, device_params, Xs, step.group, algorithm)
+            for logits, y in zip(outs, ys, strict=True):
+                losses.append(losses_of(B, logits, y, step.y).sum())
+        return losses, backward
+    for params, X, y, device in zip(device_params, Xs, ys, step.devices, strict=True):
         with (
             B.record(),
-            framework_errors(model.name, X),
-            notify_work(devices, "forward", B.synchronize),
+            framework_errors(model.name, step.X),
+            step.span("forward", device),
         ):
-            outs, backward = model.together(
-                B, device_params, X_shards, group, algorithm
-            )
-            for logits, y_shard in zip(outs, y_shards, strict=True):
-                losses.append(losses_of(B, logits, y_shard, y).sum())
+            logits = model.forward(B, params, X)
+            losses.append(losses_of(B, logits, y, step.y).sum())
+    return losses, B.backward
 
-    if reducer is not None:
-        with (
-            notify_work(devices, "backward and all-reduce", B.synchronize),
-            reducer(trained, algorithm=algorithm, group=group),
-        ):
-            (backward or B.backward)(losses)
-    else:
-        if backward is None:
-            for loss, device in zip(losses, devices, strict=True):
-                with notify_work([device], "backward", B.synchronize):
-                    B.backward([loss])
-        else:
-            with notify_work(devices, "backward", B.synchronize):
-                backward(losses)
-        with notify_work(devices, "all-reduce", B.synchronize):
-            for same_parameter in zip(*trained, strict=True):
-                grads = [B.grad(p) for p in same_parameter]
-                start_allreduce(grads, algorithm, group).wait()
-    for params, state, device in zip(trained, states, devices, strict=True):
-        with notify_work([device], "update", B.synchronize):
-            optimizer.step_(params, state, lr, n=element_count(y) if n is None else n)
-    return losses
+
+def check_accumulates(model: Model, parts: int) -> None:
+    """Refuse accumulation where the devices sum over the batch in the forward pass."""
+    if model.together is not None and parts > 1:
+        raise InvalidInput(
+            f"expected a model without sums over the whole batch to accumulate, got "
+            f"{model.name}: it would sum over each of {parts} parts; use more devices, "
+            "or lenet_bn, which normalizes each part separately"
+        )

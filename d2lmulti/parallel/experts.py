@@ -1,8 +1,8 @@
 """Expert parallelism: each rank holds some experts, and tokens are sent to theirs.
 
 A router sends every token to one of many small MLPs. An all-to-all takes the tokens to
-their experts, and another one brings the results back. With a fixed capacity, tokens
-that find no slot are dropped; without one, every expert has slots for all its tokens.
+their experts, and another one returns the results. With a fixed capacity, tokens that
+find no free slot are dropped; without one, every expert has slots for all its tokens.
 Source: Lepikhin et al. (2020), Fedus et al. (2022). Chapter: *experts*.
 """
 
@@ -29,7 +29,9 @@ from ..models.experts import (
 
 
 def expert_capacity(tokens: int, experts: int, factor: float) -> int:
-    """Give the room of each expert: `factor` times an even share, rounded up.
+    """Return the number of slots of each expert: `factor` times an even share.
+
+    It is rounded up.
 
     >>> expert_capacity(100, 8, 1.25)
     16
@@ -46,17 +48,17 @@ def expert_layer(
     capacity: int | None,
     ranks: int,
 ) -> Generator[CollectiveRequest, Any, tuple[Tensor, Tensor, Route]]:
-    """Add to X (tokens, width) what its experts make of it; for `run_cooperatively`.
+    """Add the outputs of the experts to X (tokens, width); for `run_cooperatively`.
 
-    params: the router (width, experts), whole on every rank, and of this rank's
-    experts W1 (experts / ranks, width, hidden) and W2 (experts / ranks, hidden, width).
-    Gives (tokens, width), the rank's share of the loss that keeps experts equally busy,
-    N sum_e f_e p_e with the shares f of all tokens that chose e and their mean
-    probabilities p, and the route. Ranks may differ in tokens, not in capacity. With
-    capacity None no token is dropped: every expert has as many slots for each rank as
-    the largest load of one expert on one rank, which is one more exchange. The
-    router's gradient is a share of a sum over the ranks, the experts' are complete.
-    Raises `InvalidInput` for experts that are not shared out evenly.
+    params: the router (width, experts), replicated, and of this rank's experts W1
+    (experts / ranks, width, hidden) and W2 (experts / ranks, hidden, width).
+    Returns (tokens, width), the rank's part of the load-balancing loss N sum_e f_e p_e,
+    with the fractions f of all tokens that chose e and their mean probabilities p, and
+    the route. Ranks may differ in tokens, not in capacity. With capacity None no token
+    is dropped: every expert has as many slots for each rank as the largest load of one
+    expert on one rank, which takes one more exchange. The router's gradient is a
+    partial sum over the ranks, the experts' are complete. Raises `InvalidInput` unless
+    the experts are distributed evenly.
     """
     router, W1, W2 = params
     experts, own = router.shape[1], W1.shape[0]
@@ -64,7 +66,7 @@ def expert_layer(
         capacity = check_count("capacity", capacity)
     if own * ranks != experts:
         raise InvalidInput(
-            f"expected {experts} experts shared out evenly over {ranks} ranks, got "
+            f"expected {experts} experts distributed evenly over {ranks} ranks, got "
             f"{own} on one; use a number of experts that {ranks} divides"
         )
     choice = choose_experts(B, X, router)
@@ -75,13 +77,13 @@ def expert_layer(
         capacity = int(B.numpy(load)[0])
     route = route_tokens(choice.expert, experts, capacity)
 
-    sent = take_rows(B, keep[0], route.token_of)
-    here, X, gate, probabilities = yield AllToAll(sent, keep=tuple(keep))
-    (home,) = yield AllToAll(run_experts(B, W1, W2, here, ranks))
-    Y = X + gate * take_rows(B, home, route.slot_of)
+    slots = take_rows(B, keep[0], route.token_of)
+    received, X, gate, probabilities = yield AllToAll(slots, keep=tuple(keep))
+    (returned,) = yield AllToAll(run_experts(B, W1, W2, received, ranks))
+    Y = X + gate * take_rows(B, returned, route.slot_of)
 
-    wanted = B.array(route.chosen.astype(B.dtype_of(X)), B.device_of(X))
-    wanted, Y = yield AllReduceNoGrad(wanted, keep=(Y,))
-    tokens = float(B.numpy(wanted).sum())
-    balance = (probabilities * wanted).sum() * (experts / tokens**2)
+    load = B.array(route.chosen.astype(B.dtype_of(X)), B.device_of(X))
+    load, Y = yield AllReduceNoGrad(load, keep=(Y,))
+    tokens = float(B.numpy(load).sum())
+    balance = (probabilities * load).sum() * (experts / tokens**2)
     return Y, balance, route

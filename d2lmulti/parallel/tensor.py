@@ -1,7 +1,7 @@
 """Tensor parallelism: every device holds a shard of each layer, and sees every example.
 
 `split_params` shards the parameters of the whole network, `train_layers` takes one step
-on the shards, and `gather_params` joins them again. Chapter: *layer_parallel*.
+on the shards, and `gather_params` joins them again. Chapter: *tensor_parallel*.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A network is cut into stages, a batch into micro-batches. A schedule (`schedules.py`) is
 one list of instructions per device. It knows no framework and no tensor, so the same
-lists are verified, run, timed and drawn. Chapter: *model_parallel*.
+lists are verified, run, timed and drawn. Chapter: *pipeline_parallel*.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pipeline schedules: in which order each device works on its micro-batches.
 
 An order is a pure function of the numbers of devices p, micro-batches m and chunks v
-(stages per device); `add_transfers` inserts the messages. Chapter: *model_parallel*.
+(stages per device); `add_transfers` inserts the messages. Chapter: *pipeline_parallel*.
 """
 
 from __future__ import annotations

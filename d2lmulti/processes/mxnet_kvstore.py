@@ -13,13 +13,11 @@ import os
 import traceback
 from collections.abc import Sequence
 
+import mxnet as mx
+
 from ..backends import mxnet as B
 from ..backends.protocol import Tensor
 from ..errors import InvalidInput
-from ..importing import quickly
-
-with quickly():
-    import mxnet as mx
 
 _OPTIMIZER = 0  # the number of MXNet's command
 KINDS = ("dist_sync", "dist_async")
@@ -56,7 +54,7 @@ class ServerSGD(mx.optimizer.Optimizer):
 
 
 class KVStore:
-    """This process's end of the parameter server: `PushPull` for one worker.
+    """This process's end of MXNet's parameter server, for one worker.
 
     `dist_sync`: the server waits for all workers, updates once from the sum, and only
     then answers a pull. `dist_async`: it updates at each push. Raises `InvalidInput`

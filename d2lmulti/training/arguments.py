@@ -67,11 +67,12 @@ def check_fits(
         )
 
 
-def check_last_batch(n: int, batch_size: int, parts: int, of: str) -> None:
-    """Check that the last batch has as many examples as it is cut into parts."""
+def check_last_batch(n: int, batch_size: int, parts: int) -> None:
+    """Check that the short last batch has an example for each of its parts."""
     smallest = n - (batch_count(n, batch_size) - 1) * batch_size
     if smallest < parts:
         raise InvalidInput(
             f"the last batch of every epoch would hold {smallest} of {n} examples, "
-            f"fewer than {parts} {of}; choose another batch size or fewer {of}"
+            f"fewer than the {parts} parts it is cut into; choose another batch size, "
+            "or fewer devices, passes or micro-batches"
         )

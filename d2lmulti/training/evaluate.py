@@ -29,12 +29,11 @@ def evaluate(
     batch_size: int = 512,
     group: Group | None = None,
 ) -> float:
-    """Return the share of the targets y that the model predicts.
+    """Return the fraction of the targets y that the model predicts.
 
-    X (n, ...) and y (n, ...) are NumPy arrays. Every device counts the hits of its
-    shard with *its own* parameters, and the counts are summed: a replica that went
-    astray lowers the result instead of hiding behind replica 0. With fewer examples
-    than devices, some devices have none.
+    X (n, ...) and y (n, ...) are NumPy arrays. Every device counts the hits in its
+    shard with *its own* parameters, and the counts are summed, so a replica that
+    diverged lowers the result instead of hiding behind replica 0.
     """
     check_list("devices", devices, "devices", hint="use devices(1)")
     check_lists("device_params", device_params, len(devices))
@@ -46,12 +45,13 @@ def evaluate(
         check_ids(X, model.vocabulary)
     if not 0 < len(X) == len(y):
         raise InvalidInput(
-            "expected at least 1 example and as many labels as examples, got "
-            f"{len(X)} examples and {len(y)} labels"
+            f"expected one label per example, got {len(X)} examples and {len(y)} labels"
         )
     B = backend_of(device_params[0][0])
     bounds = even_bounds(len(X), group.size)
-    guesses: list[list[Tensor]] = [[] for _ in devices]  # not waited for: they overlap
+    guesses: list[list[Tensor]] = [
+        [] for _ in devices
+    ]  # without waiting: devices overlap
     for i, rank in enumerate(group.local_ranks):
         start, end = bounds[rank]
         for first in range(start, end, batch_size):

@@ -1,4 +1,4 @@
-"""What a training run leaves behind: its settings, its epochs, its parameters."""
+"""The result of a training run: its settings, its epochs, its parameters."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ..backends.protocol import Tensor
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch gave."""
+    """The result of one epoch."""
 
     loss: float  # mean over the training examples, during the epoch
     accuracy: float  # on the test set, after the epoch
-    seconds: float  # training only, evaluation left out
+    seconds: float  # training only, without evaluation
     bytes_moved: int  # between devices
 
 
@@ -22,10 +22,10 @@ class Epoch:
 class History:
     """A finished training run: its settings, its epochs, its parameters."""
 
-    settings: dict[str, Any]  #: what `train` was called with
+    settings: dict[str, Any]  #: the arguments of `train`
     devices: list[str]  #: by name, in rank order
-    epochs: list[Epoch] = field(default_factory=list)  #: one entry an epoch
-    #: the trained parameters, one list a device
+    epochs: list[Epoch] = field(default_factory=list)  #: one entry per epoch
+    #: the trained parameters, one list per device
     device_params: list[list[Tensor]] = field(default_factory=list, repr=False)
 
     @property
@@ -44,11 +44,6 @@ class History:
         return sum(epoch.bytes_moved for epoch in self.epochs)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything but the parameters, as plain JSON values."""
-        epochs = [asdict(epoch) for epoch in self.epochs]
-        return {
-            **self.settings,
-            "devices": self.devices,
-            "bytes_moved": self.bytes_moved,
-            "epochs": epochs,
-        }
+        """Return everything but the parameters, as plain JSON values."""
+        run = {"devices": self.devices, "bytes_moved": self.bytes_moved}
+        return {**self.settings, **run, "epochs": [asdict(e) for e in self.epochs]}

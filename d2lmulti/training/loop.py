@@ -18,7 +18,6 @@ from ..backends import backend_of, get_backend
 from ..backends.protocol import AnyDevice
 from ..checks import check_choice, check_count
 from ..comm.devices import devices as first_devices
-from ..comm.group import group_for
 from ..data.batches import batch_count, batches
 from ..data.datasets import Dataset
 from ..events import unobserved
@@ -28,21 +27,17 @@ from ..observe.ledger import ledger
 from ..optimizers import Optimizer, make_optimizer
 from ..progress import progress
 from .arguments import DTYPES, check_data, check_fits, check_last_batch
-from .checkpoint import Checkpoint
-from .checkpoint.saver import Saver
+from .checkpoint import Checkpoint, Saver
 from .evaluate import evaluate
 from .history import Epoch, History
-from .metrics import Tally, allgather_values, check_state
+from .metrics import EpochTotals, allgather_values, check_state
 from .rate import Schedule, make_rate, rate_at
 from .settings import (
-    about_data,
     about_machine,
-    about_model,
-    about_start,
     check_settings,
+    describe,
     fingerprint,
-    in_words,
-    rates_in_words,
+    rates_of,
 )
 from .strategies import choose_strategy, with_options
 from .strategy import Batch, Strategy
@@ -118,9 +113,9 @@ def train(
     start = [p.astype(dtype) for p in model.initial(np.random.default_rng(seed))]
     check_fits(B, data, model, start)
     n = len(data.train_X)
-    group = group_for(len(places))
-    if split.cuts_batches:  # before every device gets a copy
-        check_last_batch(n, batch_size, group.size, "devices")
+    split.prepare(places, model)
+    check_last_batch(n, batch_size, split.batch_parts)
+    group = split.group
 
     settings = {
         "backend": B.name,
@@ -128,7 +123,7 @@ def train(
         "dataset": data.name,
         "dtype": dtype,
         "batch_size": batch_size,
-        "lr": in_words(rate) if isinstance(rate, Schedule) else rate,
+        "lr": describe(rate) if isinstance(rate, Schedule) else rate,
         "momentum": getattr(learner, "momentum", None),
         "seed": seed,
         "optimizer": optimizer if isinstance(optimizer, str) else repr(optimizer),
@@ -140,21 +135,20 @@ def train(
         known = fingerprint(B, data, model, start, rate, epochs * steps)
         beginning.settings = settings | known
     with saver.held(group, beginning, steps) as at:
-        split.place([B.array(p) for p in at.params], places, model, learner)
-        check_last_batch(n, batch_size, *split.batch_parts)
+        split.place([B.array(p) for p in at.params], learner)
         if group.is_distributed:  # else there is nobody to compare with
             beside = {
                 **about_machine(B),
-                "model": about_model(model, start),
-                "dataset": about_data(data),
-                "rates": rates_in_words(rate, epochs * steps),
+                "model": [model, [p.shape for p in start]],
+                "dataset": data,
+                "rates": rates_of(rate, epochs * steps),
                 "epochs": epochs,
                 "optimizer": split.optimizer,
                 **split.settings(),
                 "checkpoint": checkpoint and os.fspath(checkpoint),
                 "save_every": save_every,
                 "resume": resume,
-                "start": about_start(at),
+                "start": [at.epoch, at.step, at.params, at.state, at.buffers],
             }
             check_settings(group, settings | beside)
         if at.began:
@@ -200,21 +194,21 @@ def _run_epoch(
     before_it = at.epoch * batch_count(n, batch_size)  # steps of earlier epochs
     order = batches(data.train_X, data.train_y, batch_size, seed, at.epoch, group=part)
     with ledger() as moved:
-        tally = Tally(group, moved, at.epoch, at.step)
+        totals = EpochTotals(group, moved, at.epoch, at.step)
 
-        def settle() -> None:
+        def update_totals() -> None:
             B.synchronize()
-            at.loss, seconds, count = tally.settle(at.loss)
+            at.loss, seconds, count = totals.collect(at.loss)
             at.seconds, at.bytes_moved = before[0] + seconds, before[1] + count
 
         for X, y in islice(order, at.step, None):
             whole = min(batch_size, n - at.step * batch_size)  # examples
             batch = Batch(B.array(X), B.array(y), n=whole * each)
-            tally.losses.append(split.step(batch, rate_at(rate, before_it + at.step)))
-            tally.targets.append(whole * each)
+            losses = split.step(batch, rate_at(rate, before_it + at.step))
+            totals.record(losses, whole * each)
             at.step += 1
             if saver.is_due(at.step):
-                settle()
+                update_totals()
                 saver.save(at, split)
             bar.update(whole)
-        settle()
+        update_totals()

@@ -15,20 +15,17 @@ import numpy as np
 
 from ..backends import get_backend
 from ..backends.protocol import AnyDevice, Backend, Tensor
-from ..checks import check_choice, check_count, check_number, check_positive
+from ..checks import check_choice, check_count, check_number
 from ..comm.devices import devices as first_devices
 from ..data.batches import batch_count, batches
 from ..data.datasets import Dataset
-from ..errors import InvalidInput, plural
+from ..errors import InvalidInput
 from ..models import get_model
 from ..models.model import Model, losses_of
 from ..observe.link import Link
 from ..observe.push_pull import (
     Event,
-    check_backups,
-    check_mode,
     check_times,
-    check_workers,
     push_pull_events,
     worker_seconds,
 )
@@ -112,38 +109,28 @@ def train_on_servers(
     update in `sync`, else after each `workers` gradients. Raises `InvalidInput` for
     settings that cannot work.
     """
-    check_workers(workers)
-    check_mode(mode, staleness)
-    check_backups(mode, backups, workers)
     batch_size = check_count("batch_size", batch_size)
     epochs = check_count("epochs", epochs)
     seed = check_count("seed", seed, min=0, max=None)
     probe = check_count("probe", probe)
-    lr = check_positive("lr", lr)
     check_choice("dtype", dtype, DTYPES)
     B, model = get_backend(backend), get_model(model)
     if model.buffers:
         raise InvalidInput(
             f"expected a model without statistics, got {model.name}; take lenet or mlp"
         )
-    if devices is None:
-        devices = first_devices(workers, backend)
-    if len(devices) != workers:
-        raise InvalidInput(
-            f"expected a device for each of {plural(workers, 'worker')}, got "
-            f"{len(devices)}"
-        )
+    devices = first_devices(workers, backend) if devices is None else devices
     data = check_data(dataset, dtype)
     initial = [p.astype(dtype) for p in model.initial(np.random.default_rng(seed))]
     check_fits(B, data, model, initial)
     n = len(data.train_X)
-    check_last_batch(n, batch_size, workers, "workers")
+    check_last_batch(n, batch_size, workers)
     total = batch_count(n, batch_size) * epochs * workers
     times = worker_seconds(workers, total) if seconds is None else check_times(seconds)
-    if len(times) != workers:
+    if not workers == len(devices) == len(times):
         raise InvalidInput(
-            f"expected the times of {plural(workers, 'worker')}, got those of "
-            f"{len(times)}"
+            f"expected a device and a row of times for each of {workers} workers, got "
+            f"{len(devices)} devices and {len(times)} rows"
         )
     server = ParameterServer(
         [B.array(p) for p in initial],

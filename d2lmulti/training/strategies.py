@@ -1,7 +1,7 @@
 """The five parallelism strategies and the options of each.
 
-Chapters: *splitting*, *data_parallel*, *layer_parallel*, *model_parallel*, *sharding*,
-*composing*.
+Chapters: *splitting*, *data_parallel*, *tensor_parallel*, *pipeline_parallel*,
+*sharding*, *composing*.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from ..models.model import Model
 from ..optimizers import Optimizer
 from ..parallel import pipeline, sharded, tensor
 from ..parallel.buckets import reduce_in_buckets
-from ..parallel.data import Reducer, get_params, train_batch
+from ..parallel.data import Reducer, check_accumulates, get_params, train_batch
+from ..parallel.mesh import (
+    MeshParams,
+    gather_from_mesh,
+    mesh_lists,
+    place_on_mesh,
+    train_on_mesh,
+)
 from ..parallel.sharded import PRECISIONS
 from ..parallel.sharded.sharded_params import unflatten
 from ..plans.allreduce import ALLREDUCE
 from ..plans.rounds import Plan
 from ..plans.schedules import CHUNKS, SCHEDULES, Schedule
-from .accumulate import check_accumulates, train_in_parts
-from .mesh import gather_from_mesh, place_on_mesh, train_on_mesh
-from .mesh.holding import MeshParams
-from .mesh.step import mesh_lists
 from .strategy import Batch, Snapshot, Strategy, choice, count, option
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-ALGORITHMS = (*ALLREDUCE, "auto", "native")
-OF_ALLREDUCE = "of the all-reduce (default: star, or native where that is all there is)"
-PASSES = "passes in which a device takes its shard of a batch, before its one step"
 
 
 def read_megabytes(text: str) -> int:
@@ -69,49 +69,76 @@ def check_mesh(name: str, value: Any) -> dict[str, int]:
     return check_axes(dict(value))
 
 
-@dataclass(eq=False)
-class DataParallel(Strategy):
-    """Every device holds the whole network and takes a shard of each batch."""
+# Options that several strategies have.
 
-    algorithm: str | Plan = choice(None, OF_ALLREDUCE, ALGORITHMS)
-    bucket_bytes: int | None = count(
-        None, "sum the gradients in buckets of this size",
-        flag="--bucket-mb", read=read_megabytes,
-    )  # fmt: skip
-    accumulate: int = count(1, PASSES)
+
+@dataclass(eq=False)
+class WithAllReduce(Strategy):
+    """A strategy that sums over its devices."""
+
+    algorithm: str | Plan = choice(
+        None,
+        "of the all-reduce (default: star, or native where that is all there is)",
+        (*ALLREDUCE, "auto", "native"),
+    )
+
+    def prepare(self, devices: Sequence[AnyDevice], model: Model) -> None:
+        super().prepare(devices, model)
+        self.algorithm = self.algorithm or usual_algorithm(self.group)
+
+
+@dataclass(eq=False)
+class OfBatches(Strategy):
+    """A strategy in which every device takes a shard of each batch."""
+
+    accumulate: int = count(1, "passes in which a device takes its shard of a batch")
     cuts_batches: ClassVar[bool] = True
 
-    def prepare(self) -> None:
-        """Choose what sums the gradients."""
-        check_accumulates(self.model, self.accumulate)
-        self.algorithm = self.algorithm or usual_algorithm(self.group)
+    def prepare(self, devices: Sequence[AnyDevice], model: Model) -> None:
+        super().prepare(devices, model)
+        self.batch_parts *= self.accumulate
+
+
+@dataclass(eq=False)
+class WithStages(Strategy):
+    """A strategy that cuts the model into stages, and batches into micro-batches."""
+
+    schedule: str | Schedule = choice("1f1b", "order of the stages' work", SCHEDULES)
+    micro_batches: int = count(4, "parts into which a batch is cut")
+    stages: int = count(
+        None, "stages of the model, a multiple of the devices (default: one per device)"
+    )
+
+
+@dataclass(eq=False)
+class DataParallel(WithAllReduce, OfBatches):
+    """Every device holds the whole network and takes a shard of each batch."""
+
+    bucket_bytes: int | None = count(
+        None, "sum the gradients in buckets of this size",
+        flag="--bucket-mb", metavar="MB", read=read_megabytes,
+    )  # fmt: skip
+
+    def prepare(self, devices: Sequence[AnyDevice], model: Model) -> None:
+        super().prepare(devices, model)
+        check_accumulates(model, self.accumulate)
         self.reducer: Reducer | None = None
         if self.bucket_bytes is not None:
             self.reducer = partial(reduce_in_buckets, bucket_bytes=self.bucket_bytes)
 
     def shard(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Copy everything to every device."""
         return [get_params(whole, device) for device in self.devices] if whole else []
 
     def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """Return every device's replica: all are equal, except for statistics."""
-        return [*map(list, owned)]
+        return [*map(list, owned)]  # all are equal, except for statistics
 
     def step(self, batch: Batch, lr: float) -> list[Tensor]:
-        """Take one step of `train_batch`, or of `train_in_parts`."""
-        step: Callable[..., list[Tensor]] = train_batch
-        if self.accumulate > 1:
-            step = partial(train_in_parts, parts=self.accumulate)
-        return step(
+        return train_batch(
             batch.X, batch.y, self.owned, self.devices, lr,
             model=self.model, optimizer=self.optimizer, states=self.states,
-            algorithm=self.algorithm, reducer=self.reducer, n=batch.n,
+            algorithm=self.algorithm, reducer=self.reducer,
+            accumulate=self.accumulate, n=batch.n,
         )  # fmt: skip
-
-    @property
-    def batch_parts(self) -> tuple[int, str]:
-        """Return one part for every pass of every device."""
-        return passes(self.group.size, self.accumulate)
 
     def snapshot(self) -> Snapshot:
         """Add the statistics, which every replica has gathered for itself."""
@@ -146,57 +173,37 @@ class DataParallel(Strategy):
 
 
 @dataclass(eq=False)
-class TensorParallel(Strategy):
+class TensorParallel(WithAllReduce):
     """Every device holds a shard of each layer and sees the whole batch."""
 
-    algorithm: str | Plan = choice(None, OF_ALLREDUCE, ALGORITHMS)
-
-    def prepare(self) -> None:
-        """Choose what sums the partial results."""
-        self.algorithm = self.algorithm or usual_algorithm(self.group)
+    def prepare(self, devices: Sequence[AnyDevice], model: Model) -> None:
+        super().prepare(devices, model)
+        self.batch_parts = 1
 
     def shard(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Cut every parameter into shards."""
         return tensor.split_params(whole, self.devices, self.model)
 
     def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """Concatenate the shards, on every device."""
         return tensor.gather_params(owned, self.model)
 
     def step(self, batch: Batch, lr: float) -> list[Tensor]:
-        """Take one step of `train_layers`."""
         return tensor.train_layers(
             batch.X, batch.y, self.owned, self.devices, lr,
             model=self.model, optimizer=self.optimizer, states=self.states,
             algorithm=self.algorithm,
         )  # fmt: skip
 
-    @property
-    def batch_parts(self) -> tuple[int, str]:
-        """Return 1: a batch is not cut."""
-        return 1, "devices"
-
 
 @dataclass(eq=False)
-class Pipelined(Strategy):
-    """The options of strategies with stages."""
-
-    schedule: str | Schedule = choice("1f1b", "order of the stages' work", SCHEDULES)
-    micro_batches: int = count(4, "parts into which a batch is cut")
-    stages: int = count(
-        None, "stages of the model, a multiple of the devices (default: one per device)"
-    )
-
-
-@dataclass(eq=False)
-class PipelineParallel(Pipelined):
+class PipelineParallel(WithStages):
     """Every device holds some neighboring layers; a batch comes in micro-batches."""
 
-    def prepare(self) -> None:
-        """Cut the stages, and read from the schedule which rank computes which."""
+    def prepare(self, devices: Sequence[AnyDevice], model: Model) -> None:
+        super().prepare(devices, model)
         if self.stages is None:  # two on each device under zb_v
             self.stages = self.group.size * CHUNKS.get(str(self.schedule), 1)
-        self.cut = pipeline.cut_stages(self.model, self.stages)
+        self.batch_parts = self.micro_batches
+        self.cut = pipeline.cut_stages(model, self.stages)
         self.lists, self.ranks = pipeline.make_lists(
             self.schedule, self.stages, self.micro_batches, self.group
         )
@@ -207,26 +214,18 @@ class PipelineParallel(Pipelined):
         return super().settings() | made
 
     def shard(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Put every stage's parameters on its device."""
         return pipeline.place_params(whole, self.cut, self.devices, self.ranks)
 
     def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """Collect the stages on the first device."""
         placed = pipeline.StageParams(map(list, owned), self.ranks)
         return [pipeline.gather_stages(placed, self.devices[0])]
 
     def step(self, batch: Batch, lr: float) -> list[Tensor]:
-        """Take one step of `train_stages`."""
         return pipeline.train_stages(
             batch.X, batch.y, self.owned, self.devices, lr,
             stages=self.cut, optimizer=self.optimizer, states=self.states,
             schedule=self.schedule, micro_batches=self.micro_batches,
         )  # fmt: skip
-
-    @property
-    def batch_parts(self) -> tuple[int, str]:
-        """Return one part for every micro-batch."""
-        return self.micro_batches, "micro-batches"
 
     def held(self) -> list[list[Tensor]]:
         """Return the parameters of every device's stages."""
@@ -237,58 +236,43 @@ class PipelineParallel(Pipelined):
 
 
 @dataclass(eq=False)
-class Sharded(Strategy):
+class Sharded(OfBatches):
     """Data parallelism in which a device owns a shard of each layer (ZeRO, FSDP)."""
 
     zero: int = count(
-        3,
-        "what is sharded: 1 optimizer state, 2 also gradients, 3 also weights",
-        max=3,
+        3, "what is sharded: 1 optimizer state, 2 also gradients, 3 also weights", max=3
     )
     precision: str | None = choice(
         None, "compute and send in 16 bits, update in 32 (default: 32)", PRECISIONS
     )
-    accumulate: int = count(1, PASSES)
-    cuts_batches: ClassVar[bool] = True
 
     def shard(self, whole: Sequence[Tensor]) -> sharded.ShardedParams:
-        """Return for every device what it holds under this stage of ZeRO."""
         return sharded.shard_params(
             whole, self.devices, self.model, self.zero, precision=self.precision
         )
 
     def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """Return the whole parameters on every device, all-gathered if needed."""
         return sharded.gather_shards(self.owned)
 
     def trained(self) -> list[list[Tensor]]:
-        """Return every device's own shards."""
         return self.owned.parts()
 
     def shard_state(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Shard the optimizer's state, whatever the stage."""
         return sharded.shard_params(whole, self.devices, self.model, 3)
 
     def gather_state(self, parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        """All-gather the optimizer's state."""
         return unflatten(self.owned.flat_params, sharded.gather_parts(parts))[0]
 
     def step(self, batch: Batch, lr: float) -> list[Tensor]:
-        """Take one step of `train_shards`."""
         return sharded.train_shards(
             batch.X, batch.y, self.owned, self.devices, lr,
             optimizer=self.optimizer, states=self.states, n=batch.n,
             accumulate=self.accumulate,
         )  # fmt: skip
 
-    @property
-    def batch_parts(self) -> tuple[int, str]:
-        """Return one part for every pass of every device."""
-        return passes(self.group.size, self.accumulate)
-
 
 @dataclass(eq=False)
-class OnMesh(Pipelined):
+class OnMesh(WithStages, WithAllReduce):
     """All strategies at once, each along its axis of a mesh of devices."""
 
     mesh: Mapping[str, int] | None = option(
@@ -297,16 +281,16 @@ class OnMesh(Pipelined):
         "and expert (of a mixture)",
         check_mesh, read=read_axes, metavar="AXIS=SIZE,...",
     )  # fmt: skip
-    algorithm: str | Plan = choice(None, OF_ALLREDUCE, ALGORITHMS)
     zero: int = count(0, "1 shards the optimizer state along data", min=0, max=1)
 
-    def prepare(self) -> None:
-        """Lay out the mesh."""
-        self.algorithm = self.algorithm or usual_algorithm(self.group)
-        self.axes = Mesh(self.group, **check_mesh("mesh", self.mesh))
+    def prepare(self, devices: Sequence[AnyDevice], model: Model) -> None:
+        super().prepare(devices, model)
+        sizes = check_mesh("mesh", self.mesh)
+        replicas = sizes.get("data", 1) * sizes.get("expert", 1)
+        self.batch_parts = replicas * self.micro_batches
+        self.axes = Mesh(self.group, **sizes)
 
     def shard(self, whole: Sequence[Tensor]) -> MeshParams:
-        """Return for every device its shards of its stages' layers."""
         placed = place_on_mesh(
             whole, self.devices, self.axes, self.model,
             stages=self.stages, zero=self.zero,
@@ -315,19 +299,15 @@ class OnMesh(Pipelined):
         return placed
 
     def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """Return the whole parameters on every device."""
         return gather_from_mesh(self.owned.like(owned))
 
     def trained(self) -> list[list[Tensor]]:
-        """Return what every device's optimizer updates."""
         return self.owned.parts()
 
     def shard_state(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Shard the optimizer's state as the weights, and along data with ZeRO 1."""
         return self.shard(whole).parts()
 
     def gather_state(self, parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        """Return the whole optimizer state."""
         if not self.zero:
             return super().gather_state(parts)
         wholes: list[list[Tensor]] = [[] for _ in parts]
@@ -339,19 +319,11 @@ class OnMesh(Pipelined):
         return super().gather_state(wholes)
 
     def step(self, batch: Batch, lr: float) -> list[Tensor]:
-        """Take one step of `train_on_mesh`."""
         return train_on_mesh(
             batch.X, batch.y, self.owned, self.devices, lr,
             optimizer=self.optimizer, states=self.states, algorithm=self.algorithm,
             schedule=self.schedule, micro_batches=self.micro_batches,
         )  # fmt: skip
-
-    @property
-    def batch_parts(self) -> tuple[int, str]:
-        """Return one part for every micro-batch of every replica."""
-        sizes = self.axes.axes
-        replicas = sizes.get("data", 1) * sizes.get("expert", 1)
-        return replicas * self.micro_batches, "replicas times micro-batches"
 
 
 STRATEGIES: dict[str, type[Strategy]] = {
@@ -361,13 +333,6 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "sharded": Sharded,
     "mesh": OnMesh,
 }
-
-
-def passes(devices: int, accumulate: int) -> tuple[int, str]:
-    """Return the parts of a batch of which every device takes some, one by one."""
-    if accumulate == 1:
-        return devices, "devices"
-    return devices * accumulate, "devices times parts"
 
 
 def option_help() -> dict[str, str]:
@@ -428,4 +393,7 @@ def make_strategy(
 
     See `choose_strategy` for name and options.
     """
-    return choose_strategy(name, options).place(params, devices, model, optimizer)
+    strategy = choose_strategy(name, options)
+    strategy.prepare(devices, model)
+    strategy.place(params, optimizer)
+    return strategy

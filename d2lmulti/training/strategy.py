@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,6 @@ from ..comm.group import group_for
 from ..errors import InvalidInput
 from ..models.model import Model
 from ..optimizers import Optimizer
-
-AnyStrategy = TypeVar("AnyStrategy", bound="Strategy")
 
 
 class Snapshot(NamedTuple):
@@ -90,24 +88,17 @@ class Strategy(ABC):
             if value is not None:
                 setattr(self, option.name, option.metadata["check"](option.name, value))
 
-    def place(
-        self: AnyStrategy,
-        params: Sequence[Tensor],
-        devices: Sequence[AnyDevice],
-        model: Model,
-        optimizer: Optimizer,
-    ) -> AnyStrategy:
-        """Place whole parameters on the devices and make the optimizer's states."""
-        self.devices, self.model, self.optimizer = list(devices), model, optimizer
+    def prepare(self, devices: Sequence[AnyDevice], model: Model) -> None:
+        """Resolve the options that depend on the devices and the model."""
+        self.devices, self.model = list(devices), model
         self.group = group_for(len(self.devices))
-        self.trainable = len(params) - model.buffers
-        self.prepare()
+        self.batch_parts = self.group.size  # into how many a batch is cut
+
+    def place(self, params: Sequence[Tensor], optimizer: Optimizer) -> None:
+        """Place whole parameters on the devices and make the optimizer's states."""
+        self.optimizer, self.trainable = optimizer, len(params) - self.model.buffers
         self.owned: Any = self.shard(params)
         self.states = [optimizer.init(mine) for mine in self.trained()]
-        return self
-
-    def prepare(self) -> None:  # noqa: B027 (most strategies need none)
-        """Resolve the options that depend on the devices and the model."""
 
     @abstractmethod
     def shard(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
@@ -126,11 +117,6 @@ class Strategy(ABC):
 
         With `cuts_batches`, in a group of processes, the batch is this process's shard.
         """
-
-    @property
-    def batch_parts(self) -> tuple[int, str]:
-        """Return into how many parts of what kind a batch is cut."""
-        return self.group.size, "devices"
 
     def options(self) -> dict[str, Any]:
         """Return the options in effect."""

@@ -1,6 +1,6 @@
 """Pictures of layer parallelism: who holds what, and which layer moves how much.
 
-Chapter: *layer_parallel*.
+Chapter: *tensor_parallel*.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def column_row_pair(devices: int = 2) -> Figure:
     """Draw a column cut followed by a row cut, with f and g, forward and backward."""
     figure, (ax,) = subplots(1, 1, 8, 1.3 + 1.15 * devices)
     for rank in range(devices):
-        y, color = devices - 1 - rank, device_colour(rank)
+        y, color = float(devices - 1 - rank), device_colour(rank)
         ink = "white" if rank == 0 else INK
         _box(ax, 0, y, "$X$", _ALL)
         _box(ax, 2.1, y, f"$W_1$, columns {rank + 1}", color, ink)

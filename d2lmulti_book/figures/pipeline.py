@@ -1,7 +1,7 @@
-"""Pictures of a pipeline, drawn from the record of what ran. Chapter: *model_parallel*.
+"""Figures of a pipeline, drawn from the trace of what ran.
 
-A row a device, a box a computation, the micro-batch's number in it; empty is idle.
-Colours are Okabe and Ito's, and forward is light, backward dark.
+One row per device, one box per computation with the number of its micro-batch; empty
+means idle. Chapter: *pipeline_parallel*.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from d2lmulti.observe.pipeline_record import PipelineRecord
+from d2lmulti.observe.pipeline_trace import PipelineTrace
 from d2lmulti.plans.pipeline import (
     Backward,
     BackwardInput,
@@ -33,78 +33,78 @@ _KINDS: dict[type[Instruction], tuple[str, str, str]] = {
 
 
 @styled
-def gantt(records: Mapping[str, PipelineRecord]) -> Figure:
-    """Draw what every device did when, a panel a record, all on one time axis.
+def gantt(traces: Mapping[str, PipelineTrace]) -> Figure:
+    """Draw what every device did when, a panel a trace, all on one time axis.
 
     The title of a panel says how much of the device time was idle. Of several stages on
     a device, later ones have a dark lower edge.
     """
-    rows = [record.devices for record in records.values()]
+    rows = [trace.devices for trace in traces.values()]
     figure, axes = subplots(
         len(rows), 1, 9, 0.75 + sum(0.34 * n + 0.42 for n in rows),
         sharex=True, height_ratios=[n + 0.3 for n in rows],
     )  # fmt: skip
-    end = max(record.makespan for record in records.values())
-    for ax, (label, record) in zip(axes, records.items(), strict=True):
-        _panel(ax, record, end)
-        ax.set_title(f"{label}: {100 * record.idle_share:.0f} % idle", loc="left")
+    end = max(trace.makespan for trace in traces.values())
+    for ax, (label, trace) in zip(axes, traces.items(), strict=True):
+        _panel(ax, trace, end)
+        ax.set_title(f"{label}: {100 * trace.idle_share:.0f} % idle", loc="left")
     axes[-1].set(xlim=(0, end), xlabel="time, in slots of the modelled clock")
-    used = {type(s.instruction) for r in records.values() for s in r.slots}
+    used = {type(s.instruction) for t in traces.values() for s in t.spans}
     handles = [
         Patch(color=colour, label=name)
         for kind, (name, colour, _) in _KINDS.items()
         if kind in used
     ]
     handles.append(Patch(fc="#EEEEEE", label="idle"))
-    if any(record.stages > record.devices for record in records.values()):
+    if any(trace.stages > trace.devices for trace in traces.values()):
         handles.append(Patch(color=INK, label="of a later stage"))
     figure.legend(handles=handles, loc="outside lower center", ncols=6)
     return figure
 
 
-def _panel(ax: Axes, record: PipelineRecord, end: float) -> None:
-    for d in range(record.devices):
-        ax.barh(d, record.makespan, height=0.86, color="#EEEEEE")
+def _panel(ax: Axes, trace: PipelineTrace, end: float) -> None:
+    for d in range(trace.devices):
+        ax.barh(d, trace.makespan, height=0.86, color="#EEEEEE")
     first: dict[int, int] = {}  # the earliest stage of every device
-    for slot in record.slots:
-        stage = first.get(slot.device, slot.instruction.stage)
-        first[slot.device] = min(stage, slot.instruction.stage)
+    for span in trace.spans:
+        stage = first.get(span.device, span.instruction.stage)
+        first[span.device] = min(stage, span.instruction.stage)
     spans: dict[tuple[float, float, str], list[tuple[float, float]]] = {}
-    for slot in record.slots:
-        _, colour, ink = _KINDS[type(slot.instruction)]
-        length = slot.end - slot.start
-        box = (slot.start, length)
-        spans.setdefault((slot.device - 0.43, 0.86, colour), []).append(box)
-        if slot.instruction.stage > first[slot.device]:
-            spans.setdefault((slot.device + 0.29, 0.14, INK), []).append(box)
+    for span in trace.spans:
+        _, colour, ink = _KINDS[type(span.instruction)]
+        length = span.end - span.start
+        box = (span.start, length)
+        spans.setdefault((span.device - 0.43, 0.86, colour), []).append(box)
+        if span.instruction.stage > first[span.device]:
+            spans.setdefault((span.device + 0.29, 0.14, INK), []).append(box)
         if length / end > 0.008:  # there is room for a number
             centre = {"ha": "center", "va": "center", "in_layout": False}
             size = 8 if length / end > 0.016 else 6
-            x, text = slot.start + length / 2, str(slot.instruction.micro)
-            ax.text(x, slot.device, text, color=ink, size=size, **centre)
+            x, text = span.start + length / 2, str(span.instruction.micro)
+            ax.text(x, span.device, text, color=ink, size=size, **centre)
     for (y, height, colour), boxes in sorted(spans.items()):  # faster than one by one
         ax.broken_barh(boxes, (y, height), color=colour, ec="white", lw=0.7)
-    labels = [f"device {d}" for d in range(record.devices)]
-    ax.set_yticks(range(record.devices), labels)
-    ax.set_ylim(record.devices - 0.5, -0.5)
+    labels = [f"device {d}" for d in range(trace.devices)]
+    ax.set_yticks(range(trace.devices), labels)
+    ax.set_ylim(trace.devices - 0.5, -0.5)
     ax.spines["left"].set_visible(False)
     ax.tick_params(left=False)
     ax.grid(visible=False)
 
 
 @styled
-def live_activations(records: Mapping[str, PipelineRecord]) -> Figure:
-    """Draw how many micro-batches every device holds over time, a panel a record."""
-    width = min(9, 1 + 2.8 * len(records))
-    figure, axes = subplots(1, len(records), width, 2.9, sharey=True)
+def live_activations(traces: Mapping[str, PipelineTrace]) -> Figure:
+    """Draw how many micro-batches every device holds over time, a panel a trace."""
+    width = min(9, 1 + 2.8 * len(traces))
+    figure, axes = subplots(1, len(traces), width, 2.9, sharey=True)
     styles = ("-", "--", "-.", ":")
-    for ax, (label, record) in zip(axes, records.items(), strict=True):
-        for d in range(record.devices):
-            times, live, _ = zip(*record.levels(d), strict=True)
+    for ax, (label, trace) in zip(axes, traces.items(), strict=True):
+        for d in range(trace.devices):
+            times, live, _ = zip(*trace.levels(d), strict=True)
             line = {"color": device_colour(d), "ls": styles[d % 4], "lw": 1.8}
             ax.step(times, live, where="post", label=f"device {d}", **line)
         ax.set_title(label, loc="left")
-        ax.set(xlim=(0, record.makespan), xlabel="time, in slots")
+        ax.set(xlim=(0, trace.makespan), xlabel="time, in slots")
         ax.yaxis.get_major_locator().set_params(integer=True)
         ax.grid(alpha=0.3)
     axes[0].set(ylim=(0, None), ylabel="micro-batches held")

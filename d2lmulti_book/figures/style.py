@@ -139,7 +139,7 @@ def log_lines(
 
 def save(figure: Figure, path: Path) -> None:
     """Write a figure as PNG, atomically."""
-    from d2lmulti.files.atomic import write_atomically
+    from d2lmulti.files import write_atomically
 
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=160, metadata={"Software": None})

@@ -14,9 +14,8 @@ from d2lmulti.errors import InvalidInput
 from d2lmulti.models.networks import make_mlp
 from d2lmulti.observe.timeline import timeline
 from d2lmulti.optimizers import SGD, Adam
-from d2lmulti.parallel.data import get_params
+from d2lmulti.parallel.data import get_params, train_batch
 from d2lmulti.parallel.sharded import shard_params, train_shards
-from d2lmulti.training.accumulate import train_in_parts
 
 
 @pytest.fixture(scope="module")
@@ -115,13 +114,13 @@ REFUSED = {
     "no parts": ({"accumulate": 0}, "at least 1 as accumulate, got 0"),
     "more parts than examples": (
         {"k": 2, "accumulate": 12},
-        "22 of 150 examples, fewer than 24 devices times parts",
+        "22 of 150 examples, fewer than the 24 parts",
     ),
     "a model whose devices meet": (
         {"model": "lenet_sync_bn", "accumulate": 2}, "lenet_sync_bn.*or lenet_bn",
     ),
     "more parts than a shard has": (
-        {"k": 2, "strategy": "sharded", "accumulate": 12}, "fewer than 24 devices",
+        {"k": 2, "strategy": "sharded", "accumulate": 12}, "the 24 parts",
     ),
 }  # fmt: skip
 
@@ -140,10 +139,9 @@ def test_losses_come_device_by_device_so_processes_add_them_up_alike(reference):
     X, y = B.array(np.ones((9, 4))), B.array(np.zeros(9, "int64"))
     sharded = shard_params(zeros, places, model, 1)
     losses = train_shards(X, y, sharded, places, 0.1, accumulate=3)
-    of_replicas = train_in_parts(
+    of_replicas = train_batch(
         X, y, [get_params(zeros, place) for place in places], places, 0.1,
-        parts=3, model=model, optimizer=SGD(), states=[[], []],
-        algorithm="star", reducer=None,
+        accumulate=3, model=model, optimizer=SGD(), states=[[], []],
     )  # fmt: skip
     for found in (losses, of_replicas):  # a loss is its examples' number times log 10
         counts = [float(B.numpy(loss)) / np.log(10) for loss in found]

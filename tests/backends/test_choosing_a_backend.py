@@ -16,7 +16,7 @@ from d2lmulti.backends import (
     register_backend,
 )
 from d2lmulti.backends.protocol import BACKENDS, owner_of
-from d2lmulti.errors import BackendNotInstalled, InvalidInput
+from d2lmulti.errors import InvalidInput
 
 INSTALL = {
     "torch": "pip install torch",
@@ -80,25 +80,12 @@ def test_tensorflow_computes_beside_the_frameworks(load):
     assert (done.returncode, done.stdout) == (0, "60\n"), done.stderr
 
 
-@pytest.mark.parametrize("name", ["jax", "", "Torch", "torch ", 3, [], ("torch",)])
-def test_an_unknown_name_is_refused(name):
+def test_an_unknown_name_is_an_error(monkeypatch):
     with pytest.raises(InvalidInput, match="torch, mxnet, paddle, numpy as backend"):
-        get_backend(name)
-
-
-def test_an_unknown_name_in_the_environment_is_refused(monkeypatch):
+        get_backend("Torch")
     monkeypatch.setenv("D2LMULTI_BACKEND", "jax")
     with pytest.raises(InvalidInput, match="D2LMULTI_BACKEND"):
         get_backend()
-
-
-@pytest.mark.parametrize("name", INSTALL)
-def test_a_missing_framework_gives_the_install_command(name, monkeypatch):
-    module = {"torch": "pytorch"}.get(name, name)
-    monkeypatch.delitem(sys.modules, f"d2lmulti.backends.{module}", raising=False)
-    monkeypatch.setitem(sys.modules, name, None)  # Python's own way to block an import
-    with pytest.raises(BackendNotInstalled, match=INSTALL[name]):
-        get_backend(name)
 
 
 @pytest.mark.parametrize("name", INSTALL)
@@ -114,18 +101,12 @@ def test_a_framework_that_breaks_on_import_gives_the_reason(name, tmp_path):
     assert INSTALL[name] in error
 
 
-def test_backend_of_knows_the_owner(B):
-    assert backend_of(B.array([1.0])) is B
-    assert backend_of(B.zeros((2, 3), "float64")) is B
-
-
-def test_backend_of_accepts_results_and_gradients(B):
+def test_backend_of_knows_the_owner_of_results_and_gradients(B):
     x = B.array(np.ones((2, 3)))
     B.attach_grad(x)
     with B.record():
         y = x * 2
-    assert backend_of(y) is B
-    assert backend_of(B.grad(x)) is B
+    assert [backend_of(z) for z in (x, y, B.grad(x))] == [B] * 3
 
 
 PARAMETERS = {
@@ -151,16 +132,6 @@ def test_backend_of_refuses_what_is_not_a_tensor(B):
     for thing in NO_TENSORS[B.name](importlib.import_module(module)):
         with pytest.raises(InvalidInput, match="expected a tensor"):
             backend_of(thing)
-
-
-@pytest.mark.parametrize(
-    "thing", [np.ones(3), [1.0], "torch", None, 1.0, np.float32(1)]
-)
-def test_backend_of_refuses_values_without_a_backend(thing):
-    with pytest.raises(
-        InvalidInput, match=r"expected a tensor.*array\(values, device\)"
-    ):
-        backend_of(thing)
 
 
 def test_importing_the_package_imports_no_framework():
@@ -203,14 +174,10 @@ def test_a_module_of_ones_own_owns_its_tensors(own):
     assert get_backend("own") is own
 
 
-@pytest.mark.parametrize("name", ["torch", "numpy"])
-def test_a_name_that_is_taken_is_refused(own, name):
-    with pytest.raises(InvalidInput, match=f"a name that no backend has, got '{name}'"):
-        register_backend(name, own)
+def test_a_name_that_is_taken_and_a_module_without_tensors_are_errors(own):
+    with pytest.raises(InvalidInput, match="a name that no backend has, got 'numpy'"):
+        register_backend("numpy", own)
     assert get_backend("numpy") is not own
-
-
-def test_a_module_without_tensors_is_refused(own):
     del own.Tensor
     with pytest.raises(InvalidInput, match="with a class Tensor, got backend_of_ones"):
         register_backend("own", own)

@@ -180,7 +180,7 @@ REFUSED: dict[str, str] = {
     "train --batch-size 1.5": "--batch-size",
     "train --lr nan": "lr",
     "train --lr 1e308": "finite",
-    "train --warmup 0": "steps",
+    "train --warmup 0": "warmup",
     "train --momentum 1": "momentum",
     "train --optimizer adam --momentum 0.9": "momentum",
     "train --seed -1": "seed",
@@ -188,13 +188,13 @@ REFUSED: dict[str, str] = {
     "train --bucket-mb 1e-9": "bucket_bytes",
     "train --bucket-mb nan": "--bucket-mb",
     "train --accumulate 0": "accumulate",
-    "train --accumulate 99": "fewer than 198",
+    "train --accumulate 99": "the 198 parts",
     "train --accumulate 2 --model lenet_sync_bn": "lenet_sync_bn",
     "train --strategy tensor --devices 3": "divide",
     "train --strategy pipeline --devices 3": "3 stages",
     "train --strategy pipeline --stages 0": "stages",
     "train --strategy pipeline --micro-batches 0": "micro_batches",
-    "train --strategy pipeline --micro-batches 999": "999 micro-batches",
+    "train --strategy pipeline --micro-batches 999": "999 parts",
     "train --strategy sharded --zero 4": "zero",
     "train --strategy sharded --precision bf16 --dtype float64": "float32",
     "train --strategy sharded --model lenet_bn": "lenet_bn",
@@ -332,7 +332,7 @@ def test_a_data_folder_that_is_a_file_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("D2LMULTI_DATA", str(tmp_path / "data"))
     train = ["train", "--backend", "numpy", "--dataset", "fashion_mnist"]
     assert cli.main(train) == 2
-    assert "expected a folder in D2LMULTI_DATA" in capsys.readouterr().err
+    assert str(tmp_path / "data") in capsys.readouterr().err
 
 
 def test_a_missing_framework_is_refused_with_its_install_line():
@@ -408,12 +408,12 @@ def one_sentence(text: str, begin: str, end: str) -> bool:
 
 
 BAD_FILES = {
-    "one file for two": ("--json {a} --plot {a}", "different files for --json and"),
-    "the checkpoint's file": ("--checkpoint {a} --timeline {a}", "different files for"),
+    "one file for two": ("--json {a} --plot {a}", "different files, got --json"),
+    "the checkpoint's file": ("--checkpoint {a} --timeline {a}", "different files"),
     "a read-only result": ("--json {locked}", "it is read-only"),
     "a read-only checkpoint": ("--checkpoint {locked} --resume", "it is read-only"),
-    "a name too long": ("--plot {long}", "choose a shorter name"),
-    "a checkpoint over a text": ("--checkpoint {notes}", "go on from it with resume"),
+    "a name too long": ("--plot {long}", "name too long"),
+    "a checkpoint over a text": ("--checkpoint {notes}", "--resume"),
     "a text as a checkpoint": ("--checkpoint {notes} --resume", "that cannot be read"),
 }
 
@@ -448,7 +448,7 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_save_loses_nothing(tmp_path: Pa
         before = path.read_bytes() if path.exists() else None
         done = limited(10**6, "--epochs", "2", "--checkpoint", str(path), "--resume")
         assert (done.returncode, done.stdout) == (2, ""), when
-        assert one_sentence(done.stderr, "error: cannot write ", "size of files")
+        assert one_sentence(done.stderr, "error: cannot write ", "File too large")
         assert os.listdir(tmp_path) == ([path.name] if before else [])
         if before is None:
             assert short("--checkpoint", str(path)) == 0
@@ -462,7 +462,7 @@ def test_a_result_that_cannot_be_written_is_printed_all_the_same(tmp_path: Path)
     files = ["--json", str(tmp_path / "history.json"), "--plot", str(curve)]
     done = limited(10_000, *files)
     assert done.returncode == 2 and done.stdout.startswith("test accuracy 0.")
-    assert one_sentence(done.stderr, f"error: cannot write {curve}: File too", "files")
+    assert one_sentence(done.stderr, f"error: cannot write {curve}: File too", "large")
     assert os.listdir(tmp_path) == ["history.json"]  # which fits
 
 
@@ -476,4 +476,4 @@ def test_all_that_failed_is_named(tmp_path, monkeypatch, capsys):
     assert short("--json", "h", "--timeline", "t", "--plot", str(curve)) == 2
     told = capsys.readouterr()
     assert told.out.startswith("test accuracy") and curve.exists()
-    assert told.err == "error: no room for t; no room for h\n"
+    assert told.err == "error: no room for t\nerror: no room for h\n"

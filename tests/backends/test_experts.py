@@ -193,5 +193,5 @@ def test_the_layer_of_a_transformer_is_all_experts_with_zeros_for_the_others(B):
 def test_experts_that_are_not_shared_out_evenly_are_refused(B):
     X, router = B.array(np.ones((4, WIDTH))), B.array(np.ones((WIDTH, 5)))
     W = B.array(np.ones((2, WIDTH, WIDTH)))
-    with pytest.raises(InvalidInput, match="5 experts shared out evenly over 2 ranks"):
+    with pytest.raises(InvalidInput, match="5 experts .* over 2 ranks"):
         next(expert_layer(B, [router, W, W], X, 2, 2))

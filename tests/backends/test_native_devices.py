@@ -5,12 +5,7 @@ import pytest
 from d2lmulti.backends.common import parse_device, resolve_device
 from d2lmulti.errors import DeviceUnavailable, InvalidInput
 
-NONSENSE = [
-    *("", " ", "gpu", "cuda", "sim", "tpu:0", "GPU:0", "CPU", " cpu", "cpu\n", "cpu:1"),
-    *("gpu:", "gpu:x", "gpu:-1", "gpu:1.0", "gpu:0,1", "gpu:１", "sim:-1", "sim:"),
-    *(0, 1, -1, 1.5, True, None, b"cpu", [], ["cpu"], ("gpu", 0)),
-    pytest.param(object(), id="an object"),  # its repr differs between the workers
-]
+NONSENSE = ["", "gpu", "tpu:0", "GPU:0", "cpu\n", "cpu:1", "gpu:-1", "sim:", 0, None]
 
 
 class Named:
@@ -70,19 +65,6 @@ def test_a_gpu_that_is_not_there_is_unavailable(device, gpus):
         resolve_device(device, gpus, "paddle")
 
 
-@pytest.mark.parametrize("device", ["gpu", 0, None, "sim:-1", "mps"], ids=repr)
-@pytest.mark.parametrize("verb", ["native", "array", "zeros", "copy_to"])
-def test_every_verb_with_a_device_refuses_nonsense(B, verb, device):
-    call = {
-        "native": lambda: B.native(device),
-        "array": lambda: B.array([1.0], device),
-        "zeros": lambda: B.zeros((1,), "float32", device),
-        "copy_to": lambda: B.copy_to(B.array([1.0]), device),
-    }
-    with pytest.raises(InvalidInput, match="expected a device"):
-        call[verb]()
-
-
 def test_one_gpu_too_many_is_unavailable(B):
     with pytest.raises(DeviceUnavailable, match=B.name):
         B.array([1.0], f"gpu:{B.gpu_count()}")
@@ -116,19 +98,13 @@ def test_native_accepts_what_it_returns(B, device):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("name", ["mps", "meta", "xpu:0"])
-def test_a_kind_of_torch_device_that_is_no_gpu_of_ours_is_refused(load, name):
+def test_a_torch_device_that_is_no_gpu_of_ours_is_an_error(load):
     B = load("torch")
-    own = type(B.native("cpu"))(name)
+    own = type(B.native("cpu"))
     with pytest.raises(InvalidInput, match="expected a device"):
-        B.native(own)
-
-
-@pytest.mark.torch
-def test_an_own_device_that_is_not_there_is_unavailable(load):
-    B = load("torch")
+        B.native(own("mps"))
     with pytest.raises(DeviceUnavailable, match="torch"):
-        B.native(type(B.native("cpu"))("cuda", B.gpu_count()))
+        B.native(own("cuda", B.gpu_count()))
 
 
 def test_synchronize_returns_with_every_result_ready(B, device):

@@ -17,7 +17,7 @@ from d2lmulti.errors import InvalidInput
 from d2lmulti.models.networks import make_mlp
 from d2lmulti.models.tensor_parallel import get_split
 from d2lmulti.models.transformer import make_transformer
-from d2lmulti.training.mesh import gather_from_mesh, place_on_mesh, train_on_mesh
+from d2lmulti.parallel.mesh import gather_from_mesh, place_on_mesh, train_on_mesh
 from d2lmulti_book.notebook import is_installed
 
 # Twelve heads, 48 hidden units and 24 characters: 1, 2, 3, 4, 6 and 12 divide them.
@@ -197,7 +197,7 @@ def test_each_axis_moves_what_its_formula_says(B):
         ({"expert": 4}, {"model": MIXTURE}, "4 does not divide its 6 experts"),
         ({"sequence": 6}, {}, "5 tokens over 6 ranks"),
         ({"data": 2}, {"zero": 2}, "from 0 to 1 as zero, got 2"),
-        ({"pipeline": 2}, {"schedule": "zero_bubble"}, "an undivided way back"),
+        ({"pipeline": 2}, {"schedule": "zero_bubble"}, "whole backward passes"),
         ({"data": 4}, {"micro_batches": 2}, "4 replicas of 2 micro-batches .* least 8"),
     ],
 )

@@ -213,25 +213,20 @@ def test_a_backup_worker_replaces_the_straggler(B: Backend, data: Dataset) -> No
     assert len(history.curve) == 6
 
 
-def test_who_must_wait_is_told(B: Backend) -> None:
-    start = [B.array(np.ones(2))]
-    grads = [B.array(np.ones(2))]
+def test_who_must_wait_is_named(B: Backend) -> None:
+    start, grads = [B.array(np.ones(2))], [B.array(np.ones(2))]
     server = ParameterServer(start, ["cpu"] * 3, 0.1, mode="sync")
     with pytest.raises(InvalidInput, match="worker 1 pushes a gradient of weights it"):
         server.push(1, grads)
     server.pull(1)
     server.push(1, grads)
-    with pytest.raises(
-        InvalidInput, match="worker 1 has to wait .* workers 0, 2 before"
-    ):
+    with pytest.raises(InvalidInput, match="worker 1 has to wait .* 0, 2 before"):
         server.pull(1)
     server = ParameterServer(start, ["cpu"] * 2, 0.1, mode="bounded", staleness=1)
     for _ in range(2):
         server.pull(0)
         server.push(0, grads)
-    with pytest.raises(
-        InvalidInput, match="worker 0 has to wait for a push of worker 1"
-    ):
+    with pytest.raises(InvalidInput, match="worker 0 has to wait .* 1 before"):
         server.pull(0)
     server.pull(1)
     server.push(1, grads)
@@ -241,33 +236,31 @@ def test_who_must_wait_is_told(B: Backend) -> None:
 
 def test_what_is_refused(B: Backend, data: Dataset) -> None:
     start = [B.array(np.ones(2))]
-    cases = [
-        ({"devices": []}, r"a list of devices .* got \[\]"),
-        ({"servers": 0}, "as servers, got 0"),
-        ({"mode": "eager"}, "one of sync, async, bounded as mode"),
-        ({"mode": "bounded", "staleness": -1}, "as staleness, got -1"),
-        ({"mode": "async", "staleness": 2}, "no staleness in mode 'async'"),
-        ({"placement": "best"}, "as placement, got 'best'"),
-        ({"backups": 1}, "as backups, got 1"),
-        ({"mode": "async", "backups": 1, "devices": ["cpu"] * 2}, "no backups in mode"),
-    ]
-    for change, words in cases:
+    two = {"devices": ["cpu"] * 2}
+    for change, words in [
+        ({"devices": []}, "devices"),
+        ({"servers": 0}, "servers, got 0"),
+        ({"mode": "eager"}, "mode"),
+        ({"mode": "bounded", "staleness": -1}, "staleness, got -1"),
+        ({"mode": "async", "staleness": 2}, "no staleness"),
+        ({"placement": "best"}, "placement, got 'best'"),
+        ({"backups": 1}, "backups, got 1"),
+        ({"mode": "async", "backups": 1} | two, "no backups"),
+    ]:
         settings = {"devices": ["cpu"], "lr": 0.1} | change
         with pytest.raises(InvalidInput, match=words):
             ParameterServer(start, **settings)  # type: ignore[arg-type]
     server = ParameterServer(start, ["cpu"], 0.1)
     server.pull(0)
-    with pytest.raises(InvalidInput, match="one gradient of its shape"):
+    with pytest.raises(InvalidInput, match=r"\(3,\)"):
         server.push(0, [B.array(np.ones(3))])
     for worker in (1, -1):
-        with pytest.raises(InvalidInput, match="from 0 to 0 as worker, got"):
+        with pytest.raises(InvalidInput, match="worker, got"):
             server.pull(worker)
     for change, words in [
-        ({"workers": 0}, "as workers, got 0"),
-        ({"workers": 30}, "29 of 58 examples, fewer than 30 workers"),
-        ({"epochs": 0}, "as epochs, got 0"),
-        ({"model": get_model("lenet_bn")}, "a model without statistics"),
-        ({"seconds": np.ones((2, 99))}, "times of 3 workers, got those of 2"),
+        ({"workers": 30}, "fewer than the 30"),
+        ({"model": get_model("lenet_bn")}, "lenet_bn"),
+        ({"seconds": np.ones((2, 99))}, "3 workers, got those of 2"),
     ]:
         with pytest.raises(InvalidInput, match=words):
             run(B, data, **change)  # type: ignore[arg-type]

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from d2lmulti import devices, get_model
+from d2lmulti.events import observe
 from d2lmulti.models.model import Layer, Model
-from d2lmulti.observe.pipeline_record import PipelineRecord
+from d2lmulti.observe.pipeline_trace import PipelineTrace
 from d2lmulti.parallel.pipeline import cut_stages, place_params, train_stages
 
 MLP = get_model("deep_mlp")
@@ -30,11 +31,11 @@ def watched(outputs: list[list[weakref.ref]]) -> Model:
     return MLP._replace(layers=layers)
 
 
-class Watch(PipelineRecord):
+class Watch(PipelineTrace):
     """Counts, whenever a stage's holdings change, the first outputs that still live."""
 
-    def hold(self, time, device, stage, micro_batches, nbytes):
-        super().hold(time, device, stage, micro_batches, nbytes)
+    def on_stored(self, device, stage, micro_batches, nbytes):
+        super().on_stored(device, stage, micro_batches, nbytes)
         first = self.outputs[stage * len(self.outputs) // self.stages]
         alive = sum(ref() is not None for ref in first)
         self.alive.append((stage, alive, micro_batches))
@@ -44,35 +45,36 @@ def watched_step(load, p: int, m: int, schedule: str, recompute: bool) -> Watch:
     """Take a step of `m` examples and micro-batches on `p` stages of PyTorch."""
     B, rng = load("torch"), np.random.default_rng(0)
     outputs: list[list[weakref.ref]] = [[] for _ in MLP.layers]
-    model, places, record = watched(outputs), devices(p, "torch"), Watch()
-    record.outputs, record.alive = outputs, []
+    model, places, trace = watched(outputs), devices(p, "torch"), Watch()
+    trace.outputs, trace.alive = outputs, []
     stages = cut_stages(model, p)
     params = place_params([B.array(a) for a in model.initial(rng)], stages, places)
     X, y = B.array(rng.normal(size=(m, 1, 28, 28))), B.array(np.arange(m))
-    train_stages(
-        X, y, params, places, 0.1, stages=stages, schedule=schedule,
-        micro_batches=m, record=record, recompute=recompute,
-    )  # fmt: skip
+    with observe(trace):
+        train_stages(
+            X, y, params, places, 0.1, stages=stages, schedule=schedule,
+            micro_batches=m, recompute=recompute,
+        )  # fmt: skip
     # Here, where parameters, stages and batch are still held.
-    record.left = [ref for mine in outputs for ref in mine if ref() is not None]
-    return record
+    trace.left = [ref for mine in outputs for ref in mine if ref() is not None]
+    return trace
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("schedule", ["sequential", "gpipe", "1f1b", "zero_bubble"])
 def test_live_tensors_are_those_that_are_counted(load, schedule) -> None:
     p = 4
-    record = watched_step(load, p, 6, schedule, recompute=False)
-    peak = [max(alive for s, alive, _ in record.alive if s == i) for i in range(p)]
-    assert peak == record.peak_live
-    for _, alive, counted in record.alive:
+    trace = watched_step(load, p, 6, schedule, recompute=False)
+    peak = [max(alive for s, alive, _ in trace.alive if s == i) for i in range(p)]
+    assert peak == trace.peak_live
+    for _, alive, counted in trace.alive:
         assert alive == counted
-    assert not record.left
+    assert not trace.left
 
 
 @pytest.mark.torch
 def test_recomputation_lets_go_of_all_but_the_inputs(load) -> None:
     m = 6
-    record = watched_step(load, 2, m, "gpipe", recompute=True)
-    assert record.peak_live == [m, m]
-    assert max(alive for _, alive, _ in record.alive) == 1
+    trace = watched_step(load, 2, m, "gpipe", recompute=True)
+    assert trace.peak_live == [m, m]
+    assert max(alive for _, alive, _ in trace.alive) == 1

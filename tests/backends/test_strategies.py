@@ -86,7 +86,7 @@ REFUSED = {
     ),
     "a batch below the micro-batches": (
         {"strategy": "pipeline", "num_gpus": 2, "micro_batches": 23},
-        "22 of 150 examples, fewer than 23 micro-batches",
+        "22 of 150 examples, fewer than the 23 parts",
     ),
     "fewer stages than devices": (
         {"strategy": "pipeline", "num_gpus": 2, "stages": 1}, "1 stage for 2 devices",

@@ -17,7 +17,7 @@ import pytest
 
 from d2lmulti import get_backend, load, train
 from d2lmulti.observe.ledger import Ledger
-from d2lmulti.training.metrics import Tally
+from d2lmulti.training.metrics import EpochTotals
 
 SUM = builtins.sum
 
@@ -41,13 +41,13 @@ def sum_of_python_3_12(monkeypatch):
     assert sum([0.1] * 10) == 1.0 and sum([1, 2]) == 3  # 3.11's own: 0.9999999999999999
 
 
-def settled(steps, at_once, group):
-    """Settle the losses of some steps, `at_once` steps at a time."""
-    tally, loss = Tally(group, Ledger(), 0, 0), 0.0
+def summed(steps, at_once, group):
+    """Add up the losses of some steps, `at_once` steps at a time."""
+    totals, loss = EpochTotals(group, Ledger(), 0, 0), 0.0
     for first in range(0, len(steps), at_once):
-        tally.losses += steps[first : first + at_once]
-        tally.targets += [1] * len(tally.losses)
-        loss, _, _ = tally.settle(loss)
+        for losses in steps[first : first + at_once]:
+            totals.record(losses, 1)
+        loss, _, _ = totals.collect(loss)
     return loss
 
 
@@ -56,9 +56,9 @@ def test_the_sum_of_the_parts_is_the_sum_of_the_whole():
     alone = SimpleNamespace(is_distributed=False)
     numbers = np.random.default_rng(0).uniform(0, 3, (50, 2))
     steps = [[B.array(x) for x in row] for row in numbers]
-    whole = settled(steps, 50, alone)
+    whole = summed(steps, 50, alone)
     assert whole != compensated(numbers.ravel().tolist(), 0.0)  # so the order shows
-    assert {settled(steps, n, alone) for n in (1, 7, 49)} == {whole}
+    assert {summed(steps, n, alone) for n in (1, 7, 49)} == {whole}
 
     class Process:  # that of rank 0, with rank 1's answers
         is_distributed, local_ranks = True, [0]
@@ -72,7 +72,7 @@ def test_the_sum_of_the_parts_is_the_sum_of_the_whole():
             theirs = [[float(x)] for _, x in numbers[: len(mine)]]
             return [text, json.dumps([theirs, seconds, received])]
 
-    assert settled([row[:1] for row in steps], 50, Process()) == whole
+    assert summed([row[:1] for row in steps], 50, Process()) == whole
 
 
 @pytest.mark.dealt

@@ -49,16 +49,16 @@ BUGS = [
     Bug(
         "the gradient is divided by the shard's length",
         "parallel/data.py",
-        "lr, n=element_count(y) if n is None else n)",
-        "lr, n=element_count(y_shards[0]))",
+        "    step.update_(trained)\n",
+        "    step.n = len(parts[0][1][0])\n    step.update_(trained)\n",
         TWO_DEVICES,
     ),
     Bug(
         "mean of the shards' means",
         "parallel/data.py",
-        "logits = model.forward(B, params, X_shard)\n                losses.append(",
-        "logits = model.forward(B, params, X_shard)\n                losses.append("
-        "len(X) / len(devices) / len(y_shard) * ",
+        "logits = model.forward(B, params, X)\n            losses.append(",
+        "logits = model.forward(B, params, X)\n            losses.append("
+        "len(step.X) / len(step.devices) / len(y) * ",
         TWO_DEVICES,
     ),
     Bug(
@@ -98,9 +98,9 @@ BUGS = [
     ),
     Bug(
         "the last parameter's gradient is not all-reduced",
-        "parallel/data.py",
-        "for same_parameter in zip(*trained, strict=True):",
-        "for same_parameter in list(zip(*trained, strict=True))[:-1]:",
+        "parallel/step.py",
+        "for same_parameter in zip(*owned, strict=True):",
+        "for same_parameter in list(zip(*owned, strict=True))[:-1]:",
         TWO_DEVICES,
     ),
     Bug(
@@ -113,15 +113,15 @@ BUGS = [
     Bug(
         "labels are dealt out in another order than images",
         "parallel/data.py",
-        "zip(device_params, X_shards, y_shards, devices, strict=True)",
-        "zip(device_params, X_shards, [*y_shards[1:], y_shards[0]], devices)",
+        "zip(device_params, Xs, ys, step.devices, strict=True)",
+        "zip(device_params, Xs, [*ys[1:], ys[0]], step.devices)",
         TWO_DEVICES,
     ),
     Bug(
         "gradients are never cleared",
-        "parallel/data.py",
-        "            B.clear_grad_(p)\n",
-        "            pass\n",
+        "parallel/step.py",
+        "                self.B.clear_grad_(p)\n",
+        "                pass\n",
         TWO_DEVICES,
     ),
     Bug(
@@ -142,15 +142,15 @@ BUGS = [
     Bug(
         "a stale bucket: the sum is not written back",
         "parallel/buckets.py",
-        "                    self._unflatten_(flat, params, row)\n",
-        "                    pass\n",
+        "elif not B.move_grad(params[i], flat, span[0]):",
+        "else:",
         BUCKETS,
     ),
     Bug(
         "the last bucket never leaves",
         "parallel/buckets.py",
-        "while self.next < len(self.buckets) and",
-        "while self.next < len(self.buckets) - 1 and",
+        "while (number := len(self._works)) < len(self.buckets) and",
+        "while (number := len(self._works)) < len(self.buckets) - 1 and",
         BUCKETS,
     ),
     Bug(
@@ -233,15 +233,15 @@ BUGS = [
     Bug(
         "the gradient is divided by a micro-batch's length",
         "parallel/pipeline/training.py",
-        "states[i], lr, n=element_count(y))",
-        "states[i], lr, n=element_count(y[slice(*batch.bounds[0])]))",
+        "step.states[i], lr, n=step.n)",
+        "step.states[i], lr, n=len(y[slice(*bounds[0])]))",
         STAGES,
     ),
     Bug(
         "a stage is updated when device s mod p is done, wherever it lies",
         "parallel/pipeline/training.py",
-        "if ranks[s] == device:",
-        "if s % group.size == device:",
+        "if ranks[s] == rank:",
+        "if s % step.group.size == rank:",
         PLACEMENTS,
     ),
     Bug(
@@ -268,8 +268,8 @@ BUGS = [
     Bug(
         "a bucket is given back before the engine has summed it",
         "parallel/buckets.py",
-        "            work.wait()\n            if not alone",
-        "            if not alone",
+        "            work.wait()\n            self._unpack(number)",
+        "            self._unpack(number)",
         MODULES,
     ),
     Bug(

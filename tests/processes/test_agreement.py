@@ -21,7 +21,7 @@ from d2lmulti.models.networks import make_mlp
 from d2lmulti.optimizers import SGD, Adam
 from d2lmulti.plans.schedules import SCHEDULES
 from d2lmulti.processes.process_group import started
-from d2lmulti.training.settings import fingerprint, in_words
+from d2lmulti.training.settings import describe, fingerprint, shorten
 
 SMALL = make_mlp("small", (784, 8, 10))
 RNG = np.random.default_rng(0)
@@ -109,22 +109,22 @@ CASES: dict[str, Case] = {
     "momentum": (
         {"momentum": 0.5}, {"momentum": 0.6}, "momentum 0.5 on rank 0 and 0.6 on",
     ),
-    "model": ({}, {"model": make_mlp("other", (784, 8, 10))}, "model small ("),
-    "its structure": ({}, {"model": make_mlp("small", (784, 9, 10))}, "model small ("),
+    "model": ({}, {"model": make_mlp("other", (784, 8, 10))}, "model [[small"),
+    "its structure": ({}, {"model": make_mlp("small", (784, 9, 10))}, "model [[small"),
     "its functions": (
-        {}, {"model": SMALL._replace(forward=other_forward)}, "model small (",
+        {}, {"model": SMALL._replace(forward=other_forward)}, "model [[small",
     ),
     "its closure": (
         {"model": SMALL._replace(forward=scaled(1))},
-        {"model": SMALL._replace(forward=scaled(2))}, "model small (",
+        {"model": SMALL._replace(forward=scaled(2))}, "model [[small",
     ),
     "its defaults": (
         {"model": SMALL._replace(forward=with_default(1))},
-        {"model": SMALL._replace(forward=with_default(2))}, "model small (",
+        {"model": SMALL._replace(forward=with_default(2))}, "model [[small",
     ),
     "its object": (
         {"model": SMALL._replace(forward=Scaling(1).forward)},
-        {"model": SMALL._replace(forward=Scaling(2).forward)}, "model small (",
+        {"model": SMALL._replace(forward=Scaling(2).forward)}, "model [[small",
     ),
     "batch size": ({}, {"batch_size": 5}, "batch_size 6 on rank 0 and 5 on rank 1;"),
     "dtype": (
@@ -148,11 +148,11 @@ CASES: dict[str, Case] = {
     ),
     "its lists": (
         PIPELINE | {"schedule": same_schedule}, PIPELINE | {"schedule": other_schedule},
-        "schedule [list ",
+        "schedule [[Forward(",
     ),
     "its lists here": (
         PIPELINE | {"schedule": ranked_schedule},
-        PIPELINE | {"schedule": ranked_schedule}, "schedule [list ",
+        PIPELINE | {"schedule": ranked_schedule}, "schedule [[Forward(",
     ),
     "micro-batches": (
         PIPELINE | {"micro_batches": 2}, PIPELINE | {"micro_batches": 3},
@@ -163,7 +163,7 @@ CASES: dict[str, Case] = {
         PIPELINE | {"schedule": "interleaved", "stages": 2},
         "stages 4 on rank 0 and 2 on rank 1;",
     ),
-    "data": ({}, {"dataset": other_data()}, "dataset noise ("),
+    "data": ({}, {"dataset": other_data()}, "dataset Dataset(name=noise"),
     "checkpoint": (
         {"checkpoint": "a.npz"}, {"checkpoint": "b.npz"},
         "checkpoint a.npz on rank 0 and b.npz on rank 1;",
@@ -179,7 +179,7 @@ CASES: dict[str, Case] = {
     "start": (
         {"checkpoint": "a.npz", "resume": True},
         {"checkpoint": "a.npz", "resume": True},
-        "start after epoch 0, step 0, with weights ",
+        "start [0, 0, ",
     ),
 }  # fmt: skip
 A_FEW = ("lr", "seed", "its settings", "data", "its lists")
@@ -224,7 +224,9 @@ def another(options: dict[str, Any]) -> Any:
     settings |= fingerprint(d2lmulti.get_backend(), DATA, SMALL, initial, 0.05, 2)
     params = [p.astype("float64") for p in SMALL.initial(rng)]
     state = [np.zeros_like(p) for p in params]
-    fixed = {k: v for k, v in settings.items() if isinstance(v, (str, int, float))}
+    fixed = {
+        k: v for k, v in settings.items() if isinstance(v, (str, int, float, list))
+    }
     return Checkpoint(fixed, params=params, state=state)
 
 
@@ -269,27 +271,28 @@ class Bare:
         self.x = x
 
 
-def test_what_is_equal_has_the_same_words() -> None:
+def test_what_is_equal_is_described_alike() -> None:
     def inner(x: int) -> bool:
         return x in {"a", "b", "c"}  # a frozenset, whose order differs by process
 
-    assert in_words(Plain()) == "Plain(x=1)"
-    assert in_words(Bare(2)) == in_words(Bare(2)) != in_words(Bare(3))
-    assert in_words(inner) == in_words(inner) != in_words(lambda x: x)
-    assert in_words(partial(inner, 1)) != in_words(partial(inner, 2))
-    assert in_words(np.arange(3)) == in_words(np.arange(3)) != in_words(np.arange(4))
-    assert in_words([1, (2.5, "x", None)]) == "[1, [2.5, x, None]]"
-    assert len(in_words(list(range(1000)))) < 40
-    assert in_words({"f": inner}) == in_words({"f": inner})
+    assert describe(Plain()) == "Plain(x=1)"
+    assert describe(Bare(2)) == describe(Bare(2)) != describe(Bare(3))
+    assert describe(inner) == describe(inner) != describe(lambda x: x)
+    assert describe(partial(inner, 1)) != describe(partial(inner, 2))
+    assert describe(np.arange(3)) == describe(np.arange(3)) != describe(np.arange(4))
+    assert describe([1, (2.5, "x", None)]) == "[1, [2.5, x, None]]"
+    assert len(shorten(describe(list(range(1000))))) < 60
+    assert describe({"f": inner}) == describe({"f": inner})
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="compare"):
+        describe(np.random.default_rng(0))  # its repr hides its state
+    with pytest.raises(InvalidInput, match="compare"):
+        describe([object()])
 
     def recursive(n: int) -> int:
         return recursive(n - 1) if n else 0
 
-    assert in_words(recursive) == in_words(recursive)
-
-
-def test_what_shows_only_its_address_is_refused() -> None:
     with pytest.raises(InvalidInput, match="compare"):
-        in_words(np.random.default_rng(0))  # its repr hides its state
-    with pytest.raises(InvalidInput, match="compare"):
-        in_words([object()])
+        describe(recursive)  # its closure contains itself

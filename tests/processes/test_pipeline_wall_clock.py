@@ -1,7 +1,7 @@
-"""A pipeline of 4 processes on the wall clock, beside what its record says.
+"""A pipeline of 4 processes on the wall clock, beside what its trace says.
 
 Stages sleep instead of computing, so that the number of cores does not matter. It says
-times and asserts none; the last column is what the record says.
+times and asserts none; the last column is what the trace says.
 
 D2LMULTI_SLOT=0.02 pytest -s tests/processes/test_pipeline_wall_clock.py
 """
@@ -19,7 +19,7 @@ import pytest
 from d2lmulti.backends import get_backend
 from d2lmulti.comm.devices import devices
 from d2lmulti.models.model import Layer, Model
-from d2lmulti.observe.pipeline_record import PipelineRecord
+from d2lmulti.observe.pipeline_trace import pipeline_trace
 from d2lmulti.parallel.pipeline import cut_stages, place_params, train_stages
 from d2lmulti.plans.pipeline import stage_ranks
 from d2lmulti.plans.schedules import SCHEDULES
@@ -57,7 +57,7 @@ def sleeping(stages: int, slot: float, halves: bool) -> Model:
 
 
 def measure(schedule: str, v: int, slot: float) -> tuple[list[float], list[float], Any]:
-    """Take some steps; give when each begins and ends, and the record's end."""
+    """Take some steps; give when each begins and ends, and the trace's end."""
     B, group = get_backend(), started()
     lists = SCHEDULES[schedule](RANKS, MICRO, v)
     stages = cut_stages(sleeping(RANKS * v, slot, schedule.startswith("z")), RANKS * v)
@@ -65,16 +65,17 @@ def measure(schedule: str, v: int, slot: float) -> tuple[list[float], list[float
     places = devices(RANKS)
     params = place_params(ones, stages, places, stage_ranks(lists))
     X, y = B.array(np.ones((MICRO, 3))), B.array(np.zeros(MICRO, np.int64))
-    record, begins, ends = PipelineRecord(), [], []
+    begins, ends = [], []
     for _ in range(STEPS + 1):
         group.engine.allgather_text("ready")
         begins.append(time.monotonic())
-        train_stages(
-            X, y, params, places, 1e-9, stages=stages, schedule=schedule,
-            micro_batches=MICRO, record=record,
-        )  # fmt: skip
+        with pipeline_trace() as trace:
+            train_stages(
+                X, y, params, places, 1e-9, stages=stages, schedule=schedule,
+                micro_batches=MICRO,
+            )  # fmt: skip
         ends.append(time.monotonic())
-    return begins[1:], ends[1:], record.makespan  # the first one warms up
+    return begins[1:], ends[1:], trace.makespan  # the first one warms up
 
 
 def measure_all(slot: float) -> list:
@@ -92,7 +93,7 @@ def test_slots_on_the_wall_clock(load: Any, engine: str) -> None:
         ends = np.max([ends for _, ends, _ in each], axis=0)
         begins = np.min([begins for begins, _, _ in each], axis=0)
         slots = sorted((ends - begins) / SLOT)
-        record = each[0][2]
-        assert all(found[2] == record for found in each)
+        modelled = each[0][2]
+        assert all(found[2] == modelled for found in each)
         times = " ".join(f"{t:.1f}" for t in slots)
-        print(f"\n{engine:13} {schedule:11} v={v}  wall {times}  record {record:g}")
+        print(f"\n{engine:13} {schedule:11} v={v}  wall {times}  trace {modelled:g}")

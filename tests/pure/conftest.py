@@ -23,6 +23,6 @@ def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def own_set(data_folder: Path) -> Path:
-    """The data folder, with a small set that somebody made."""
-    return write_set(data_folder)
+def own_set(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with small files whose checksums count as the published ones."""
+    return write_set(data_folder / "fashion_mnist", monkeypatch)

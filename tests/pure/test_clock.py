@@ -10,7 +10,7 @@ import pytest
 
 from d2lmulti.observe.ledger import Ledger
 from d2lmulti.observe.link import Link
-from d2lmulti.observe.pipeline_record import play_schedule
+from d2lmulti.observe.pipeline_trace import play_schedule
 from d2lmulti.observe.timeline import Timeline
 from d2lmulti.plans import collectives
 from d2lmulti.plans.allreduce import ALLREDUCE

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from d2lmulti.data import datasets
 from d2lmulti.data.datasets import DATASETS, Dataset, load
 from d2lmulti.errors import InvalidInput
 
@@ -132,3 +135,16 @@ def test_no_digit_is_in_both_parts_and_the_split_is_fixed() -> None:
     assert not train & {image.tobytes() for image in data.test_X}
     assert data.train_y[:10].tolist() == [6, 6, 6, 2, 5, 6, 6, 2, 2, 1]
     assert data.test_y[:10].tolist() == [0, 8, 8, 9, 8, 3, 7, 5, 0, 6]
+
+
+def test_digits_are_read_without_their_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import d2lmulti, sys; d2lmulti.load('digits'); print(*sys.modules)"
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert not {"sklearn", "scipy", "pandas"} & {*told.stdout.split()}
+    ours = load("digits")
+    monkeypatch.setattr(datasets, "find_spec", lambda name: None)
+    theirs = load("digits")
+    assert np.array_equal(ours.train_X, theirs.train_X)
+    assert np.array_equal(ours.train_y, theirs.train_y)

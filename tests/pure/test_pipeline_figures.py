@@ -3,23 +3,24 @@
 import matplotlib.pyplot as plt
 import pytest
 
-from d2lmulti.observe.pipeline_record import Durations, PipelineRecord
-from d2lmulti.plans.pipeline import Backward, Forward
+from d2lmulti.observe.pipeline_trace import Durations, PipelineTrace
+from d2lmulti.plans.pipeline import Backward, Forward, SendActivation
 from d2lmulti_book.figures.pipeline import gantt, live_activations
 
 
 @pytest.fixture
 def record():
     """Two devices, one micro-batch, four stages: nothing ever overlaps."""
-    found = PipelineRecord(Durations(forward=1, backward=3))
-    found.restart(2, 4)
-    ready = 0
+    found = PipelineTrace(Durations(forward=1, backward=3))
+    found.on_pipeline(2, 4)
     for kind, order in ((Forward, range(4)), (Backward, reversed(range(4)))):
         for stage in order:
-            slot = found.compute(stage % 2, kind(stage, 7), ready, recompute=False)
-            ready = slot.end
+            peer, ends = (stage + 1 if kind is Forward else stage - 1), (-1, 4)
+            found.on_instruction(stage % 2, kind(stage, 7))
             count = 1 if kind is Forward else 0
-            found.hold(slot.end, stage % 2, stage, count, 100 * count)
+            found.on_stored(stage % 2, stage, count, 100 * count)
+            if peer not in ends:
+                found.on_instruction(stage % 2, SendActivation(stage, 7, peer % 2))
     return found
 
 
@@ -44,7 +45,7 @@ def test_live_activations_step_as_they_were_held(record):
     figure = live_activations({"naive": record})
     first, second = figure.axes[0].get_lines()
     assert first.get_ydata().tolist() == [0, 1, 2, 1, 0]
-    assert first.get_xdata().tolist() == [0, 1, 3, 10, 16]
+    assert first.get_xdata().tolist() == [0, 0, 2, 10, 16]
     assert second.get_ydata().tolist() == [0, 1, 2, 1, 0]
     assert record.device_peak_live == [2, 2] and record.peak_live == [1] * 4
     assert record.device_peak_bytes == [200, 200]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from d2lmulti.observe.pipeline_record import PipelineRecord
+from d2lmulti.observe.pipeline_trace import play_schedule
 from d2lmulti.plans.pipeline import (
     Backward,
     BackwardInput,
@@ -167,14 +167,7 @@ def test_the_order_of_messages_knows_the_durations():
         for lists in (
             SCHEDULES[name](4, 16, chunks, equal), SCHEDULES[name](4, 16, chunks)
         ):  # fmt: skip
-            record = PipelineRecord(equal)
-            record.restart(4, 4 * chunks)
-            for d, i in simulate(lists):
-                if isinstance(i, (ReceiveActivation, ReceiveGradient)):
-                    record.exchange(i.device, d)
-                elif not isinstance(i, (StageTransfer, Step)):
-                    record.compute(d, i, 0, recompute=False)
-            ends.append(record.makespan)
+            ends.append(play_schedule(lists, equal).makespan)
         assert ends[0] == (2 * 16 * chunks + 2 * 3 if chunks == 2 else 35) < ends[1]
 
 

@@ -16,7 +16,7 @@ from matplotlib import pyplot as plt
 
 from d2lmulti.errors import InvalidInput
 from d2lmulti.events import notify_work
-from d2lmulti.files.atomic import write_json
+from d2lmulti.files import write_json
 from d2lmulti.observe.timeline import Span, Timeline, timeline
 from d2lmulti_book.figures import timelines as plot_timeline
 

@@ -1,4 +1,4 @@
-"""Tensor-parallel forms of the models. Chapter: *layer_parallel*.
+"""Tensor-parallel forms of the models. Chapter: *tensor_parallel*.
 
 `layers` has the split forms of dense and convolutional networks, `transformer` those of
 the transformer.

@@ -4,7 +4,7 @@ Every device sees the whole batch, and the layers yield requests wherever they n
 other devices. Split by outputs, a device computes some of the columns (channels) from
 a whole input; split by inputs, it computes a partial sum of all outputs from some of
 the columns. So the second takes what the first returns, and a pair of them communicates
-once in each direction. Chapter: *layer_parallel*.
+once in each direction. Chapter: *tensor_parallel*.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Each block computes f, its own heads or hidden units, and g. With f = `Copy` and
 g = `Scatter` it holds and normalizes some of the tokens: sequence parallelism
 (Korthikanti et al., 2022), which moves as many bytes. At the two ends a device holds
 the embeddings of some tokens and some columns of the logits, so that no device ever
-sees all of them (Shoeybi et al., 2019). Chapter: *layer_parallel*.
+sees all of them (Shoeybi et al., 2019). Chapter: *tensor_parallel*.
 """
 
 from __future__ import annotations

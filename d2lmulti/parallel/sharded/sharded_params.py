@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ...backends import backend_of
-from ...backends.protocol import AnyDevice, Backend, Tensor, element_count
+from ...backends.protocol import AnyDevice, Backend, Tensor
 from ...checks import check_choice, check_count, check_kind, check_list
 from ...comm.collectives import allgather
 from ...comm.group import Group, group_for
@@ -103,13 +103,7 @@ class ShardedParams(Flats):
         return [[backend_of(p).grad(p) for p in held] for held in self]
 
     def parts(self) -> Flats:
-        """Return each device's own shards, in mixed precision the master weights.
-
-        Without mixed precision those of ZeRO 3 are the tensors it holds; others are
-        copies.
-        """
-        if self.zero == 3 and not self.compute_dtype:
-            return [*self]
+        """Return copies of each device's own shards, or of its master weights."""
         return [[*map(_copy, own)] for own in self.to_update()]
 
     def to_update(self) -> Flats:
@@ -119,15 +113,6 @@ class ShardedParams(Flats):
                 [backend_of(p).detach(p) for p in own] for own in self.master_weights
             ]
         return self._own_shards()
-
-    def update_(self, shards: Flats) -> Flats:
-        """Store updated shards as master weights; return them in the dtype held."""
-        if not self.compute_dtype:
-            return shards
-        for masters, own in zip(self.master_weights, shards, strict=True):
-            for master, p in zip(masters, own, strict=True):
-                backend_of(p).write_(master, 0, element_count(p), p)
-        return [[backend_of(p).cast(p, self.compute_dtype) for p in s] for s in shards]
 
     def _own_shards(self) -> Flats:
         if self.zero == 3:

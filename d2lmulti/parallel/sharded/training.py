@@ -8,8 +8,7 @@ from ...backends import backend_of
 from ...backends.protocol import AnyDevice, Tensor, element_count
 from ...checks import check_count, check_list, check_positive
 from ...comm.group import Group, group_for, local_group
-from ...comm.parts import by_device, split_in_parts
-from ...comm.split import check_batch
+from ...comm.split import by_device, check_batch, split_in_parts
 from ...events import notify_work
 from ...optimizers import Optimizer, check_optimizer, check_states
 from .collectives import gather_flat_
@@ -86,7 +85,7 @@ def train_shards(
     for own, state, device in zip(shards, states, devices, strict=True):
         with notify_work([device], "update", B.synchronize):
             optimizer.step_(own, state, lr, n=element_count(y) if n is None else n)
-    _store(sharded, sharded.update_(shards), group)
+    _store(sharded, shards, group)
     return by_device(losses, len(devices))
 
 
@@ -107,12 +106,18 @@ def _set_grads(
 def _store(
     sharded: ShardedParams, shards: Sequence[Sequence[Tensor]], group: Group
 ) -> None:
-    """Write the updated shards to what is held; all-gather them where it is full."""
+    """Write the updated shards to the tensors held; all-gather these if not sharded."""
+    B, dtype = backend_of(shards[0][0]), sharded.compute_dtype
     for l in range(len(sharded.flat_params)):
         flats = [held[l] for held in sharded]
-        for flat, own, bounds in zip(flats, shards, sharded.bounds, strict=True):
-            first, last = bounds[l] if sharded.zero < 3 else (0, element_count(flat))
-            if flat is not own[l]:
-                backend_of(flat).write_(flat, first, last, own[l])
+        for i, flat in enumerate(flats):
+            own = shards[i][l]
+            if dtype:
+                B.write_(sharded.master_weights[i][l], 0, element_count(own), own)
+                own = B.cast(own, dtype)
+            if sharded.zero < 3:
+                B.write_(flat, *sharded.bounds[i][l], own)
+            elif dtype:  # otherwise it was updated in place
+                B.write_(flat, 0, element_count(own), own)
         if sharded.zero < 3:
             gather_flat_(flats, group)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from d2lmulti import allgather, allreduce, broadcast, reduce_scatter
 from d2lmulti.comm.group import Group
-from d2lmulti.parallel.buckets import reduce_in_buckets
+from d2lmulti.parallel.buckets import GradientBuckets
 from d2lmulti.plans.rounds import even_bounds
 from d2lmulti.processes.process_group import start, started
 
@@ -41,18 +41,16 @@ class DDP(nn.Module):
 
     def __init__(self, module: nn.Module, bucket_bytes: int) -> None:
         super().__init__()
-        self.module, self.bucket_bytes = module, bucket_bytes
-        self.reducing = ExitStack()
+        self.module, self.reducing = module, ExitStack()
         _share(module)
+        params = list(module.parameters())
+        self.buckets = GradientBuckets(
+            [params], bucket_bytes, "native", _group(), "mean"
+        )
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """Compute, and from now on look out for gradients."""
-        params = list(self.module.parameters())
-        self.reducing.enter_context(
-            reduce_in_buckets(
-                [params], self.bucket_bytes, "native", _group(), "mean"
-            )
-        )  # fmt: skip
+        self.reducing.enter_context(self.buckets.reduce())
         return self.module(*inputs, **options)
 
     def finish(self) -> None:

@@ -1,24 +1,22 @@
-"""A training step on a mesh: all ranks their part of the batch, and their sums."""
+"""A training step on a mesh: each rank its part of the batch, and the sums of all."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
 
-from ...backends import backend_of
-from ...backends.protocol import AnyDevice, Tensor, element_count
-from ...checks import check_count, check_list, check_positive
+from ...backends.protocol import AnyDevice, Tensor, backend_of, element_count
 from ...comm.allreduce import check_algorithm, start_allreduce
 from ...comm.collectives import allgather, reduce_scatter
-from ...comm.split import check_batch
 from ...errors import InvalidInput, plural
-from ...events import notify_work
-from ...optimizers import Optimizer, check_optimizer, check_states
-from ...parallel.pipeline import make_lists
+from ...optimizers import Optimizer
 from ...plans.pipeline import BackwardInput, BackwardWeight, Lists
 from ...plans.rounds import Plan, even_bounds
 from ...plans.schedules import Schedule
-from .holding import MeshParams, check_placed, of_stage
+from ..pipeline.executor import Executor
+from ..pipeline.training import make_lists, micro_bounds
+from ..step import Step
+from .placement import MeshParams, check_placed, of_stage
 from .replica import Replica
 
 
@@ -40,57 +38,49 @@ def train_on_mesh(
     X (n, ...), y (n, ...): the whole batch, in every process. Each replica takes its
     part, as even as possible, in `micro_batches`; one is a place along `data`, and
     where there are experts, along `data` and `expert`. Along `sequence` each rank has
-    some tokens of every example, in a zigzag, and attention goes round in a ring.
-    placed: from `place_on_mesh`, updated in place; what several ranks hold stays equal
-    bit for bit. `states`: the optimizer's, of `placed.parts()`, one list a local rank.
-    The gradient is the sum over all targets in y, divided once by their number: experts
+    some tokens of every example, in a zigzag, and attention runs in a ring. placed:
+    from `place_on_mesh`, updated in place; what several ranks hold stays equal bit for
+    bit. `states`: the optimizer's, of `placed.parts()`, one list per local rank. The
+    gradient is the sum over all targets in y, divided once by their number: experts
     drop no token, and no loss keeps them equally busy. Returns the summed losses of
     each rank's own tokens, once, where the last stage is in this process. Raises
     `InvalidInput` for fewer examples than replicas x micro-batches, for fewer tokens
-    than ranks along `sequence`, and for a schedule that splits the way back in two
+    than ranks along `sequence`, and for a schedule that splits the backward pass in two
     halves (zero_bubble, zb_h2, zb_v) or places stages elsewhere.
     """
-    B = check_batch(X, y)
-    check_list("devices", devices, "devices", hint="use devices(1)")
     mesh = check_placed(placed).mesh
-    if len(devices) != len(placed):
-        raise InvalidInput(
-            f"expected the {plural(len(placed), 'device')} of place_on_mesh, got "
-            f"{len(devices)}; pass the same list"
-        )
-    check_positive("lr", lr, "try 0.05")
+    step = Step(X, y, devices, lr, optimizer=optimizer, states=states, group=mesh.group)
     check_algorithm(algorithm)
-    optimizer, states = check_optimizer(optimizer), check_states(states, len(devices))
     lists = mesh_lists(placed, schedule, micro_batches)
-    experts = mesh.axes.get("expert", 1)
-    bounds = _bounds(len(X), mesh.axes.get("data", 1) * experts, micro_batches)
+    replicas, experts = mesh.axes.get("data", 1), mesh.axes.get("expert", 1)
+    bounds = _bounds(len(X), replicas * experts, micro_batches)
 
-    for mine in placed:
-        for p in mine:
-            B.clear_grad_(p)
-    losses: list[tuple[int, Tensor]] = []
-    for at in range(mesh.axes.get("data", 1)):
-        replica = Replica(placed, devices, at, algorithm)
-        if replica.index:
-            mine = bounds[at * experts : (at + 1) * experts]
-            losses += replica.run(lists, X, y, mine)
-    with notify_work(devices, "all-reduce", B.synchronize):
+    step.clear_(placed)
+    losses: list[tuple[int, Tensor]] = []  # with the rank that has it
+    for at in range(replicas):
+        own = bounds[at * experts : (at + 1) * experts]
+        replica = Replica(step, placed, own, at, algorithm)
+        if lines := replica.lines():
+            found = Executor(replica, lines).run(lists)
+            ranks = replica.here[placed.stages[-1].rank]
+            for k in sorted(found):
+                for rank, loss in zip(ranks, found[k], strict=True):
+                    if not replica.place(rank, "tensor"):  # all along it have the same
+                        losses.append((rank, loss))
+    with step.span("all-reduce"):
         _sum_copies(placed, algorithm)
         parts = _sum_replicas(placed, algorithm)
-    for mine, state, device in zip(parts, states, devices, strict=True):
-        with notify_work([device], "update", B.synchronize):
-            optimizer.step_(mine, state, lr, n=element_count(y))
+    step.update_(parts)
     if placed.zero:
-        _share(placed, parts)
+        _gather_parts(placed, parts)
     # In the order of ranks, in which those of several processes are added up.
-    return [loss for _, loss in sorted(losses, key=lambda found: found[0])]
+    return [loss for _, loss in sorted(losses, key=lambda pair: pair[0])]
 
 
 def mesh_lists(
     placed: MeshParams, schedule: str | Schedule, micro_batches: int
 ) -> Lists:
-    """Give the instructions of all ranks along `pipeline`, proved."""
-    check_count("micro_batches", micro_batches)
+    """Return the verified instructions of all ranks along `pipeline`."""
     group = placed.mesh.groups("pipeline")[0]
     lists, ranks = make_lists(schedule, len(placed.stages), micro_batches, group)
     halves = (BackwardInput, BackwardWeight)
@@ -98,7 +88,7 @@ def mesh_lists(
         isinstance(i, halves) for mine in lists for i in mine
     ):
         raise InvalidInput(
-            "expected a schedule with stage s at s mod p and an undivided way back, "
+            "expected a schedule with stage s at s mod p and whole backward passes, "
             "such as gpipe, 1f1b or interleaved, got another; train_stages, on one "
             "axis, has the others"
         )
@@ -106,7 +96,7 @@ def mesh_lists(
 
 
 def _sum_copies(placed: MeshParams, algorithm: str | Plan) -> None:
-    """Sum within each replica what its ranks have shares of, having other tokens.
+    """Sum within each replica the partial gradients of ranks with different tokens.
 
     Along `tensor` see `ShardSpec.summed`; along `sequence` that is all, and along
     `expert` all but the experts, to which the tokens of all ranks have come.
@@ -128,7 +118,7 @@ def _sum_copies(placed: MeshParams, algorithm: str | Plan) -> None:
 
 
 def _sum_replicas(placed: MeshParams, algorithm: str | Plan) -> list[list[Tensor]]:
-    """Sum the gradients along `data`; give what each rank's optimizer updates."""
+    """Sum the gradients along `data`; return what each rank's optimizer updates."""
     parts = placed.parts()
     for group, at in placed.mesh.local("data"):
         for j in range(len(placed[at[0]])):
@@ -145,7 +135,7 @@ def _sum_replicas(placed: MeshParams, algorithm: str | Plan) -> list[list[Tensor
     return parts
 
 
-def _share(placed: MeshParams, parts: Sequence[Sequence[Tensor]]) -> None:
+def _gather_parts(placed: MeshParams, parts: Sequence[Sequence[Tensor]]) -> None:
     """Let all replicas have what each has updated."""
     for group, at in placed.mesh.local("data"):
         for j in range(len(placed[at[0]])):
@@ -170,6 +160,6 @@ def _bounds(n: int, replicas: int, micro_batches: int) -> list[list[tuple[int, i
             f"{replicas * micro_batches} examples, or fewer of these"
         )
     return [
-        [(first + a, first + b) for a, b in even_bounds(last - first, micro_batches)]
+        [(first + a, first + b) for a, b in micro_bounds(last - first, micro_batches)]
         for first, last in even_bounds(n, replicas)
     ]

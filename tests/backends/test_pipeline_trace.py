@@ -1,4 +1,4 @@
-"""What a pipeline records: idle slots and live activations, as the formulas say."""
+"""What a pipeline trace says: idle spans and live activations, as the formulas say."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from d2lmulti import devices, get_model
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.observe.pipeline_record import Durations, PipelineRecord
+from d2lmulti.observe.pipeline_trace import Durations, PipelineTrace, pipeline_trace
 from d2lmulti.parallel.pipeline import cut_stages, place_params, train_stages
 from d2lmulti.plans import schedules as plans
 from d2lmulti.plans.pipeline import SendActivation, stage_ranks
@@ -16,7 +16,7 @@ SCHEDULES = ("sequential", "gpipe", "1f1b", "interleaved", "zero_bubble", "zb_h2
 NET = get_model("deep_mlp")
 
 
-def measure(B, schedule, p, m, chunks=1, steps=1, **named) -> PipelineRecord:
+def measure(B, schedule, p, m, chunks=1, steps=1, **named) -> PipelineTrace:
     rng, make = np.random.default_rng(0), plans.SCHEDULES.get(schedule, schedule)
     places, stages = devices(p, B.name), cut_stages(NET, p * chunks)
     start = [B.array(a) for a in NET.initial(rng)]
@@ -24,13 +24,13 @@ def measure(B, schedule, p, m, chunks=1, steps=1, **named) -> PipelineRecord:
     stage_params = place_params(start, stages, places, ranks)
     X = B.array(rng.normal(size=(max(m, 7), 1, 28, 28)))
     y = B.array(rng.integers(0, 10, max(m, 7)))
-    record = PipelineRecord(named.pop("durations", Durations()))
-    for _ in range(steps):
-        train_stages(
-            X, y, stage_params, places, 0.1, stages=stages, schedule=schedule,
-            micro_batches=m, record=record, **named,
-        )  # fmt: skip
-    return record
+    with pipeline_trace(named.pop("durations", None)) as trace:
+        for _ in range(steps):
+            train_stages(
+                X, y, stage_params, places, 0.1, stages=stages, schedule=schedule,
+                micro_batches=m, **named,
+            )  # fmt: skip
+    return trace
 
 
 @pytest.mark.parametrize(("p", "m"), [(1, 2), (2, 2), (2, 6), (3, 6), (4, 4), (4, 8)])
@@ -44,8 +44,8 @@ def test_measured_idle_share_on_each_backend(framework) -> None:
 
 def check_idle_shares(B: Backend, p: int, m: int) -> None:
     def idle(schedule: str, chunks: int = 1) -> tuple[float, float]:
-        record = measure(B, schedule, p, m, chunks)
-        return record.idle, p * record.makespan
+        trace = measure(B, schedule, p, m, chunks)
+        return trace.idle, p * trace.makespan
 
     for schedule in ("gpipe", "1f1b"):
         none, whole = idle(schedule)
@@ -58,12 +58,12 @@ def check_idle_shares(B: Backend, p: int, m: int) -> None:
     none, whole = idle("zero_bubble")
     assert none * (3 * m + p - 1) == whole * (p - 1)
     for schedule, v in (("zb_h2", 1), ("zb_v", 2)):
-        record = measure(B, schedule, p, m, v)
+        trace = measure(B, schedule, p, m, v)
         if m >= 2 * p - 1:
-            assert record.longest_span == 3 * m * v
-            assert all(record.span(d) == record.busy(d) for d in range(p))
+            assert trace.longest_span == 3 * m * v
+            assert all(trace.span(d) == trace.busy(d) for d in range(p))
         elif p > 1:
-            assert record.longest_span > 3 * m * v
+            assert trace.longest_span > 3 * m * v
 
 
 @pytest.mark.parametrize(("p", "m"), [(1, 2), (2, 6), (4, 3)])
@@ -79,8 +79,8 @@ def test_measured_live_activations_equal_the_formula(B, p, m) -> None:
 
 @pytest.mark.parametrize(("p", "m", "v"), [(2, 4, 2), (2, 2, 3), (4, 4, 2), (4, 8, 2)])
 def test_measured_live_activations_interleaved(B, p, m, v) -> None:
-    record = measure(B, "interleaved", p, m, v)
-    assert record.device_peak_live == [
+    trace = measure(B, "interleaved", p, m, v)
+    assert trace.device_peak_live == [
         min(v * m, 2 * (p - d - 1) + (v - 1) * p + 1) for d in range(p)
     ]
 
@@ -119,18 +119,18 @@ def test_a_message_costs_where_it_stands(reference) -> None:
     assert measure(reference, "interleaved", 4, 16, 2).makespan == 105
 
 
-def test_slots_of_a_device_do_not_overlap_and_inputs_come_first(reference) -> None:
-    record = measure(reference, "interleaved", 4, 4, 2, steps=2)  # the second's
-    assert len(record.slots) == 8 * 4 * 2
+def test_spans_of_a_device_do_not_overlap_and_inputs_come_first(reference) -> None:
+    trace = measure(reference, "interleaved", 4, 4, 2, steps=2)  # the second's
+    assert len(trace.spans) == 8 * 4 * 2
     for d in range(4):
-        mine = [slot for slot in record.slots if slot.device == d]
+        mine = [span for span in trace.spans if span.device == d]
         for a, b in zip(mine[:-1], mine[1:], strict=True):
             assert a.end <= b.start
-    ends = {str(slot.instruction): slot.end for slot in record.slots}
-    for slot in record.slots:
-        i = slot.instruction
+    ends = {str(span.instruction): span.end for span in trace.spans}
+    for span in trace.spans:
+        i = span.instruction
         if type(i).__name__ == "Forward" and i.stage > 0:
             before = type(i)(i.stage - 1, i.micro)
-            assert ends[str(before)] <= slot.start
-    assert record.timeline().end == record.makespan
-    assert len(record.timeline().spans) == len(record.slots)
+            assert ends[str(before)] <= span.start
+    assert trace.timeline().end == trace.makespan
+    assert len(trace.timeline().spans) == len(trace.spans)

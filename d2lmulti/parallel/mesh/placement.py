@@ -1,4 +1,4 @@
-"""What each rank of a mesh holds: its parts of the layers of its stages."""
+"""Placement on a mesh: each rank holds its parts of the layers of its stages."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ...comm.mesh import Mesh
 from ...comm.subgroups import Subgroup
 from ...errors import InvalidInput, plural
 from ...models.tensor_parallel import REPLICATED, ShardSpec, SplitModel, get_split
-from ...parallel.tensor import AnyModel, gather_params, split_params
 from ...plans.rounds import even_bounds
+from ..tensor import AnyModel, gather_params, split_params
 
 
 class Stage(NamedTuple):
-    """Neighbouring layers, where they lie on the axis `pipeline`, and their place."""
+    """Neighboring layers, and where their parameters are."""
 
     model: SplitModel  # of these layers alone
     rank: int  # along `pipeline`
-    first: int  # of the model's parameters
-    own: int  # the first one's place in the list of a rank that holds the stage
+    first: int  # the first parameter's number in the model
+    own: int  # and in the list of a rank that holds the stage
 
 
 class MeshParams(list[list[Tensor]]):
@@ -38,25 +38,24 @@ class MeshParams(list[list[Tensor]]):
         self.zero, self.shapes = zero, list(shapes)
 
     def like(self, parts: Iterable[Sequence[Tensor]]) -> MeshParams:
-        """Take other tensors, of the same form, as lying in the same places."""
+        """Wrap tensors of the same shapes with this placement."""
         return MeshParams(
             map(list, parts), self.mesh, self.model, self.stages, self.zero, self.shapes
         )
 
     def of_stage(self, i: int, stage: Stage) -> list[Tensor]:
-        """Give the tensors of a stage that the i-th local rank holds."""
+        """Return the tensors of a stage that the i-th local rank holds."""
         return self[i][stage.own : stage.own + len(stage.model.cuts)]
 
     def parts(self) -> list[list[Tensor]]:
-        """Give what each local rank's optimizer updates; with ZeRO 1, flat copies."""
+        """Return what each local rank's optimizer updates; with ZeRO 1, flat copies."""
         if not self.zero:
             return [*self]
-        replicas = self.mesh.axes.get("data", 1)
-        found = []
-        for rank, mine in zip(self.mesh.group.local_ranks, self, strict=True):
+        replicas, parts = self.mesh.axes.get("data", 1), []
+        for rank, params in zip(self.mesh.group.local_ranks, self, strict=True):
             at = self.mesh.coordinates(rank).get("data", 0)
-            found.append([_copy_part(p, replicas, at) for p in mine])
-        return found
+            parts.append([_copy_part(p, replicas, at) for p in params])
+        return parts
 
 
 def place_on_mesh(
@@ -68,21 +67,20 @@ def place_on_mesh(
     stages: int | None = None,
     zero: int = 0,
 ) -> MeshParams:
-    """Give every device of a mesh its part of its stages' parameters.
+    """Copy to every device of a mesh its part of its stages' parameters.
 
     Stage s lies at s mod p along `pipeline`, of size p; there are p `stages` if not
-    given, neighbouring layers as even as possible, and more for the schedule
-    interleaved. Along `tensor` each layer is cut as `split_params` does, along `expert`
-    the experts are shared out, and along `data` and `sequence` all is the same; with
-    `zero=1` the optimizer's state, of `placed.parts()`, is shared out along `data`.
-    Raises `InvalidInput` for a model without a split form, for more stages than layers
-    or no multiple of p, for what does not divide, and for an axis longer than 1 along
-    which the model has nothing to split: `sequence` where there are no tokens, `expert`
-    where there are no experts.
+    given, neighboring layers as even as possible, and more for the schedule
+    interleaved. Along `tensor` each layer is split as `split_params` does, along
+    `expert` the experts are distributed, and along `data` and `sequence` all is the
+    same; with `zero=1` the optimizer's state, of `placed.parts()`, is sharded along
+    `data`. Raises `InvalidInput` for a model without a split form, for more stages than
+    layers or no multiple of p, for what does not divide, and for an axis longer than 1
+    along which the model has nothing to split: `sequence` where there are no tokens,
+    `expert` where there are no experts.
     """
     check_kind("mesh", mesh, Mesh, "a Mesh", "make one with Mesh(data=2, tensor=2)")
     check_list("params", params, "tensors", hint="take them from model.initial(rng)")
-    check_list("devices", devices, "devices", hint=f"use devices({mesh.size})")
     if len(devices) != len(mesh.group.local_ranks):
         raise InvalidInput(
             f"expected {plural(len(mesh.group.local_ranks), 'device')}, one for each "
@@ -120,10 +118,7 @@ def place_on_mesh(
 
 
 def gather_from_mesh(placed: MeshParams) -> list[list[Tensor]]:
-    """Give every local rank the whole parameters, put together from its own replica.
-
-    What it holds whole is its own, so a copy that went astray is seen.
-    """
+    """Return the unsharded parameters for every local rank, from its own replica."""
     check_placed(placed)
     mesh = placed.mesh
     wholes: list[dict[int, Tensor]] = [{} for _ in placed]  # by the parameter's number
@@ -157,14 +152,14 @@ def gather_from_mesh(placed: MeshParams) -> list[list[Tensor]]:
 def of_stage(
     mesh: Mesh, stage: Stage, axis: str = "tensor"
 ) -> Iterator[tuple[Subgroup, list[int]]]:
-    """Give the sub-groups along an axis that hold a stage; see `Mesh.local`."""
+    """Yield the sub-groups along an axis that hold a stage; see `Mesh.local`."""
     for group, at in mesh.local(axis):
         if mesh.coordinates(group.ranks[0]).get("pipeline", 0) == stage.rank:
             yield group, at
 
 
 def by_experts(model: SplitModel) -> SplitModel:
-    """Give the model cut along `expert` alone."""
+    """Return the model split along `expert` alone."""
     experts = ShardSpec(0, "experts")
     layers = [
         layer._replace(
@@ -191,7 +186,7 @@ def _check_axes(mesh: Mesh, model: SplitModel) -> None:
 
 
 def cut_stages(model: SplitModel, p: int, stages: int | None = None) -> list[Stage]:
-    """Cut a split model's layers into stages, as evenly as possible, s at s mod p."""
+    """Cut a split model's layers into even stages, stage s at s mod p."""
     count = p if stages is None else check_count("stages", stages)
     if count % p or count > len(model.layers):
         raise InvalidInput(
