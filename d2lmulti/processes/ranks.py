@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import secrets
 import subprocess
 import sys
 import traceback
@@ -133,7 +132,6 @@ class Ranks:
         group = self._group = Processes()
         table = group.folder / "status"
         StatusTable.create(table, self._n)
-        (group.folder / "word").write_bytes(secrets.token_bytes(32))
         env = environment() | self._settings
         env |= dict.fromkeys(_INTERFACES, loopback())
         env |= {
