@@ -220,14 +220,14 @@ def gpu_of_its_own(info: ProcessInfo, store: core.TCPStore) -> int | None:
     NCCL refuses two ranks on one GPU, so all ranks compare the GPUs' unique ids: a
     scheduler may show each rank one GPU of its own.
     """
-    count = paddle.device.cuda.device_count()
-    if not count:
-        return None
-    gpu = B.own_gpu(info.local_rank, info.local_size)
-    gpu = info.local_rank % count if gpu is None else gpu
-    store.set(f"gpu of rank {info.rank}", gpu_id(gpu))
+    visible, gpu, own = paddle.device.cuda.device_count(), None, "none"
+    if visible:
+        gpu = B.own_gpu(info.local_rank, info.local_size)
+        gpu = info.local_rank % visible if gpu is None else gpu
+        own = gpu_id(gpu)
+    store.set(f"gpu of rank {info.rank}", own)
     ids = {bytes(store.get(f"gpu of rank {rank}")) for rank in range(info.size)}
-    return gpu if len(ids) == info.size else None
+    return gpu if len(ids - {b"none"}) == info.size else None
 
 
 def gpu_id(gpu: int) -> str:
