@@ -22,6 +22,7 @@ import os
 import socket
 from collections.abc import Collection, Sequence
 from itertools import combinations, count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -272,24 +273,19 @@ def _complete_environment(info: ProcessInfo) -> None:
 
 def _bind_to_loopback(port: int) -> None:
     """Let no other machine reach this process's server on a port."""
-    for name in os.listdir("/dev/fd"):
-        try:
-            listener = socket.socket(fileno=os.dup(int(name)))
-        except OSError:  # no socket
+    for file in Path("/dev/fd").iterdir():
+        if not file.is_socket():
             continue
-        with listener:
+        with socket.socket(fileno=os.dup(int(file.name))) as listener:
             if listener.getsockname()[1:2] != (port,):
                 continue
+            interface = loopback().encode()
             try:
-                interface = loopback().encode()
                 option = socket.SO_BINDTODEVICE
                 listener.setsockopt(socket.SOL_SOCKET, option, interface)
             except (AttributeError, OSError) as error:  # another system, an old kernel
-                logging.getLogger(__name__).warning(
-                    "other machines can reach Paddle's store on port %d: %s",
-                    port,
-                    error,
-                )
+                words = "other machines can reach Paddle's store on port %d: %s"
+                logging.getLogger(__name__).warning(words, port, error)
 
 
 connect = PaddleDistributed

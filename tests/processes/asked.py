@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -242,12 +243,10 @@ def everything(cases: list[str]) -> dict[str, Any]:
 
 def reachable() -> Iterator[str]:
     """Give the sockets on which this process listens to other machines."""
-    for name in os.listdir("/dev/fd"):
-        try:
-            found = socket.socket(fileno=os.dup(int(name)))
-        except OSError:  # no socket
+    for file in Path("/dev/fd").iterdir():
+        if not file.is_socket():
             continue
-        with found:
+        with socket.socket(fileno=os.dup(int(file.name))) as found:
             if found.family == socket.AF_UNIX:
                 continue
             listens = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
