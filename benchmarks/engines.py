@@ -40,7 +40,7 @@ ENGINES_OF = {
     "paddle": ("paddle",),
     "mxnet": ("shared_memory", "horovod"),
 }
-_PEERS = {"pytorch": "pytorch_peers"}  # modules of engines with the framework's step
+_PEERS = ("torch", "paddle")  # engines whose framework has a step of its own
 _CPU = Device("cpu")
 
 Candidate = tuple[Callable[[], object], bool]  # what to run, and whether on rank 0 only
@@ -123,9 +123,9 @@ def training(
         how = {"algorithm": "native", "reducer": reduce_in_buckets}
         run = ours(group, *part, **how)
         candidates[f"{model.name}, two, {name}"] = run, False
-    name = ENGINES[next(iter(groups))]
-    module = import_module(f"d2lmulti.processes.{_PEERS.get(name, name)}")
-    if hasattr(module, "peer_step"):
+    name = next(iter(groups))
+    if name in _PEERS:
+        module = import_module(f"benchmarks.{ENGINES[name]}_peers")
         theirs = module.peer_step(partial(model.forward, B), start, *part, 1e-4, batch)
         candidates[f"{model.name}, two, its own"] = theirs, False
     return candidates

@@ -41,7 +41,7 @@ class Subgroup(Group):
 
     def to_global_ranks(self, rounds: Iterable[Round]) -> Iterator[Round]:
         """Give rounds in the numbers of all ranks."""
-        return (_renumbered(this_round, self.ranks) for this_round in rounds)
+        return (renumber(this_round, self.ranks) for this_round in rounds)
 
 
 class LocalPart(LocalEngine):
@@ -139,7 +139,7 @@ def _check_parts(parts: Any, size: int) -> list[tuple[int, ...]]:
 
 
 @lru_cache(maxsize=4096)  # a training step repeats the same few rounds
-def _renumbered(this_round: Round, ranks: tuple[int, ...]) -> Round:
+def renumber(this_round: Round, ranks: tuple[int, ...]) -> Round:
     """Put the ranks' numbers in the whole in place of 0, 1, ...; they ascend too."""
     whole, (source, target, *rest) = np.asarray(ranks), this_round.columns
     return Round(whole[source], whole[target], *rest)

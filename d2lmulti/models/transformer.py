@@ -1,8 +1,8 @@
-"""A small character-level transformer: attention, MLP and layer norm, from scratch.
+"""A small character-level transformer: attention, MLP, and layer norm, from scratch.
 
-The stream between the layers is (examples, length, width). Every number that a split
-over devices changes (heads, hidden units) is read off the shapes of the parameters, so
-the same functions also run on one device's part. Chapter: *tensor_parallel*.
+The residual stream between the layers is (examples, length, width). Sizes that differ
+on shards (heads, hidden units) are read from the shapes of the parameters, so the same
+functions also run on one device's shard. Chapter: *tensor_parallel*.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .model import MAX_WIDTH, Layer, Model, run_layers
 
 
 def embed(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
-    """Look up every token and add its position: X (n, t) give (n, t, width).
+    """Look up every token and add its position: X (n, t) becomes (n, t, width).
 
     params: tokens (vocabulary, width), positions (context, width), of which t are used.
     Raises `InvalidInput` for more tokens than positions.
@@ -32,18 +32,18 @@ def embed(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
 
 
 def check_context(length: int, positions: Tensor) -> None:
-    """Refuse a sequence that is longer than the table of positions."""
+    """Raise `InvalidInput` for a sequence longer than the table of positions."""
     if length > positions.shape[0]:
         raise InvalidInput(
-            f"expected at most {positions.shape[0]} tokens a piece, got {length}; "
-            "cut shorter pieces or make the model with a longer context"
+            f"expected at most {positions.shape[0]} tokens per sequence, got {length}; "
+            "cut shorter sequences or make the model with a longer context"
         )
 
 
 def heads_of(
     B: Backend, H: Tensor, W: Tensor, b: Tensor, head_size: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Project H (n, t, width) to the queries, keys, values (n * heads, t, head_size).
+    """Project H (n, t, width) to queries, keys, values (n * heads, t, head_size).
 
     W (width, 3 * heads * head_size) holds all queries, then all keys, then all values.
     """
@@ -80,7 +80,7 @@ def attention(
     """Compute the block's attention of H (n, t, width), without bias and residual.
 
     params: W_qkv (width, 3 * heads * head_size), b_qkv, W_out (heads * head_size,
-    width). A shard of whole heads gives a summand of the whole.
+    width). A shard of whole heads computes a partial sum.
     """
     W_qkv, b_qkv, W_out = params
     mixed = attend(B, *heads_of(B, H, W_qkv, b_qkv, head_size))
@@ -90,8 +90,8 @@ def attention(
 def feed_forward(B: Backend, params: Sequence[Tensor], H: Tensor) -> Tensor:
     """Compute the block's MLP of H (n, t, width), without bias and residual.
 
-    params: W1 (width, hidden), b1, W2 (hidden, width). A shard of hidden units gives a
-    summand of the whole.
+    params: W1 (width, hidden), b1, W2 (hidden, width). A shard of hidden units computes
+    a partial sum.
     """
     W1, b1, W2 = params
     n, t, width = H.shape
@@ -110,7 +110,7 @@ def block(
 
 
 def head(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
-    """Turn X (n, t, width) to logits (n * t, vocabulary).
+    """Turn X (n, t, width) into logits (n * t, vocabulary).
 
     params: gamma, beta, W (width, vocabulary), b.
     """
@@ -120,10 +120,14 @@ def head(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
 
 
 def initial_transformer(
-    rng: np.random.Generator, vocabulary: int, context: int, width: int, blocks: int,
+    rng: np.random.Generator,
+    vocabulary: int,
+    context: int,
+    width: int,
+    blocks: int,
     experts: int = 0,
-) -> list[np.ndarray]:  # fmt: skip
-    """Draw the parameters: weights of variance 1 / fan_in, norms 1, biases 0.
+) -> list[np.ndarray]:
+    """Sample the parameters: weights of variance 1 / fan_in, norms 1, biases 0.
 
     The projections that end in the stream are smaller by sqrt(2 * blocks), so that it
     does not grow with depth (Radford et al., 2019); the head is smaller still, so that
@@ -147,7 +151,7 @@ def initial_transformer(
         params += [*norm, weight(width, 4 * width), np.zeros(4 * width)]
         params += [weight(4 * width, width, shrink=shrink), np.zeros(width)]
     params += [*norm, weight(width, vocabulary, shrink=0.3), np.zeros(vocabulary)]
-    return [p.copy() for p in params]  # the norms stood for several layers
+    return [p.copy() for p in params]  # the norms appear in several layers
 
 
 def make_transformer(
@@ -161,8 +165,8 @@ def make_transformer(
 ) -> Model:
     """Make a transformer of `blocks` blocks: embedding, (attention, MLP)..., head.
 
-    With `experts`, a mixture of so many small MLPs stands in place of each MLP, of
-    which a token takes one (see `experts_layer`). Raises `InvalidInput` for heads that
+    With `experts`, a mixture of so many small MLPs replaces each MLP, and a token takes
+    one of them (see `experts_layer`). Raises `InvalidInput` for heads that
     do not divide the width.
     """
     sizes = {"vocabulary": vocabulary, "context": context, "width": width}
@@ -175,17 +179,15 @@ def make_transformer(
             f"expected heads that divide the width of {width}, got {heads}; use "
             f"{max(h for h in range(1, max(2, heads)) if width % h == 0)} heads"
         )
-    attends = partial(block, inner=partial(attention, head_size=width // heads))
-    middle = [
-        layer
-        for i in range(1, blocks + 1)
-        for layer in (
-            Layer(f"attention {i}", 6, attends),
-            Layer(f"experts {i}", 5, experts_layer)
-            if experts
-            else Layer(f"MLP {i}", 6, partial(block, inner=feed_forward)),
-        )
-    ]
+    attend_block = partial(block, inner=partial(attention, head_size=width // heads))
+    mlp_block = partial(block, inner=feed_forward)
+    middle = []
+    for i in range(1, blocks + 1):
+        middle.append(Layer(f"attention {i}", 6, attend_block))
+        if experts:
+            middle.append(Layer(f"experts {i}", 5, experts_layer))
+        else:
+            middle.append(Layer(f"MLP {i}", 6, mlp_block))
     layers = (Layer("embedding", 2, embed), *middle, Layer("head", 4, head))
 
     def forward(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:

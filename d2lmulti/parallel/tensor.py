@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..backends import backend_of
-from ..backends.protocol import AnyDevice, Backend, Tensor, element_count
-from ..checks import check_list, check_lists, check_positive
+from ..backends.protocol import AnyDevice, Backend, Tensor
+from ..checks import check_list, check_lists
 from ..comm.allreduce import check_algorithm, start_allreduce
 from ..comm.collectives import allgather
 from ..comm.cooperative import run_cooperatively
 from ..comm.group import Group, group_for
-from ..comm.split import check_batch, load
+from ..comm.split import load
 from ..errors import InvalidInput
 from ..events import notify_mark
 from ..models.model import Model
@@ -27,8 +27,9 @@ from ..models.tensor_parallel import (
     get_split,
     run_to_loss,
 )
-from ..optimizers import Optimizer, check_optimizer, check_states
+from ..optimizers import Optimizer
 from ..plans.rounds import Plan
+from .step import Step
 
 AnyModel = str | Model | SplitModel
 
@@ -106,23 +107,20 @@ def train_layers(
     optimizer's, one per device. All devices have the same summed loss: the process of
     rank 0 returns it, as a list of one, and the others return an empty list.
     """
-    check_list("devices", devices, "devices", hint="use devices(1)")
-    optimizer, states = check_optimizer(optimizer), check_states(states, len(devices))
-    check_positive("lr", lr, "try 0.05")
-    group = group_for(len(devices), group)
-    B, model = check_batch(X, y), get_split(model)
+    model = get_split(model)
+    step = Step(X, y, devices, lr, optimizer=optimizer, states=states, group=group)
     _check_shards(device_shards, model.cuts, len(devices))
     check_algorithm(algorithm)
-    for shards in device_shards:
-        for p in shards:
-            B.clear_grad_(p)
-    places = zip(group.local_ranks, devices, device_shards, strict=True)
+    B, group = step.B, step.group
+    step.clear_(device_shards)
+    forwards = []
+    for rank, device, shards in zip(
+        group.local_ranks, devices, device_shards, strict=True
+    ):
+        part = RankInfo(rank, group.size, tuple(X.shape), targets=y)
+        batch = load(X, device), load(y, device)
+        forwards.append(run_to_loss(B, model, shards, *batch, part))
     with B.record():
-        forwards = []
-        for rank, device, shards in places:
-            part = RankInfo(rank, group.size, tuple(X.shape), targets=y)
-            batch = load(X, device), load(y, device)
-            forwards.append(run_to_loss(B, model, shards, *batch, part))
         losses, segments = run_cooperatively(B, forwards, group, algorithm)
     segments.backward(losses)
     for i, (_, spec) in enumerate(model.cuts):
@@ -130,8 +128,7 @@ def train_layers(
             grads = [B.grad(shards[i]) for shards in device_shards]
             start_allreduce(grads, algorithm, group).wait()
             notify_mark("shared parameters")
-    for shards, state in zip(device_shards, states, strict=True):
-        optimizer.step_(shards, state, lr, n=element_count(y))
+    step.update_(device_shards)
     return losses[:1] if group.local_ranks[0] == 0 else []
 
 

@@ -10,9 +10,7 @@ Chapter: *horovod*. Source: Sergeev and Del Balso, Horovod (2018).
 from __future__ import annotations
 
 import os
-import socket
 import sys
-import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from importlib import import_module
 from threading import Thread
@@ -24,10 +22,10 @@ from ..backends import backend_of, get_backend
 from ..backends.protocol import element_count
 from ..checks import check_contiguous, check_native
 from ..comm.group import Combine, Work
-from ..errors import InvalidInput, PeerError
+from ..errors import InvalidInput
 from ..plans.rounds import Round, even_bounds
-from .monitor import MonitoredEngine
-from .process_info import ProcessInfo, rendezvous_address, time_limit
+from .engine import ProcessEngine, wait_for_server
+from .process_info import ProcessInfo, rendezvous_address
 
 # Collective -> what each front end calls it; MXNet's own engine runs it later.
 _FUNCTIONS = {
@@ -51,7 +49,7 @@ def connect(info: ProcessInfo) -> Horovod:
     return Horovod(info, _prepare(info))
 
 
-class Horovod(MonitoredEngine):
+class Horovod(ProcessEngine):
     """The engine of one rank.
 
     One process can hold one front end of Horovod, so this waits for the first tensor.
@@ -109,7 +107,7 @@ class Horovod(MonitoredEngine):
         by_hand = what == "reduce_scatter" and op != "sum"  # Horovod's own can only sum
         if what != "allgather":
             staged = B.read(staged, 0, size)  # a flat view
-        wait = self._call(hvd, "allreduce" if by_hand else what, staged, options)
+        wait = self._begin(hvd, "allreduce" if by_hand else what, staged, options)
 
         def end() -> list[Any] | None:
             result = wait()
@@ -137,7 +135,7 @@ class Horovod(MonitoredEngine):
         (rows,) = self.start("allgather", [B.array(values[None])]).wait()
         return list(B.numpy(rows))
 
-    def _call(
+    def _begin(
         self, hvd: Any, what: str, x: Any, options: dict[str, Any]
     ) -> Callable[[], Any]:
         """Call one of Horovod's functions; the returned one waits for the result."""
@@ -145,11 +143,11 @@ class Horovod(MonitoredEngine):
         # Of calls under way at once each needs its name; the ranks count alike.
         name = f"d2lmulti.{self._under_way}"
         self._under_way += 1
-        with self._monitor.waiting():
+        with self._waiting():
             handle = function(x, name=name, **options)
 
         def wait() -> Any:
-            with self._monitor.waiting():
+            with self._waiting():
                 self._under_way -= 1
                 if self._front_end == "torch":
                     return hvd.synchronize(handle)
@@ -173,7 +171,7 @@ class Horovod(MonitoredEngine):
         get_backend(framework)  # the framework itself must be there first
         hvd = import_module(f"horovod.{framework}")
         if not self._front_end:
-            with self._monitor.waiting():
+            with self._waiting():
                 hvd.init()
             self._front_end = framework
         return hvd
@@ -210,26 +208,9 @@ def _prepare(info: ProcessInfo) -> Any:
     if address in ("127.0.0.1", "localhost"):
         os.environ.setdefault("HOROVOD_GLOO_IFACE", "lo")
     if info.rank:
-        _wait_for_server(address, port)
+        wait_for_server(address, port)
         return None
     http = import_module("horovod.runner.http.http_server")
     server = http.RendezvousHTTPServer((address, port), http.RendezvousHandler, 0)
     Thread(target=server.serve_forever, daemon=True).start()
     return server
-
-
-def _wait_for_server(address: str, port: int) -> None:
-    """Wait until rank 0 listens: Horovod itself asks a few times and then aborts."""
-    end = time.monotonic() + time_limit()
-    while True:
-        try:
-            socket.create_connection((address, port), timeout=1).close()
-        except OSError as error:
-            if time.monotonic() > end:
-                raise PeerError(
-                    f"expected rank 0 to listen on {address}:{port}, got: {error}; "
-                    "look at its output, or at a firewall between the machines"
-                ) from error
-            time.sleep(0.02)
-        else:
-            return

@@ -1,8 +1,8 @@
 """MXNet's real parameter server (`dist_sync`, `dist_async`) behind push and pull.
 
 A `KVStore` lives in a worker process; scheduler and servers are processes of their own
-(see `comm.launch_kvstore`). It can push and pull and nothing else, so plans and
-collectives do not run on it. Chapter: *parameter_server*.
+(see `mxnet_servers.launch_kvstore`). It can push and pull and nothing else, so plans
+and collectives do not run on it. Chapter: *parameter_server*.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ import json
 import os
 import traceback
 from collections.abc import Sequence
+from typing import Any
 
 import mxnet as mx
 
 from ..backends import mxnet as B
 from ..backends.protocol import Tensor
+from ..checks import check_choice, check_count
 from ..errors import InvalidInput
 
 _OPTIMIZER = 0  # the number of MXNet's command
 KINDS = ("dist_sync", "dist_async")
+Array = Any  # mx.nd.NDArray
 
 
 class ServerSGD(mx.optimizer.Optimizer):
@@ -30,17 +33,11 @@ class ServerSGD(mx.optimizer.Optimizer):
         super().__init__(learning_rate=lr)
         self.step_size, self.momentum = lr, momentum
 
-    def create_state(self, index: object, weight: mx.nd.NDArray) -> mx.nd.NDArray:
+    def create_state(self, index: object, weight: Array) -> Array:
         """Make the velocity, zeros like the weight."""
         return mx.nd.zeros(weight.shape, dtype=weight.dtype)
 
-    def update(
-        self,
-        index: object,
-        weight: mx.nd.NDArray,
-        grad: mx.nd.NDArray,
-        state: mx.nd.NDArray,
-    ) -> None:
+    def update(self, index: object, weight: Array, grad: Array, state: Array) -> None:
         """Update a weight in place; called in the server's process."""
         try:
             if self.momentum:
@@ -68,19 +65,17 @@ class KVStore:
         kind: str = "dist_sync",
         momentum: float = 0.0,
     ) -> None:
-        if kind not in KINDS:
-            raise InvalidInput(f"expected {' or '.join(KINDS)} as kind, got {kind!r}")
+        check_choice("kind", kind, KINDS)
         if os.environ.get("DMLC_ROLE") != "worker":
             raise InvalidInput(
-                "expected to run as a worker of a launched group (DMLC_ROLE=worker), "
-                f"got {os.environ.get('DMLC_ROLE')!r}; start the program with "
-                "d2lmulti.processes.mxnet_servers.launch_kvstore"
+                "expected a worker of a launched group (DMLC_ROLE=worker); start the "
+                "program with d2lmulti.processes.mxnet_servers.launch_kvstore"
             )
         if wrong := {B.dtype_of(p) for p in params} - {"float32"}:
             # Measured with 1.9.1: the tensors stay float64, their values are rounded.
             raise InvalidInput(
                 f"expected float32 weights, got {', '.join(sorted(wrong))}; MXNet's "
-                "distributed kvstore would round them to float32 without a word"
+                "distributed kvstore would round them to float32 and say nothing"
             )
         self._kv = mx.kv.create(kind)
         self.worker, self.workers = int(self._kv.rank), int(self._kv.num_workers)
@@ -100,27 +95,19 @@ class KVStore:
 
     def push(self, worker: int, grads: Sequence[Tensor]) -> None:
         """Send this worker's gradients to the servers; does not wait for the update."""
-        self._check(worker)
+        check_count("worker", worker, min=self.worker, max=self.worker)
         # Copies: the next pull uses the pushed tensor as its buffer and overwrites it.
-        copies = [B.copy_to(g, "cpu") for g in grads]
-        self._kv.push(self._keys, copies)
+        self._kv.push(self._keys, [B.copy_to(g, "cpu") for g in grads])
 
     def pull(self, worker: int) -> list[Tensor]:
         """Get the weights, in `dist_sync` those after everyone's last push."""
-        self._check(worker)
+        check_count("worker", worker, min=self.worker, max=self.worker)
         values = [B.zeros(p.shape, "float32") for p in self._replica]
         self._kv.pull(self._keys, out=values)
         for p, value in zip(self._replica, values, strict=True):
             B.write_(p, 0, value.size, value)
             B.clear_grad_(p)
         return self._replica
-
-    def _check(self, worker: int) -> None:
-        if worker != self.worker:
-            raise InvalidInput(
-                f"expected this process's own worker number {self.worker}, got "
-                f"{worker!r}; each process pushes and pulls for itself: store.worker"
-            )
 
 
 def serve(role: str) -> None:

@@ -1,8 +1,9 @@
 """torch.distributed as an engine: gloo for CPU tensors, nccl for GPUs.
 
-Sends and receives of a round are all under way at once. What is to be written arrives
-straight in its place; what is to be added arrives in segments, each of which is added
-while the next one comes. Chapter: *many_machines*.
+All messages of a round are under way at once. What is to be written arrives straight in
+its place; what is to be added, in a buffer. Under `launch` the ranks find each other
+through a file of the launch's own folder, and gloo listens on the loopback address, so
+other machines cannot connect. Chapter: *many_machines*.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,8 @@ from ..backends.common import DTYPES
 from ..backends.protocol import Tensor
 from ..checks import check_contiguous, check_native
 from ..comm.group import Combine, Work
-from ..plans.message_order import Message, RankMessages, messages_of
-from ..plans.rounds import Round
-from .monitor import MonitoredEngine, Parts, of_some
+from ..plans.message_order import RankMessages
+from .engine import Parts, ProcessEngine
 from .process_info import (
     ProcessInfo,
     launched_here,
@@ -32,20 +31,15 @@ from .process_info import (
     rendezvous_file,
 )
 
-SEGMENT = 2**22  # bytes that are received and added at a time
-GREETING = timedelta(seconds=20)
-APART = 2**20  # added to the tags of rounds that are under way beside others
-AHEAD = 2  # segments that may arrive before they are added
-
 
 def joined() -> tuple[int, int] | None:
-    """Give rank and size of the process group that the user has made, if there is."""
+    """Return rank and size of the process group that the user has made, if any."""
     if not dist.is_initialized():
         return None
     return dist.get_rank(), dist.get_world_size()
 
 
-class TorchDistributed(MonitoredEngine):
+class TorchDistributed(ProcessEngine):
     """The engine of one rank; nccl is used where every rank has a GPU of its own."""
 
     name = "torch"
@@ -66,18 +60,17 @@ class TorchDistributed(MonitoredEngine):
         else:
             if not launched_here():
                 rendezvous_address()  # what is missing is named before anybody waits
-            with self._monitor.waiting():
+            with self._waiting():
                 self._join(info)
         engines = dist.get_backend_config()  # such as cpu:gloo,cuda:nccl
         self.nccl = "nccl" in engines
         self._device = "cpu" if "cpu:" in engines else f"cuda:{self.gpu}"
         if self.gpu is not None:
             torch.cuda.set_device(self.gpu)
-        self._scratch: dict[tuple[torch.dtype, int], list[Tensor]] = {}
 
     def _join(self, info: ProcessInfo) -> None:
-        timeout = timedelta(seconds=self._monitor.timeout)
-        if file := rendezvous_file():  # one machine: no port, where strangers connect
+        timeout = timedelta(seconds=self.timeout)
+        if file := rendezvous_file():
             store = dist.FileStore(str(file), info.size)
         else:
             meet = dist.rendezvous("env://", info.rank, info.size, timeout=timeout)
@@ -98,54 +91,6 @@ class TorchDistributed(MonitoredEngine):
             # which fails or hangs if that is a message between some ranks only.
             device_id=torch.device("cuda", self.gpu) if nccl else None,
         )
-        if file:
-            self._greet(file)
-
-    def _greet(self, file: Path) -> None:
-        """Exchange a word that only this launch knows with every other rank.
-
-        Gloo takes any connection for that of a rank. Here one of a stranger, who came
-        first, is an error instead of a hang. All have just connected, so none is late.
-        """
-        word = np.frombuffer(file.with_name("word").read_bytes(), np.uint8)
-        mine = torch.tensor(word)
-        others = [rank for rank in range(self.size) if rank != self.rank]
-        heard = {rank: torch.empty_like(mine) for rank in others}
-        work = [dist.irecv(theirs, rank) for rank, theirs in heard.items()]
-        work += [dist.isend(mine, rank) for rank in others]
-        for one in work:
-            one.wait(GREETING)
-        for rank, theirs in heard.items():
-            if not torch.equal(mine, theirs):
-                raise RuntimeError(f"a stranger has connected as rank {rank}")
-
-    def start_round(self, data: Sequence[Any], this_round: Round) -> Work:
-        """Begin a round's messages; they are under way until they are waited for."""
-        x, share = data[0].detach(), messages_of(this_round, self.rank)
-        if x.is_cuda or any(m.clashes for m in (*share.sends, *share.receives)):
-            self.exchange(data, [this_round])
-            return Work()
-        check_contiguous(x.is_contiguous())
-        flat, arriving = x.view(-1), []
-        for m in share.receives:
-            part = flat[m.first : m.last]
-            piece = torch.empty_like(part) if m.add else part
-            work = dist.irecv(piece, m.peer, tag=APART + m.row)
-            arriving.append((part, piece, work))
-        leaving = [
-            dist.isend(flat[m.first : m.last], m.peer, tag=APART + m.row)
-            for m in share.sends
-        ]
-
-        def end() -> None:
-            with self._monitor.waiting(*share.peers), torch.no_grad():
-                for work in (*(work for _, _, work in arriving), *leaving):
-                    work.wait()
-                for part, piece, _ in arriving:
-                    if piece is not part:
-                        part.add_(piece)
-
-        return Work(end)
 
     def start(
         self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
@@ -163,20 +108,20 @@ class TorchDistributed(MonitoredEngine):
             work = dist.broadcast(flat, source, group=self._group, async_op=True)
 
         def end() -> None:
-            with self._monitor.waiting():
+            with self._waiting():
                 work.wait()
 
         return Work(end)
 
     def part(self, parts: Parts, names: Sequence[str]) -> TorchDistributed:
-        """Make sub-groups; give that of this rank, or the whole."""
-        mine = self
+        """Make sub-groups of these ranks; return that of this rank, or the whole."""
+        engine = self
         for ranks, name in zip(parts, names, strict=True):
-            with self._monitor.waiting():
+            with self._waiting():
                 group = dist.new_group(list(ranks))  # by all, also those not in it
             if self.rank in ranks:
-                mine = of_some(self, ranks, name, group)
-        return mine
+                engine = self._of_some(ranks, name, group)
+        return engine
 
     def close(self) -> None:
         """Leave the process group, unless it is the user's own."""
@@ -185,87 +130,41 @@ class TorchDistributed(MonitoredEngine):
 
     def _gather(self, values: np.ndarray) -> list[np.ndarray]:
         x = torch.tensor(values, device=self._device)
-        found = [torch.empty_like(x) for _ in self.ranks]
-        with self._monitor.waiting():
-            dist.all_gather(found, x, group=self._group)
-        return [y.cpu().numpy() for y in found]
+        gathered = [torch.empty_like(x) for _ in self.ranks]
+        with self._waiting():
+            dist.all_gather(gathered, x, group=self._group)
+        return [y.cpu().numpy() for y in gathered]
 
-    def _carry(self, x: Tensor, share: RankMessages, combine: Combine) -> None:
-        if x.is_cuda and self.nccl:
-            self._batch(x.view(-1), share, combine)
-        elif x.is_cuda:  # gloo sends from the CPU only
+    def _carry(self, x: Tensor, messages: RankMessages, combine: Combine) -> None:
+        if x.is_cuda and not self.nccl:  # gloo sends from the CPU only
             host = x.cpu()
-            self._stream(host.view(-1), share, combine)
+            self._carry(host, messages, combine)
             x.copy_(host)
-        else:
-            self._stream(x.view(-1), share, combine)
-
-    def _stream(self, x: Tensor, share: RankMessages, combine: Combine) -> None:
-        """All messages at once; sums in segments, so both ends cut them alike."""
-        length = SEGMENT // x.element_size()
-        leaving = [
-            x[m.first : m.last].clone() if m.clashes else x[m.first : m.last]
-            for m in share.sends  # before anything can arrive in their place
-        ]
-        work = []
-        for m in share.receives:  # straight into its place
-            if not m.add and not m.clashes:
-                work.append(dist.irecv(x[m.first : m.last], m.peer, tag=m.row))
-        for m, part in zip(share.sends, leaving, strict=True):
-            for piece in part.split(length) if m.add else (part,):
-                work.append(dist.isend(piece, m.peer, tag=m.row))
-        for m in share.receives:
-            part = x[m.first : m.last]
-            if m.add:
-                self._add(part.split(length), m, combine)
-            elif m.clashes:
-                arrived = torch.empty_like(part)
-                dist.irecv(arrived, m.peer, tag=m.row).wait()
-                part.copy_(arrived)
-        for w in work:
-            w.wait()
-
-    def _add(self, parts: Sequence[Tensor], m: Message, combine: Combine) -> None:
-        """Receive a few segments ahead, and add each while the next ones arrive."""
-        key = parts[0].dtype, len(parts[0])
-        if key not in self._scratch:
-            self._scratch = {key: [torch.empty_like(parts[0]) for _ in range(AHEAD)]}
-        arriving: list[tuple[Tensor, Any]] = []
-        for i in range(len(parts) + AHEAD):
-            if i >= AHEAD:
-                segment, work = arriving[i - AHEAD]
-                work.wait()
-                _combine_(parts[i - AHEAD], segment, combine)
-            if i < len(parts):
-                segment = self._scratch[key][i % AHEAD][: len(parts[i])]
-                arriving.append((segment, dist.irecv(segment, m.peer, tag=m.row)))
-
-    def _batch(self, x: Tensor, share: RankMessages, combine: Combine) -> None:
-        """All messages as one group of calls, in the order of the rows, as nccl needs.
-
-        The GPU carries them out later, in the order in which they are called here.
-        """
-        calls, arrived = [], {}
-        for m in sorted((*share.sends, *share.receives)):
-            part = x[m.first : m.last]
-            if m in share.sends:
-                part = part.clone() if m.clashes else part
-                calls.append(dist.P2POp(dist.isend, part.view(torch.uint8), m.peer))
-            else:
-                if m.add or m.clashes:
-                    part = arrived[m] = torch.empty_like(part)
-                calls.append(dist.P2POp(dist.irecv, part.view(torch.uint8), m.peer))
+            return
+        flat, calls, arriving = x.view(-1), [], {}
+        # In the order of the rows on every rank, as nccl needs it.
+        for m in sorted((*messages.sends, *messages.receives)):
+            part, verb = flat[m.first : m.last], dist.irecv
+            if m in messages.sends:
+                part, verb = part.clone() if m.clashes else part, dist.isend
+            elif m.add or m.clashes:
+                part = arriving[m] = torch.empty_like(part)
+            tag = 0 if x.is_cuda else m.row
+            calls.append(dist.P2POp(verb, part.view(torch.uint8), m.peer, tag=tag))
         for work in dist.batch_isend_irecv(calls):
             work.wait()
-        for m, part in arrived.items():
-            if m.add:
-                _combine_(x[m.first : m.last], part, combine)
+        for m, part in arriving.items():
+            target = flat[m.first : m.last]
+            if not m.add:
+                target.copy_(part)
+            elif combine == "max":
+                torch.maximum(target, part, out=target)
             else:
-                x[m.first : m.last].copy_(part)
+                target.add_(part)
 
 
 def _gpu_of_its_own(info: ProcessInfo, store: dist.Store) -> int | None:
-    """Number the GPU that this rank alone uses; None if not every rank has such a one.
+    """Return the GPU that this rank alone uses; None if not every rank has such a one.
 
     NCCL refuses two ranks on one GPU, so all ranks compare the GPUs' unique ids. The
     number of GPUs does not tell: a scheduler may show each rank one GPU of its own, and
@@ -283,19 +182,12 @@ def _gpu_of_its_own(info: ProcessInfo, store: dist.Store) -> int | None:
 
 
 def _gpu_of_users_group(info: ProcessInfo) -> int | None:
-    """Number the GPU on which the user's process group works; None without NCCL."""
-    if "nccl" not in dist.get_backend_config() or not B.gpu_count():
-        count = B.gpu_count()
+    """Return the GPU on which the user's process group works; None without NCCL."""
+    count = B.gpu_count()
+    if "nccl" not in dist.get_backend_config() or not count:
         return info.local_rank if count >= info.local_size else None
     bound = dist.group.WORLD.bound_device_id
-    return bound.index if bound else info.local_rank % B.gpu_count()
+    return bound.index if bound else info.local_rank % count
 
 
 connect = TorchDistributed
-
-
-def _combine_(x: Tensor, y: Tensor, combine: Combine) -> None:
-    if combine == "max":
-        torch.maximum(x, y, out=x)
-    else:
-        x.add_(y)

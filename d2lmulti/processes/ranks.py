@@ -12,7 +12,6 @@ import gc
 import logging
 import os
 import pickle
-import secrets
 import subprocess
 import sys
 import traceback
@@ -134,7 +133,6 @@ class Ranks:
         group = self._group = Processes()
         table = group.folder / "status"
         StatusTable.create(table, self._n)
-        (group.folder / "word").write_bytes(secrets.token_bytes(32))
         env = environment() | self._settings
         env |= dict.fromkeys(_INTERFACES, loopback())
         env |= {

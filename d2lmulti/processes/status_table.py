@@ -1,41 +1,36 @@
-"""The status table: what every rank here is doing, for those who wait for it.
+"""The status table: what every rank of a launch is doing, and for whom it waits.
 
-A small file in shared memory with one row a rank, which only that rank writes. It costs
-no message; whoever waits too long reads it and can name the rank it waits for, and that
-rank's call. Chapter: *many_machines*.
+A small file in shared memory with one row per rank, which only that rank writes;
+PyTorch calls such a record a flight recorder. It costs no message. Who waits too long
+reads it and can name the other ranks and their calls. Chapter: *many_machines*.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import struct
 import time
-import zlib
 from collections import Counter
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-# Checksum and beats, each written alone; then state, call, since, waits for, length.
-_HEAD, _FORM = struct.Struct("<qq"), struct.Struct("<qqdQH")
-_START = _HEAD.size + _FORM.size
-_ROW = 512
-_PATIENCE = 2.0  # seconds: a row takes microseconds, but its writer may have to wait
-
 STARTING, RUNNING, FINISHED, FAILED = range(4)
+# A row begins with four whole numbers; then come the texts of the last two calls.
+_STATE, _CALLS, _WAITS_FOR, _SINCE = range(4)
+_HEAD, _TEXT = 32, 496  # bytes
+_ROW = _HEAD + 2 * _TEXT
 
 
 class RankStatus(NamedTuple):
-    """What one rank does: call number (from 1), the call, whom it waits for."""
+    """What one rank does: its state, its call (numbered from 1), whom it waits for."""
 
     state: int
     number: int
-    since: float  # seconds, on the clock that all processes of a machine share
-    waits_for: tuple[int, ...]
+    group: str  # the sub-group whose call it is, and in which the number counts
     call: str
-    group: str = ""  # the sub-group whose call it is, of which the number is
+    waits_for: tuple[int, ...]
+    since: float  # seconds, on the clock that all processes of a machine share
 
     @property
     def ended(self) -> bool:
@@ -43,7 +38,7 @@ class RankStatus(NamedTuple):
         return self.state in (FINISHED, FAILED)
 
     def in_words(self) -> str:
-        """Say it in a few words."""
+        """Describe it in a few words."""
         if self.state == STARTING:
             return "still starting"
         if self.ended:
@@ -59,12 +54,11 @@ class StatusTable:
 
     def __init__(self, path: str | os.PathLike[str], size: int, rank: int = -1) -> None:
         with open(path, "r+b") as file:
-            self._memory = mmap.mmap(file.fileno(), size * _ROW)
+            memory = memoryview(mmap.mmap(file.fileno(), size * _ROW))
         self.size, self.rank = size, rank
-        self._at = rank * _ROW
-        self._state, self._number, self._call = STARTING, 0, ""
+        self._rows = [memory[r * _ROW : (r + 1) * _ROW] for r in range(size)]
+        self._heads = [row[:_HEAD].cast("Q") for row in self._rows]
         self._counts: Counter[str] = Counter()  # calls of each group
-        self._heartbeats = 0
 
     @staticmethod
     @cache  # a row has one writer
@@ -82,53 +76,43 @@ class StatusTable:
 
     def set_state(self, state: int) -> None:
         """Note that this rank runs, has finished or has failed."""
-        self._state = state
-        self._write(0)
+        self._heads[self.rank][_STATE] = state
 
     def begin(self, call: str, group: str = "") -> None:
         """Note that this rank makes its next call, in a sub-group if that is named."""
+        head, row = self._heads[self.rank], self._rows[self.rank]
         self._counts[group] += 1
-        self._number, self._call = self._counts[group], f"{group}\0{call}"
-        self._write(0)
+        text = f"{self._counts[group]}\0{group}\0{call}".encode()[:_TEXT]
+        calls = head[_CALLS] + 1
+        row[_text_of(calls)] = text.ljust(_TEXT, b"\0")
+        head[_CALLS] = calls  # last, so a reader meanwhile finds the call before
 
     def wait_for(self, *ranks: int) -> None:
         """Note for whom this rank waits from now on; for nobody, without ranks."""
-        self._write(sum(1 << min(rank, 63) for rank in ranks))
-
-    def heartbeat(self) -> None:
-        """Note that this rank has looked again, and still waits."""
-        self._heartbeats += 1
-        struct.pack_into("<q", self._memory, self._at + 8, self._heartbeats)
-
-    def heartbeats(self, rank: int) -> int:
-        """Count how often that rank has looked for what it waits for."""
-        return int(struct.unpack_from("<q", self._memory, rank * _ROW + 8)[0])
+        head = self._heads[self.rank]
+        waits_for = sum(1 << rank for rank in ranks if rank < 64)
+        if head[_WAITS_FOR] != waits_for:
+            head[_SINCE] = time.monotonic_ns()
+            head[_WAITS_FOR] = waits_for
 
     def read(self, rank: int) -> RankStatus:
-        """Read the row of a rank, as far as it got where its writer was killed."""
-        at, until = rank * _ROW, 0.0
-        while True:  # again, while its writer is at it
-            row = self._memory[at : at + _ROW]
-            checksum, _ = _HEAD.unpack_from(row)
-            state, number, since, mask, length = _FORM.unpack_from(row, _HEAD.size)
-            if checksum == _checksum(row[_HEAD.size : _START + length]):
-                break
-            now = time.monotonic()
-            until = until or now + _PATIENCE
-            if now > until:
-                break
-            time.sleep(0)  # on one core, the writer needs it
-        waits_for = tuple(i for i in range(64) if mask >> i & 1)
-        text = row[_START : _START + length].decode("utf-8", "replace")
-        group, _, call = text.partition("\0")
-        return RankStatus(state, number, since, waits_for, call, group)
+        """Read the row of a rank."""
+        head, row = self._heads[rank], self._rows[rank]
+        calls, text = -1, b""
+        while calls != head[_CALLS]:  # its text may have been overwritten
+            calls = head[_CALLS]
+            text = bytes(row[_text_of(calls)])
+        words = text.decode("utf-8", "replace").rstrip("\0").split("\0", 2)
+        number, group, call = words if calls else ("0", "", "")
+        waits_for = tuple(i for i in range(64) if head[_WAITS_FOR] >> i & 1)
+        state, since = head[_STATE], head[_SINCE] / 1e9
+        return RankStatus(state, int(number), group, call, waits_for, since)
 
-    def in_words(self, rows: Mapping[int, RankStatus] | None = None) -> str:
-        """Say who does what, and who waits for whom, one line a rank."""
+    def in_words(self) -> str:
+        """Say who does what, and who waits for whom, one line per rank."""
         now, lines = time.monotonic(), []
-        if rows is None:
-            rows = {rank: self.read(rank) for rank in range(self.size)}
-        for rank, row in sorted(rows.items()):
+        for rank in range(self.size):
+            row = self.read(rank)
             line = f"rank {rank}: {row.in_words()}"
             if row.waits_for:
                 others = ", ".join(f"rank {other}" for other in row.waits_for)
@@ -136,14 +120,8 @@ class StatusTable:
             lines.append(line)
         return "\n".join(lines)
 
-    def _write(self, mask: int) -> None:
-        text = self._call.encode()[: _ROW - _START]
-        values = self._state, self._number, time.monotonic(), mask, len(text)
-        row, at = _FORM.pack(*values) + text, self._at + _HEAD.size
-        self._memory[at : at + len(row)] = row
-        struct.pack_into("<q", self._memory, self._at, _checksum(row))
 
-
-def _checksum(row: bytes) -> int:
-    """Tell a whole row from one that is being written; an empty one has none."""
-    return zlib.crc32(row) if any(row) else 0
+def _text_of(calls: int) -> slice:
+    """Place the text of a call: even and odd ones take turns."""
+    first = _HEAD + calls % 2 * _TEXT
+    return slice(first, first + _TEXT)

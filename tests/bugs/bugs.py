@@ -274,16 +274,16 @@ BUGS = [
     ),
     Bug(
         "a part is sent after others have been added to it",
-        "processes/shared_memory/__init__.py",
+        "processes/shared_memory.py",
         "part = part.copy()",
         "part = part",
         ROUND,
     ),
     Bug(
-        "the last rank's slot is not added",
-        "processes/shared_memory/staging.py",
-        "for slot in slots[2:]:",
-        "for slot in slots[2:-1]:",
+        "the second half of a cell is not copied",
+        "processes/shared_memory.py",
+        "body[: piece.size] = piece",
+        "body[: CELL // 2][: piece.size] = piece[: CELL // 2]",
         SHARED_MEMORY,
     ),
 ]

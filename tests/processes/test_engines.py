@@ -133,23 +133,6 @@ def test_different_calls_along_an_axis_name_axis_and_ranks(
         assert words in str(failed.value)
 
 
-def test_collectives_of_an_engine_that_has_no_messages(
-    run: list[dict],
-    group: tuple[str, str, int],
-    in_process: Callable[[int, str, str], tuple],
-) -> None:
-    for found in run:
-        if group[0] != "paddle":
-            assert found["without messages"] is None
-            continue
-        differ, count, refused, losses = found["without messages"]
-        assert differ == [] and count >= 30
-        assert "run on the engine shared_memory" in refused
-        for case, mine in losses.items():
-            (want, *_), *_ = in_process(group[2], "paddle", case)
-            assert mine == pytest.approx(want, rel=1e-12)
-
-
 def test_the_engines_own_all_reduce(run: list[dict]) -> None:
     n = len(run)
     every = np.float64([[rank, 10 - rank, 1] for rank in range(n)])

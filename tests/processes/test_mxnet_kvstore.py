@@ -96,9 +96,9 @@ def test_dist_sync_on_two_servers_equals_ours_and_one_device() -> None:
         for got, ours, alone in zip(weights, in_process(2), in_process(1), strict=True):
             assert (np.float32(got) == ours).all()  # bit for bit
             assert np.abs(got - alone).max() <= 1e-5 * np.abs(alone).max()
-        assert "own worker number" in refused[0]
-        assert "expected float32 weights, got float64" in refused[1]
-        assert "expected dist_sync or dist_async as kind, got 'local'" in refused[2]
+        assert "worker" in refused[0]
+        assert "float64" in refused[1]
+        assert "as kind, got 'local'" in refused[2]
 
 
 def test_dist_async_on_one_server_learns() -> None:

@@ -1,53 +1,51 @@
-"""The status table is read while others write it, and after a writer was killed."""
+"""The status table is read while others write it."""
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
-from d2lmulti.processes import status_table as board
+import pytest
+
 from d2lmulti.processes.status_table import RUNNING, StatusTable
 
 
-def boards(path: Path) -> tuple[StatusTable, StatusTable]:
+def tables(path: Path) -> tuple[StatusTable, StatusTable]:
     StatusTable.create(path, 2)
     return StatusTable(path, 2, rank=0), StatusTable(path, 2, rank=1)
 
 
 def test_a_row_tells_what_its_rank_does(tmp_path: Path) -> None:
-    mine, other = boards(tmp_path / "board")
-    mine.set_state(RUNNING)
-    mine.begin("a call with ü")
-    mine.wait_for(1)
+    one, other = tables(tmp_path / "table")
+    one.set_state(RUNNING)
+    one.begin("a call with ü")
+    one.wait_for(1)
     row = other.read(0)
     assert (row.number, row.call, row.waits_for) == (1, "a call with ü", (1,))
     assert not row.ended and not other.read(1).number
     assert "rank 0: at call 1, a call with ü; waits for rank 1" in other.in_words()
 
 
-def test_the_row_of_a_writer_that_was_killed_can_be_read(tmp_path, monkeypatch) -> None:
-    mine, other = boards(tmp_path / "board")
-    mine.set_state(RUNNING)
-    mine.begin("the last call")
-    struct.pack_into("<q", mine._memory, 0, 7)  # not yet that of its row
-    monkeypatch.setattr(board, "_PATIENCE", 0.05)
-    assert other.read(0).call == "the last call"
+def test_calls_of_a_group_count_separately(tmp_path: Path) -> None:
+    one, other = tables(tmp_path / "table")
+    for group in ("", "along data", ""):
+        one.begin("a long call " * 99, group)
+    assert (other.read(0).number, other.read(0).group) == (2, "")
+    one.begin("a call", "along data")
+    assert (other.read(0).number, other.read(0).group) == (2, "along data")
+    assert other.read(0).call == "a call"
 
 
-def test_half_a_row_is_not_believed(tmp_path, monkeypatch) -> None:
-    mine, other = boards(tmp_path / "board")
-    mine.begin("the first call")
-    before = mine._memory[: board._ROW]
-    mine.begin("the second call")
-    after = mine._memory[: board._ROW]
-    looks = []
+def test_a_call_that_is_still_being_written_is_not_read(tmp_path: Path) -> None:
+    one, other = tables(tmp_path / "table")
+    one.begin("the first call")
 
-    def look(_: object = None) -> None:  # meanwhile its writer ends
-        looks.append(other._memory[:16])
-        mine._memory[: board._ROW] = after
+    class Killed(dict):
+        def __getitem__(self, group: str) -> int:
+            row = one._rows[0]
+            row[32 + 0 : 32 + 7] = b"garbage"  # where the second call would stand
+            raise SystemExit
 
-    half = before[:40] + after[40:]  # the numbers of one, the words of the other
-    mine._memory[: board._ROW] = half
-    monkeypatch.setattr(board.time, "sleep", look)
-    row = other.read(0)
-    assert looks and (row.number, row.call) == (2, "the second call")
+    one._counts = Killed()  # type: ignore[assignment]
+    with pytest.raises(SystemExit):
+        one.begin("the second call")
+    assert (other.read(0).number, other.read(0).call) == (1, "the first call")

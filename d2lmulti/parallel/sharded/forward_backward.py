@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from ...backends import backend_of
-from ...backends.protocol import AnyDevice, Tensor, element_count
-from ...comm.group import Group
+from ...backends.protocol import Tensor, element_count
 from ...errors import framework_errors
-from ...events import notify_work
 from ...models.model import losses_of, run_layers
 from ...optimizers import zeros_like
+from ..step import Step
 from .collectives import gather_flat, scatter_flat_
 from .sharded_params import ShardedParams, attach_grads
 
@@ -32,23 +30,15 @@ class ForwardBackward:
     one layer is materialized.
     """
 
-    def __init__(
-        self,
-        sharded: ShardedParams,
-        devices: Sequence[AnyDevice],
-        group: Group,
-        loss_scale: float,
-    ) -> None:
-        self.B = backend_of(sharded[0][0])
-        self.sharded, self.devices, self.group = sharded, devices, group
-        self.loss_scale = loss_scale
+    def __init__(self, step: Step, sharded: ShardedParams, loss_scale: float) -> None:
+        self.step, self.B, self.group = step, step.B, step.group
+        self.sharded, self.loss_scale = sharded, loss_scale
         self.add = False  # whether gradients are added to those of an earlier pass
 
-    def run(self, Xs: list[Tensor], ys: list[Tensor], y: Tensor) -> list[Tensor]:
+    def run(self, Xs: list[Tensor], ys: list[Tensor]) -> list[Tensor]:
         """Leave the gradients in `sharded.grads`; return the losses.
 
         With ZeRO 1 those are each device's own: `sum_gradients` follows the last pass.
-        y: the targets that ys were copied from.
         """
         stored: list[Any] = []  # per layer its inputs or, with ZeRO 1, its graph
         Hs, last = Xs, len(self.sharded.flat_params) - 1
@@ -61,7 +51,7 @@ class ForwardBackward:
                 stored.append(Hs)
                 Hs = self.forward_only(l, Hs)
         graph = self.record(last, Hs)
-        losses, grads = self.loss_gradients(graph.outs, ys, y)
+        losses, grads = self.loss_gradients(graph.outs, ys)
         grads = self.backward(last, graph, grads)
         for l in reversed(range(last)):
             del graph
@@ -118,7 +108,7 @@ class ForwardBackward:
         return outs
 
     def loss_gradients(
-        self, outs: Sequence[Tensor], ys: Sequence[Tensor], y: Tensor
+        self, outs: Sequence[Tensor], ys: Sequence[Tensor]
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Return the losses, and their gradients with respect to the last outputs.
 
@@ -129,8 +119,8 @@ class ForwardBackward:
         attach_grads([logits])
         with B.record():
             losses = [
-                losses_of(B, x, targets, y).sum()
-                for x, targets in zip(logits, ys, strict=True)
+                losses_of(B, x, y, self.step.y).sum()
+                for x, y in zip(logits, ys, strict=True)
             ]
         B.backward(losses)
         grads = [B.grad(x) for x in logits]
@@ -176,5 +166,4 @@ class ForwardBackward:
 
     def span(self, what: str, l: int) -> AbstractContextManager[Any]:
         """Measure work on a layer on every device's track."""
-        name = f"{what} {self.sharded.flat_params[l].name}"
-        return notify_work(self.devices, name, self.B.synchronize)
+        return self.step.span(f"{what} {self.sharded.flat_params[l].name}")

@@ -274,15 +274,10 @@ def check_precision(
     return compute_dtype
 
 
-def check_sharded(sharded: ShardedParams, devices: int | None = None) -> None:
-    """Raise `InvalidInput` unless `shard_params` made it for so many devices."""
+def check_sharded(sharded: ShardedParams) -> None:
+    """Raise `InvalidInput` unless `shard_params` made it."""
     hint = "make it with shard_params(params, devices, model)"
     check_kind("sharded", sharded, ShardedParams, "sharded parameters", hint)
-    if devices is not None and len(sharded) != devices:
-        raise InvalidInput(
-            f"expected the shards of {devices} devices, got those of {len(sharded)}; "
-            "pass the devices that shard_params was given"
-        )
 
 
 def _copy(x: Tensor) -> Tensor:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from ...backends import backend_of
 from ...backends.protocol import AnyDevice, Tensor, element_count
-from ...checks import check_count, check_list, check_positive
-from ...comm.group import Group, group_for, local_group
-from ...comm.split import by_device, check_batch, split_in_parts
-from ...events import notify_work
-from ...optimizers import Optimizer, check_optimizer, check_states
+from ...checks import check_lists, check_positive
+from ...comm.group import Group
+from ...comm.split import by_device
+from ...optimizers import Optimizer
+from ..step import Step
 from .collectives import gather_flat_
 from .forward_backward import ForwardBackward
 from .sharded_params import ShardedParams, attach_grads, check_sharded
@@ -58,23 +58,27 @@ def train_shards(
     Raises `InvalidInput` for shards of other devices, for lists of different lengths,
     for fewer examples per device than parts, and as `split_batch` does.
     """
-    check_list("devices", devices, "devices", hint="use devices(1)")
-    check_sharded(sharded, len(devices))
-    B = check_batch(X, y, sharded.model.vocabulary)
-    states = check_states(states, len(devices))
-    optimizer = check_optimizer(optimizer)
-    check_positive("lr", lr, "try 0.05")
+    check_sharded(sharded)
+    step = Step(
+        X,
+        y,
+        devices,
+        lr,
+        optimizer=optimizer,
+        states=states,
+        group=group,
+        n=n,
+        vocabulary=sharded.model.vocabulary,
+    )
+    hint = "pass the devices that shard_params was given"
+    check_lists("sharded", sharded, len(devices), hint=hint)
     check_positive("loss_scale", loss_scale, "try 1024")
-    if n is not None:
-        n = check_count("n", n, hint="n is the number of targets in the whole batch")
-    group = group_for(len(devices), group)
-    batch_group = group if n is None else local_group(len(devices))
     losses: list[Tensor] = []
-    passes = ForwardBackward(sharded, devices, group, loss_scale)
-    for Xs, ys in split_in_parts(X, y, devices, batch_group, accumulate):
-        if sharded.compute_dtype and B.dtype_of(X) == "float32":
-            Xs = [B.cast(X_part, sharded.compute_dtype) for X_part in Xs]
-        losses += passes.run(Xs, ys, y)
+    passes = ForwardBackward(step, sharded, loss_scale)
+    for Xs, ys in step.split(accumulate):
+        if sharded.compute_dtype and step.B.dtype_of(X) == "float32":
+            Xs = [step.B.cast(X_part, sharded.compute_dtype) for X_part in Xs]
+        losses += passes.run(Xs, ys)
     if sharded.zero == 1:
         passes.sum_gradients()
 
@@ -82,10 +86,8 @@ def train_shards(
     if sharded.zero < 3 or sharded.compute_dtype:
         attach_grads(shards)
         _set_grads(sharded, shards, loss_scale)
-    for own, state, device in zip(shards, states, devices, strict=True):
-        with notify_work([device], "update", B.synchronize):
-            optimizer.step_(own, state, lr, n=element_count(y) if n is None else n)
-    _store(sharded, shards, group)
+    step.update_(shards)
+    _store(sharded, shards, step.group)
     return by_device(losses, len(devices))
 
 
