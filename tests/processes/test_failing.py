@@ -87,9 +87,8 @@ store.pull(store.worker)
     ("engine", "backend"),
     [
         pytest.param(engine, backend, marks=getattr(pytest.mark, backend))
-        for engine, backend in (
-            ("torch", "torch"), ("paddle", "paddle"), ("horovod", "torch"),
-            ("kvstore", "mxnet"),
+        for engine, backend in (  # for Paddle see test_engines
+            ("torch", "torch"), ("horovod", "torch"), ("kvstore", "mxnet"),
         )
     ],
 )  # fmt: skip
