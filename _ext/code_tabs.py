@@ -4,7 +4,8 @@ A cell joins a tab when its first line is `%%tab KEY`. A run of such cells, with
 between them, becomes one tab set; two cells with the same key stand one below the other
 in the same tab, each above its own output. All tab sets of the book switch together,
 and the choice outlives the page (sphinx-design keeps it in the browser). A tab that is
-missing or unknown is a warning, an error with `-W`.
+unknown, or missing beside two others, is a warning, an error with `-W`. One tab alone
+shows what only its framework has.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def tab_set(
             "unknown code tab %r; expected one of %s",
             key, ", ".join(labels), location=first, type="code_tabs", subtype="key",
         )  # fmt: skip
-    for key in [k for k in labels if k not in cells]:
+    for key in [k for k in labels if k not in cells and len(cells) > 1]:
         LOGGER.warning(
             "the code tab %r is missing beside %s; write a cell that begins with "
             "'%%%%tab %s'",

@@ -1,23 +1,28 @@
 """Figures to play with: the directives `schedule-slider` and `step-calculator`.
 
 A directive puts controls and data into the page, as a figure whose caption is its
-content. tools/schedule_vectors.py and tools/calculator_data.py write the data; scripts
-in _static and _extra/calculator draw and compute. No other host is asked for anything.
+content. The data are computed by the library while the book is built; scripts in
+_static and _extra/calculator draw and compute. No other host is asked for anything.
 """
 
 from __future__ import annotations
 
 import html
 import json
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from docutils import nodes
 from docutils.parsers.rst import directives
+from schedule_charts import all_charts
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from d2lmulti_cluster import layer_time, nccl, networks
+from d2lmulti_cluster.presets import CLUSTERS
+
 ROOT = Path(__file__).resolve().parent.parent
-CHARTS = ROOT / "_static" / "schedules.json"
 CALCULATOR = ROOT / "_extra" / "calculator"
 KINDS = {
     "F": "forward",
@@ -37,9 +42,9 @@ def slider(name: str, label: str, values: list[int], first: int) -> str:
     )
 
 
-def slider_page(vectors: str) -> str:
+def slider_page() -> str:
     """Write what stands in the page; the script fills in the chart."""
-    found = json.loads(vectors)
+    found = all_charts()
     options = "".join(
         f"<option{' selected' * (name == FIRST_CHART['schedule'])}>{html.escape(name)}"
         "</option>"
@@ -66,11 +71,25 @@ aria-label="Chart over time, in slots"></div>
 <li data-part="later"><span class="mark F"></span>of a later stage</li></ul>
 <p data-part="facts" aria-live="polite"></p>
 <noscript><p>A script draws the charts, and this browser runs none.</p></noscript>
-<script type="application/json">{vectors}</script>
+<script type="application/json">{json.dumps(found)}</script>
 </div>
 """
 
 
+PROGRAMS = {
+    program.name: program
+    for program in (
+        networks.NANOTRON,
+        networks.MEGATRON_2021,
+        networks.MEGATRON_2022,
+        networks.MEGATRON_CORE,
+    )
+}
+CONSTANTS = {
+    layer_time: ("KERNEL", "USUAL_SHAPE", "TILES", "FLASH", "FLASH_AMPERE"),
+    nccl: ("WITHOUT_LL128", "LL_MOST", "TREE_UP_TO", "SHARE_OF_UNITS"),
+    networks: ("CALL",),
+}
 SCRIPTS = ("kernels", "layers", "replicas", "step_time", "pipeline", "calculator")
 TWOS = [2**i for i in range(15)]
 NUMBERS = {
@@ -92,6 +111,24 @@ FIRST = {
     "zero": 1,
     "recompute": "none",
 }
+
+
+def tables() -> dict[str, Any]:
+    """Return all that the calculator knows; constants by their names in the library."""
+    constants = {
+        name: getattr(module, name)
+        for module, names in CONSTANTS.items()
+        for name in names
+    }
+    constants["PROTOCOLS"] = [protocol._asdict() for protocol in nccl.PROTOCOLS]
+    return {
+        "constants": constants,
+        "clusters": {name: asdict(cluster) for name, cluster in CLUSTERS.items()},
+        "networks": {
+            name: asdict(model) for name, model in networks.TRANSFORMERS.items()
+        },
+        "programs": {name: asdict(program) for name, program in PROGRAMS.items()},
+    }
 
 
 def choice(name: str, label: str, options: dict[str, str]) -> str:
@@ -120,19 +157,20 @@ def controls(tables: dict[str, dict[str, object]], labels: dict[str, str]) -> st
     return "\n".join(choice(name, labels[name], offered[name]) for name in FIRST)
 
 
-def calculator_page(labels: dict[str, str], text: str, up: str) -> str:
+def calculator_page(labels: dict[str, str], up: str) -> str:
     """Write what stands in the page; `up` leads from it to the book's first folder."""
+    data = tables()
     known = {key: html.escape(words) for key, words in labels.items()}
     kinds = "".join(f'<li><span class="{k}"></span>{known[k]}</li>' for k in KINDS)
     scripts = "\n".join(
         f'<script src="{up}calculator/{name}.js" defer></script>' for name in SCRIPTS
     )
-    data = json.dumps({"data": json.loads(text), "labels": labels}, ensure_ascii=False)
-    data = data.replace("<", "\\u003c")
+    text = json.dumps({"data": data, "labels": labels}, ensure_ascii=False)
+    text = text.replace("<", "\\u003c")
     return f"""\
 <div class="chart-box step-calculator">
 <div class="controls">
-{controls(json.loads(text), labels)}
+{controls(data, labels)}
 </div>
 <p data-part="facts" aria-live="polite"></p>
 <p data-part="fits" aria-live="polite"></p>
@@ -154,7 +192,7 @@ aria-label="{known["chart"]}"></div>
 </div>
 </div>
 <noscript><p>{known["noscript"]}</p></noscript>
-<script type="application/json">{data}</script>
+<script type="application/json">{text}</script>
 {scripts}
 </div>
 """
@@ -174,27 +212,22 @@ class Interactive(SphinxDirective):
         self.add_name(figure)
         return [figure]
 
-    def read(self, file: Path) -> str:
-        self.env.note_dependency(str(file))
-        return file.read_text(encoding="utf-8")
-
 
 class ScheduleSlider(Interactive):
     """Charts of pipeline schedules to choose from."""
 
     def page(self) -> str:
-        return slider_page(self.read(CHARTS))
+        return slider_page()
 
 
 class StepCalculator(Interactive):
     """A training step's time and memory."""
 
     def page(self) -> str:
-        labels = self.read(CALCULATOR / f"labels.{self.config.language}.json")
+        words = CALCULATOR / f"labels.{self.config.language}.json"
+        self.env.note_dependency(str(words))
         up = "../" * self.env.docname.count("/")
-        return calculator_page(
-            json.loads(labels), self.read(CALCULATOR / "data.json"), up
-        )
+        return calculator_page(json.loads(words.read_text("utf-8")), up)
 
 
 def setup(app: Sphinx) -> dict[str, object]:

@@ -1,5 +1,5 @@
 // The schedule slider: choose a schedule, devices and micro-batches, and see its chart.
-// What it shows was played by the Python library (tools/schedule_vectors.py); nothing is
+// What it shows was played by the Python library (_ext/schedule_charts.py); nothing is
 // computed here but where a box stands; chart.js draws it.
 (() => {
   const SLOTS = { F: 1, B: 2, I: 1, W: 1 };

@@ -1,4 +1,4 @@
-"""`python -m d2lmulti`: see `cli.py`.
+"""`python -m d2lmulti`: see `cli`.
 
 The import names the package, because Paddle's launcher runs this folder as a script.
 """

@@ -333,19 +333,14 @@ def check_same(calls: Mapping[int, str], expected: str, hint: str = "") -> None:
 
 
 def check_native(engine: Any, what: str, dtype: str = "") -> None:
-    """Raise for a collective that the engine has not, or not for this dtype."""
+    """Raise for a collective that the engine lacks, or computes wrongly in a dtype."""
+    hint = "use another algorithm, such as ring"
     if what not in engine.native:
-        raise invalid(
-            f"one of {', '.join(sorted(engine.native))}, the native "
-            f"collectives of {engine.name}",
-            what,
-            "use a plan such as ring",
-        )
+        known = ", ".join(sorted(engine.native))
+        raise invalid(f"one of {known}, the collectives of {engine.name},", what, hint)
     adds = what in ("allreduce", "reduce_scatter")
     if dtype and adds and engine.reducible and dtype not in engine.reducible:
+        known = ", ".join(engine.reducible)
         raise invalid(
-            f"a dtype that the native all-reduce of {engine.name} adds up rightly, "
-            f"{', '.join(engine.reducible)},",
-            dtype,
-            "use a plan such as ring",
+            f"one of {known}, the dtypes that {engine.name} sums,", dtype, hint
         )

@@ -11,7 +11,7 @@ import math
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -117,7 +117,8 @@ def locked(target: Path) -> Iterator[None]:
             leftover.unlink()
         yield
     finally:
-        Path(lock.lock_file).unlink(missing_ok=True)
+        with suppress(OSError):  # on Windows, `release` removes the file
+            os.unlink(lock.lock_file)
         lock.release()
 
 

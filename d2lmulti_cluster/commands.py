@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -69,9 +70,8 @@ def simulate(
     if messages > MANY:
         formula = formula_or_none(collective, ranks, nbytes, cluster, algorithm)
         known = "" if formula is None else f"; the formula says {_seconds(formula)}"
-        click.echo(
-            f"playing {messages:,} messages: {_roughly(messages / A_SECOND)}{known}"
-        )
+        duration = timedelta(seconds=messages // A_SECOND)
+        click.echo(f"playing {messages:,} messages: about {duration}{known}")
     found = play(collective, ranks, nbytes, cluster, algorithm)
     click.echo(
         f"{found.collective} by {found.algorithm}, {found.ranks:,} ranks on "
@@ -197,14 +197,6 @@ def _print_all(name: str, value: Any) -> None:
             _print_all(f"{name}, {key.replace('_', ' ')}", inner)
     else:
         click.echo(f"{name}: {f'{value:.4g}' if isinstance(value, float) else value}")
-
-
-def _roughly(seconds: float) -> str:
-    if seconds < 100:
-        return f"about {max(1, round(seconds))} s"
-    if seconds < 6000:
-        return f"about {seconds / 60:.0f} minutes"
-    return f"about {seconds / 3600:,.0f} hours"
 
 
 def _seconds(value: float) -> str:

@@ -40,36 +40,25 @@ FLAGS = [
 Problems = dict[str, list[str]]
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[str]:
     """Serve a folder on a free port of this machine; yield its address."""
-    handler = functools.partial(_Quiet, directory=str(folder))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    kind = http.server.SimpleHTTPRequestHandler
+    quiet = type("Quiet", (kind,), {"log_message": lambda *words: None})
+    handler = functools.partial(quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
         server.shutdown()
-        server.server_close()
 
 
 def chromium() -> str:
     """Find the Chromium of this machine, or stop with advice."""
     names = ("chromium", "chromium-browser", "google-chrome")
-    installed = [path for path in map(shutil.which, names) if path]
-    found = os.environ.get("CHROMIUM") or (installed[0] if installed else None)
-    if not found:
-        sys.exit(
-            f"expected one of {', '.join(names)} on the path, found none; install it "
-            "(Debian: apt-get install chromium) or set CHROMIUM to its path"
-        )
-    return found
+    for path in (os.environ.get("CHROMIUM"), *map(shutil.which, names)):
+        if path:
+            return path
+    sys.exit(f"found none of {', '.join(names)}; install one, or set CHROMIUM to it")
 
 
 def pages_of(folder: Path) -> list[str]:
@@ -92,24 +81,30 @@ class Visit:
         context.add_init_script(SCRIPT)
         context.route(lambda url: not url.startswith(root), self._foreign)
         self.page: Page = context.new_page()
-        self.page.on("console", self._console)
-        self.page.on("pageerror", lambda e: self.wrong.append(f"script error: {e}"))
-        self.page.on("response", self._response)
+        # A missing file is reported, with its address, as a response.
+        self.page.on(
+            "console",
+            lambda m: self._note(
+                m.type == "error" and "Failed to load" not in m.text,
+                f"console: {m.text}",
+            ),
+        )
+        self.page.on("pageerror", lambda e: self._note(True, f"script error: {e}"))
+        self.page.on(
+            "response",
+            lambda r: self._note(
+                r.status >= 400, f"request failed: {r.url} ({r.status})"
+            ),
+        )
+
+    def _note(self, is_wrong: bool, text: str) -> None:
+        self.wrong += [text] * is_wrong
 
     def _foreign(self, route) -> None:
         if route.request.url.startswith(("data:", "blob:", "about:")):
             return route.continue_()
         self.wrong.append(f"request to another host: {route.request.url}")
         return route.abort()
-
-    def _console(self, message) -> None:
-        # A missing file is reported, with its address, as a response.
-        if message.type == "error" and "Failed to load resource" not in message.text:
-            self.wrong.append(f"console: {message.text}")
-
-    def _response(self, response) -> None:
-        if response.status >= 400:
-            self.wrong.append(f"request failed: {response.url} ({response.status})")
 
     def go(self, path: str) -> None:
         """Open a page and wait until it is quiet."""
@@ -127,7 +122,7 @@ class Visit:
         self.page.emulate_media(color_scheme=mode)
         themed = "mode => (document.documentElement.dataset.theme ?? mode) === mode"
         try:
-            self.page.wait_for_function(themed, arg=mode, timeout=2000)
+            self.page.wait_for_function(themed, arg=mode, timeout=10_000)
         except TimeoutError:
             self.wrong.append(f"a reader who prefers {mode} pages gets another theme")
 
@@ -135,8 +130,9 @@ class Visit:
 def check_page(visit: Visit, path: str) -> tuple[list[str], dict]:
     """Look at one page in every form; return its problems and its links."""
     visit.wrong = []
-    visit.show("light", WIDE)
+    visit.page.emulate_media(color_scheme="light")
     visit.go(path)
+    visit.show("light", WIDE)
     wrong: list[str] = [*visit.ask("math"), *visit.ask("images")]
     links = visit.ask("links")
     visit.ask("openAll")  # hidden solutions and inputs must be right too

@@ -30,13 +30,6 @@ def core_lines() -> dict[str, int]:
     return {name: text.count("\n") for name, text in texts.items()}
 
 
-def core_listing() -> str:
-    """Lay out lines and name of every file of the core, as the README shows them."""
-    counts = core_lines()
-    rows = [f"{count:5} {name}" for name, count in counts.items()]
-    return "\n".join([*rows, f"{sum(counts.values()):5} lines"])
-
-
 def core_rules(counts: dict[str, int]) -> list[str]:
     """Return what is too much, from the lines of every file of the core."""
     found = []

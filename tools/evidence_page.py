@@ -154,14 +154,13 @@ def faults(rows: list[Row]) -> Iterator[str]:
     longest = max(r["seconds"] for r in happened)
     bad = sum(len(r["wrong"]) for r in rows)
     yield (
-        f"In {sum(r['times'] for r in happened)} launches of two ranks, a rank or the "
-        f"launcher was disturbed on purpose. "
+        f"In {sum(r['times'] for r in happened)} launches of two ranks, a rank was "
+        f"disturbed on purpose. "
         f"{f'All but {bad} times' if bad else 'Each time'}, the error named the rank, "
-        f"all processes ended, and no file or shared memory was left (except by "
-        f"launchers that were killed), within {longest:.1f} s. Of "
-        f"{len(again)} runs that were killed repeatedly and resumed from their "
-        f"checkpoints, {sum(r['same_bits'] for r in again)} ended with the bits of an "
-        "undisturbed run."
+        f"all processes ended, and no file or shared memory was left, within "
+        f"{longest:.1f} s. Of {len(again)} runs that were killed repeatedly and "
+        f"resumed from their checkpoints, {sum(r['same_bits'] for r in again)} ended "
+        "with the bits of an undisturbed run."
     )
     cells = {
         (r["engine"], r["fault"]): f"{r['times']}, {r['seconds']:.1f} s"
@@ -286,7 +285,7 @@ SHOWN = {
         "Failed ranks reported and cleaned up",
         faults,
         "In the middle of a run, one of two ranks was killed, exited, raised an "
-        "exception, or met a full disk, or the launcher was killed.",
+        "exception, or met a full disk.",
     ),
     "scripts": Shown(
         "Scripts killed and restarted",

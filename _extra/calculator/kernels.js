@@ -1,6 +1,6 @@
 // How long one GPU's kernels and NCCL's collectives take: kernels.py and nccl.py of the
 // library (d2lmulti_cluster), line by line. All constants come in K, which
-// tools/calculator_data.py writes from the library's own; a test holds both against
+// _ext/interactive.py takes from the library; a test holds both against
 // each other.
 globalThis.clusterKernels = (K) => {
   const memorySeconds = (device, nbytes, kernels) =>

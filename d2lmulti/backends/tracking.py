@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from types import FrameType
+from typing import Any
+
+import numpy as np
 
 from ..events import notify_copy, notify_load, observers
 
 frameworks: dict[str, ExitStack] = {}  # those that are tracked, and what ends it
-_HOOKS = {"torch": "tracked_torch", "mxnet": "tracked_mxnet", "numpy": None}
 _FRAMEWORK = ("torch.", "mxnet.", "contextlib.")
 
 
@@ -28,10 +31,12 @@ def track(framework: str) -> ExitStack:
     be given hooks that the backward pass would also run.
     """
     stack = ExitStack()
-    if framework in _HOOKS and framework not in frameworks:
-        if hooks := _HOOKS[framework]:
-            module = importlib.import_module(f".{hooks}", __package__)
-            stack.enter_context(module.hooks())
+    if framework in ("torch", "mxnet", "numpy") and framework not in frameworks:
+        if framework == "torch":
+            hooks = importlib.import_module(".tracked_torch", __package__).hooks
+            stack.enter_context(hooks())
+        elif framework == "mxnet":
+            stack.enter_context(_mxnet_hooks())
         frameworks[framework] = stack  # or the hooks would go with the last reference
         stack.callback(frameworks.pop, framework)
     return stack
@@ -76,3 +81,55 @@ def caller(package: str) -> str:
             return module
         frame = frame.f_back
     return ""
+
+
+_copying: ContextVar[bool] = ContextVar("copying", default=False)
+
+
+@contextmanager
+def _mxnet_hooks() -> Iterator[None]:
+    """Check every MXNet operation that a program calls, in all threads.
+
+    `sim:1` is `mx.cpu(2)`: MXNet keeps the number of a CPU and copies between two of
+    them, but mixes them in one operation. Its own backward passes are not checked.
+    """
+    import mxnet as mx
+    from mxnet.ndarray import register
+
+    from .mxnet import device_of
+
+    kinds = (mx.nd.NDArray, mx.np.ndarray)
+    invoke, before = register._imperative_invoke, [kind.copyto for kind in kinds]
+
+    def checked_invoke(
+        handle: Any, inputs: Any, keys: Any, values: Any, out: Any, *rest: Any
+    ) -> Any:
+        if not _copying.get():
+            outputs = out if isinstance(out, (list, tuple)) else [out]
+            made = [x for x in outputs if x is not None]
+            one_device(device_of(x) for x in [*inputs, *made])
+        return invoke(handle, inputs, keys, values, out, *rest)
+
+    def reporting(copyto: Any) -> Any:
+        def copyto_and_report(self: Any, other: Any) -> Any:
+            token = _copying.set(True)
+            try:
+                result = copyto(self, other)
+            finally:
+                _copying.reset(token)
+            if result is not False:  # to itself
+                ends = device_of(self), device_of(result)
+                report_copy(*ends, self.size, np.dtype(self.dtype).itemsize)
+            return result
+
+        return copyto_and_report
+
+    register._imperative_invoke = checked_invoke
+    for kind in kinds:
+        kind.copyto = reporting(kind.copyto)
+    try:
+        yield
+    finally:
+        register._imperative_invoke = invoke
+        for kind, copyto in zip(kinds, before, strict=True):
+            kind.copyto = copyto

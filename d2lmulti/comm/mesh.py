@@ -124,13 +124,7 @@ class Mesh:
             )
         found: list[Any] = [None] * len(local)
         for group, at in self.local(axis):
-            try:
-                made = collective([data[i] for i in at], group=group, **options)
-            except InvalidInput as error:
-                raise InvalidInput(
-                    f"along the axis {axis}, where {name_ranks(list(group.ranks))} of "
-                    f"the mesh count from 0: {error}"
-                ) from error
+            made = collective([data[i] for i in at], group=group, **options)
             for i, result in zip(at, made or [None] * len(at), strict=True):
                 found[i] = result
         return found

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -20,17 +20,6 @@ from ..checks import check_count, check_kind, check_list, check_same
 from ..errors import InvalidInput, name_ranks
 from ..plans.rounds import Round
 from .group import Combine, Engine, Group, LocalEngine, Work
-
-
-@runtime_checkable
-class Divisible(Protocol):
-    """An engine that has sub-groups."""
-
-    def part(self, parts: Sequence[Sequence[int]], names: Sequence[str]) -> Engine:
-        """Make sub-groups of these ranks; give that of this rank, or the whole.
-
-        Every rank of the group makes this call, with the same `parts`.
-        """
 
 
 @dataclass(frozen=True)
@@ -48,7 +37,7 @@ class LocalPart(LocalEngine):
     """The engine of a sub-group in one process: rounds come in the whole's numbers."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
-        self._ranks, self._whole = ranks, LocalEngine()
+        self._ranks = ranks
 
     def exchange(
         self, data: Sequence[Any], rounds: Iterable[Round], combine: Combine = "sum"
@@ -57,13 +46,11 @@ class LocalPart(LocalEngine):
         spread = [data[0]] * (self._ranks[-1] + 1)  # the others' places are not used
         for rank, x in zip(self._ranks, data, strict=True):
             spread[rank] = x
-        self._whole.exchange(spread, rounds, combine)
+        super().exchange(spread, rounds, combine)
 
-    def start(
-        self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
-    ) -> Work:
-        """Sum (or take the maximum) on a root, the plain way, and copy it to all."""
-        return self._whole.start(what, data, op, root)
+    def start(self, *call: Any) -> Work:
+        """Begin a collective of these tensors alone."""
+        return LocalEngine().start(*call)
 
 
 def split_group(
@@ -89,7 +76,7 @@ def split_group(
         names = [f"in the sub-group of {name_ranks(list(part))}" for part in cut]
     engine = group.engine
     if group.is_distributed:
-        if not isinstance(engine, Divisible):
+        if not hasattr(engine, "part"):  # it has no sub-groups
             raise InvalidInput(
                 "expected an engine that has sub-groups (shared_memory, torch or "
                 f"paddle), got {engine.name}; start the processes with one of these"
@@ -118,24 +105,22 @@ def alone(rank: int, group: Group) -> Subgroup:
 
 
 def _check_parts(parts: Any, size: int) -> list[tuple[int, ...]]:
-    """Give the parts back as tuples of Python's integers."""
-    cut = []
-    for part in check_list("parts", parts, "lists of ranks"):
-        check_list("a part", part, "ranks", hint="pass [[0, 1], [2, 3]]")
-        ranks = [check_count("rank", r, min=0, max=size - 1) for r in part]
-        if ranks != sorted(set(ranks)):
-            raise InvalidInput(
-                f"expected ranks that ascend in each part, got {ranks}; sort them, and "
-                "name each once"
-            )
-        cut.append(tuple(ranks))
-    every = [rank for part in cut for rank in part]
-    if twice := sorted({rank for rank in every if every.count(rank) > 1}):
-        raise InvalidInput(
-            f"expected parts that have no rank in common, got {name_ranks(twice)} more "
-            "than once; split the group once more for other parts"
+    """Return the parts as tuples of Python's integers."""
+    checked = [
+        tuple(
+            check_count("rank", rank, min=0, max=size - 1)
+            for rank in check_list("a part", part, "ranks")
         )
-    return cut
+        for part in check_list("parts", parts, "lists of ranks")
+    ]
+    every = [rank for part in checked for rank in part]
+    ascending = all(list(part) == sorted(part) for part in checked)
+    if not ascending or len({*every}) < len(every):
+        raise InvalidInput(
+            f"expected ranks that ascend in each part, and each in one part at most, "
+            f"got {checked}; sort them, or split the group once more"
+        )
+    return checked
 
 
 @lru_cache(maxsize=4096)  # a training step repeats the same few rounds

@@ -45,7 +45,7 @@ def split_params(
     All are copies. Raises `InvalidInput` for a number of parameters that is not the
     model's, and, naming layer and dimension, for what cannot be divided evenly.
     """
-    specs = get_split(model).cuts
+    specs = get_split(model).specs
     check_list("params", params, "tensors", hint="take them from model.initial(rng)")
     check_list("devices", devices, "devices", hint="use devices(1)")
     _check_count(params, specs, "parameters")
@@ -75,7 +75,7 @@ def gather_params(
     Replicated parameters are copied from the device itself, so replicas that differ
     stay visible.
     """
-    specs = get_split(model).cuts
+    specs = get_split(model).specs
     _check_shards(device_shards, specs, len(device_shards))
     group = group_for(len(device_shards), group)
     joined = [
@@ -109,7 +109,7 @@ def train_layers(
     """
     model = get_split(model)
     step = Step(X, y, devices, lr, optimizer=optimizer, states=states, group=group)
-    _check_shards(device_shards, model.cuts, len(devices))
+    _check_shards(device_shards, model.specs, len(devices))
     check_algorithm(algorithm)
     B, group = step.B, step.group
     step.clear_(device_shards)
@@ -123,7 +123,7 @@ def train_layers(
     with B.record():
         losses, segments = run_cooperatively(B, forwards, group, algorithm)
     segments.backward(losses)
-    for i, (_, spec) in enumerate(model.cuts):
+    for i, (_, spec) in enumerate(model.specs):
         if spec.summed:
             grads = [B.grad(shards[i]) for shards in device_shards]
             start_allreduce(grads, algorithm, group).wait()

@@ -22,6 +22,7 @@ import os
 import socket
 from collections.abc import Collection, Sequence
 from itertools import combinations, count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -220,14 +221,14 @@ def gpu_of_its_own(info: ProcessInfo, store: core.TCPStore) -> int | None:
     NCCL refuses two ranks on one GPU, so all ranks compare the GPUs' unique ids: a
     scheduler may show each rank one GPU of its own.
     """
-    count = paddle.device.cuda.device_count()
-    if not count:
-        return None
-    gpu = B.own_gpu(info.local_rank, info.local_size)
-    gpu = info.local_rank % count if gpu is None else gpu
-    store.set(f"gpu of rank {info.rank}", gpu_id(gpu))
+    visible, gpu, own = paddle.device.cuda.device_count(), None, "none"
+    if visible:
+        gpu = B.own_gpu(info.local_rank, info.local_size)
+        gpu = info.local_rank % visible if gpu is None else gpu
+        own = gpu_id(gpu)
+    store.set(f"gpu of rank {info.rank}", own)
     ids = {bytes(store.get(f"gpu of rank {rank}")) for rank in range(info.size)}
-    return gpu if len(ids) == info.size else None
+    return gpu if len(ids - {b"none"}) == info.size else None
 
 
 def gpu_id(gpu: int) -> str:
@@ -272,24 +273,19 @@ def _complete_environment(info: ProcessInfo) -> None:
 
 def _bind_to_loopback(port: int) -> None:
     """Let no other machine reach this process's server on a port."""
-    for name in os.listdir("/dev/fd"):
-        try:
-            listener = socket.socket(fileno=os.dup(int(name)))
-        except OSError:  # no socket
+    for file in Path("/dev/fd").iterdir():
+        if not file.is_socket():
             continue
-        with listener:
+        with socket.socket(fileno=os.dup(int(file.name))) as listener:
             if listener.getsockname()[1:2] != (port,):
                 continue
+            interface = loopback().encode()
             try:
-                interface = loopback().encode()
                 option = socket.SO_BINDTODEVICE
                 listener.setsockopt(socket.SOL_SOCKET, option, interface)
             except (AttributeError, OSError) as error:  # another system, an old kernel
-                logging.getLogger(__name__).warning(
-                    "other machines can reach Paddle's store on port %d: %s",
-                    port,
-                    error,
-                )
+                words = "other machines can reach Paddle's store on port %d: %s"
+                logging.getLogger(__name__).warning(words, port, error)
 
 
 connect = PaddleDistributed

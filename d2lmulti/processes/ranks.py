@@ -8,7 +8,6 @@ tells a process that the next function is there. Chapters: *many_machines*,
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import pickle
@@ -156,13 +155,11 @@ def work() -> None:
     end_with_launcher()
     logging.basicConfig(level=int(os.environ["D2LMULTI_LOG_LEVEL"]))
     job = Path(os.environ["D2LMULTI_FOLDER"], "job")
-    gc.disable()  # while frameworks are imported, which leaves no garbage
     try:
         _set_state(RUNNING)
         engines.start()
         for _ in _announced():
             function, args, kwargs = unpickled(job.read_bytes())
-            gc.enable()
             write_value(cloudpickle.dumps(function(*args, **kwargs)))
         engines.stop()
         _set_state(FINISHED)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..backends import backend_of
 from ..backends.protocol import AnyDevice, Tensor
-from ..checks import check_array, check_count, check_ids, check_list, check_lists
+from ..checks import check_array, check_count, check_ids, check_lists
 from ..comm.allreduce import allreduce
 from ..comm.collectives import usual_algorithm
 from ..comm.group import Group, group_for
@@ -35,7 +35,6 @@ def evaluate(
     shard with *its own* parameters, and the counts are summed, so a replica that
     diverged lowers the result instead of hiding behind replica 0.
     """
-    check_list("devices", devices, "devices", hint="use devices(1)")
     check_lists("device_params", device_params, len(devices))
     check_array("X", X, "fiu", "numbers")
     check_array("y", y, "iu", "whole numbers")
@@ -49,17 +48,15 @@ def evaluate(
         )
     B = backend_of(device_params[0][0])
     bounds = even_bounds(len(X), group.size)
-    guesses: list[list[Tensor]] = [
-        [] for _ in devices
-    ]  # without waiting: devices overlap
+    # All devices compute before the first result is waited for, so that they overlap.
+    guesses: list[list[Tensor]] = [[] for _ in devices]
     for i, rank in enumerate(group.local_ranks):
         start, end = bounds[rank]
         for first in range(start, end, batch_size):
             part = B.array(X[first : min(first + batch_size, end)], devices[i])
             with B.pause(), framework_errors(model.name, part):
-                guesses[i].append(
-                    B.argmax(model.forward_eval(B, device_params[i], part))
-                )
+                logits = model.forward_eval(B, device_params[i], part)
+                guesses[i].append(B.argmax(logits))
     hits = []
     for i, rank in enumerate(group.local_ranks):
         labels = y[slice(*bounds[rank])].reshape(-1)

@@ -77,17 +77,17 @@ def who_holds(model: SplitModel, device_shards: Sequence[Sequence[Tensor]]) -> F
     """
     ranks = len(device_shards)
     drawn = [
-        (layer, cut, _whole(cut, shard.shape, ranks))
-        for (layer, cut), shard in zip(model.cuts, device_shards[0], strict=True)
+        (layer, spec, _whole(spec, shard.shape, ranks))
+        for (layer, spec), shard in zip(model.specs, device_shards[0], strict=True)
         if len(shard.shape) > 1
     ]
     sides = [(rows**0.5, columns**0.5) for _, _, (rows, columns, *_) in drawn]
     tallest = max(height for height, _ in sides)
     figure, (ax,) = subplots(1, 1, 8, 2.2)
     x = 0.0
-    for (layer, cut, whole), (height, width) in zip(drawn, sides, strict=True):
+    for (layer, spec, whole), (height, width) in zip(drawn, sides, strict=True):
         y = (tallest - height) / 2
-        _weight(ax, cut, (x, y), (height, width), ranks)
+        _weight(ax, spec, (x, y), (height, width), ranks)
         middle = x + width / 2
         ax.text(middle, y - 0.5, layer, ha="center", va="bottom", size=8, color=INK)
         size = " x ".join(map(str, whole))
@@ -96,29 +96,29 @@ def who_holds(model: SplitModel, device_shards: Sequence[Sequence[Tensor]]) -> F
     ax.set(xlim=(-1, x), ylim=(tallest + 2, -2), aspect="equal")  # row 0 on top
     ax.axis("off")
     handles = [Patch(color=device_colour(i), label=f"device {i}") for i in range(ranks)]
-    if any(cut.dim is None for _, cut, _ in drawn):
+    if any(spec.dim is None for _, spec, _ in drawn):
         handles.append(Patch(color=_ALL, label="every device"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
 
 
-def _whole(cut: ShardSpec, shard: Sequence[int], ranks: int) -> list[int]:
-    return [n * ranks if dim == cut.dim else n for dim, n in enumerate(shard)]
+def _whole(spec: ShardSpec, shard: Sequence[int], ranks: int) -> list[int]:
+    return [n * ranks if dim == spec.dim else n for dim, n in enumerate(shard)]
 
 
 def _weight(
     ax: Axes,
-    cut: ShardSpec,
+    spec: ShardSpec,
     corner: tuple[float, float],
     sides: tuple[float, float],
     ranks: int,
 ) -> None:
     (x, y), (height, width) = corner, sides
-    stripes = cut.blocks * ranks if cut.dim is not None else 1
+    stripes = spec.blocks * ranks if spec.dim is not None else 1
     for i in range(stripes):
-        colour = _ALL if cut.dim is None else device_colour(i % ranks)
-        w, h = (width / stripes, height) if cut.dim == 1 else (width, height / stripes)
-        place = (x + i * w, y) if cut.dim == 1 else (x, y + i * h)
+        colour = _ALL if spec.dim is None else device_colour(i % ranks)
+        w, h = (width / stripes, height) if spec.dim == 1 else (width, height / stripes)
+        place = (x + i * w, y) if spec.dim == 1 else (x, y + i * h)
         ax.add_patch(Rectangle(place, w, h, fc=colour, ec="white", lw=0.8))
 
 

@@ -235,20 +235,19 @@ def test_who_must_wait_is_named(B: Backend) -> None:
 
 
 def test_what_is_refused(B: Backend, data: Dataset) -> None:
-    start = [B.array(np.ones(2))]
-    two = {"devices": ["cpu"] * 2}
-    for change, words in [
-        ({"devices": []}, "devices"),
-        ({"servers": 0}, "servers, got 0"),
-        ({"mode": "eager"}, "mode"),
-        ({"mode": "bounded", "staleness": -1}, "staleness, got -1"),
-        ({"mode": "async", "staleness": 2}, "no staleness"),
-        ({"placement": "best"}, "placement, got 'best'"),
-        ({"backups": 1}, "backups, got 1"),
-        ({"mode": "async", "backups": 1} | two, "no backups"),
-    ]:
+    start, two = [B.array(np.ones(2))], {"devices": ["cpu"] * 2}
+    for change in (
+        {"devices": []},
+        {"servers": 0},
+        {"mode": "eager"},
+        {"staleness": -1, "mode": "bounded"},
+        {"staleness": 2, "mode": "async"},
+        {"placement": "best"},
+        {"backups": 1},
+        {"backups": 1, "mode": "async"} | two,
+    ):
         settings = {"devices": ["cpu"], "lr": 0.1} | change
-        with pytest.raises(InvalidInput, match=words):
+        with pytest.raises(InvalidInput, match=[*change][0]):
             ParameterServer(start, **settings)  # type: ignore[arg-type]
     server = ParameterServer(start, ["cpu"], 0.1)
     server.pull(0)
@@ -258,7 +257,7 @@ def test_what_is_refused(B: Backend, data: Dataset) -> None:
         with pytest.raises(InvalidInput, match="worker, got"):
             server.pull(worker)
     for change, words in [
-        ({"workers": 30}, "fewer than the 30"),
+        ({"workers": 30}, "29 of 58 examples"),
         ({"model": get_model("lenet_bn")}, "lenet_bn"),
         ({"seconds": np.ones((2, 99))}, "3 workers"),
     ]:

@@ -1,4 +1,4 @@
-"""Mixed precision: 16 bits held, computed and sent, and masters in float32."""
+"""Mixed precision: 16 bits held, computed, and sent; master weights in float32."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def cut(B, xs, at, dtype="float64"):
 
 
 def check(B, way, xs, at, causal, group=None, dtype="float64"):
-    """Compare outputs and gradients; give the bytes that moved forward and back."""
+    """Compare outputs and gradients; return what moved."""
     *parts, grads = cut(B, xs, at, dtype)
     with ledger() as moved:
         found = ATTENTION[way](*parts, at, causal=causal, group=group)

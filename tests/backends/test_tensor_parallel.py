@@ -127,8 +127,8 @@ def test_ten_steps_equal_one_device(
 
 
 def weights_named(name: str, i: int) -> str:
-    layer, cut = SPLITS[name].cuts[i]
-    return "b_qkv" if cut.blocks == 3 and cut.dim == 0 else layer
+    layer, spec = SPLITS[name].specs[i]
+    return "b_qkv" if spec.blocks == 3 and spec.dim == 0 else layer
 
 
 @pytest.mark.parametrize(
@@ -233,10 +233,10 @@ def test_every_weight_is_held_once(reference: Backend, name: str, k: int) -> Non
     model = SPLITS[name]
     shards = split_params(start(reference, model), devices(k, "numpy"), model)
     whole = start(reference, model)
-    for i, (p, (_, cut)) in enumerate(zip(whole, model.cuts, strict=True)):
+    for i, (p, (_, spec)) in enumerate(zip(whole, model.specs, strict=True)):
         held = sum(element_count(s[i]) for s in shards)
         size = element_count(p)
-        assert held == (size if cut.dim is not None else k * size)
+        assert held == (size if spec.dim is not None else k * size)
     for gathered in gather_params(shards, model):
         for got, want in zip(gathered, whole, strict=True):
             assert (got.value == want.value).all()

@@ -138,15 +138,6 @@ def build_book(folder: Path) -> Path:
     (folder / "_toc.yml").write_text(TOC)
     save(chapters / "one.ipynb", *ONE)
     save(chapters / "two.ipynb", *TWO)
-    # What lies about in a checkout is no page.
-    for stray in (
-        "README.md",
-        ".venv/lib/x.md",
-        ".pytest_cache/README.md",
-        "tests/a.md",
-    ):
-        (folder / stray).parent.mkdir(parents=True, exist_ok=True)
-        (folder / stray).write_text("# Stray\n")
     command = "from jupyter_book.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", command, "build", ".", "-n", "-W", "--keep-going"],

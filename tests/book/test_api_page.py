@@ -95,11 +95,3 @@ def resolve(name):
         return pkgutil.resolve_name(name)
     except AttributeError:
         return None
-
-
-def test_every_error_is_there(documented):
-    assert {
-        "d2lmulti.errors.D2LMultiError",
-        "d2lmulti.errors.InvalidInput",
-        "d2lmulti.errors.BackendNotInstalled",
-    } <= documented

@@ -1,11 +1,9 @@
 """What `pytest --nbval chapters` catches: runs of pytest on notebooks with faults."""
 
 import importlib.util
-import runpy
 import shutil
 import subprocess
 import sys
-from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -201,22 +199,6 @@ def test_a_page_without_framework_must_not_ask_for_one(under_torch):
     assert "its first cell imports one" in message + text
 
 
-def test_a_table_tells_the_time_of_every_chapter(under_torch):
-    output = under_torch[0].stdout
-    table = output[output.index("chapters under torch") :].splitlines()
-    row = next(line for line in table if "passes.ipynb" in line)
-    # chapter, seconds to start, seconds in cells, passed, failed, skipped
-    assert row.split()[3:] == ["12", "0", "2"]
-
-
-def test_the_longest_chapters_begin_first():
-    names = sorted(path.stem for path in (ROOT / "chapters").glob("*.ipynb"))
-    hooks = runpy.run_path(str(ROOT / "chapters/conftest.py"))
-    ordered = sorted(names, key=lambda n: hooks["place"](SimpleNamespace(path=n)))
-    first = hooks["LONGEST_FIRST"]
-    assert ordered == [*first, *(name for name in names if name not in first)]
-
-
 @pytest.mark.skipif(
     importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed"
 )
@@ -246,14 +228,6 @@ def test_a_missing_backend_is_one_clear_error(folder, without_mxnet):
     assert "this Python has no module 'mxnet'" in done.stdout + done.stderr
 
 
-def test_in_the_torch_only_set_up_a_missing_backend_is_skipped(folder, without_mxnet):
-    done, results = run(
-        folder, *without_mxnet, D2LMULTI_BACKEND="mxnet", D2LMULTI_SETUP="torch"
-    )
-    assert done.returncode == 0
-    assert {parts[0][0] for parts in results.values()} == {"skipped"}
-
-
 @pytest.mark.parametrize(
     ("required", "kind", "words"),
     [
@@ -274,17 +248,3 @@ def test_a_cell_is_skipped_without_the_module_it_needs(folder, required, kind, w
     ((found, message, text),) = results["needs", 1]
     assert found == kind
     assert words in message + text
-
-
-@pytest.mark.parametrize(
-    ("options", "advice"),
-    [
-        (("-p", "xdist", "-n", "2"), "add --dist loadfile"),
-        (("--nbdime",), "expected no --nbdime"),
-    ],
-)
-def test_options_that_break_nbval_are_refused(folder, options, advice):
-    done, results = run(folder, *options)
-    assert done.returncode != 0
-    assert advice in done.stdout + done.stderr
-    assert results == {}

@@ -138,25 +138,8 @@ def test_tabs_that_switch_back_are_found(tmp_path, script, complaint):
     assert any(complaint in problem for problem in problems["one.html"]), problems
 
 
-def test_tabs_that_the_next_page_forgets_are_found(tmp_path):
-    deaf = SYNC.replace("=== stored", "=== ''")
-    body = tabs("a")
-    problems = check(build(tmp_path / "deaf", one=(SYNC, body), two=(deaf, body)))
-    assert any("on the next page (two.html) a set" in p for p in problems["one.html"])
-
-
 def test_a_real_small_book_is_well(small_book):
     assert check(small_book) == {}
-
-
-def test_pages_of_an_older_build_are_left_alone(tmp_path):
-    import check_pages
-
-    pages = build(tmp_path / "b", new=("", ""), old=("", ""), search=("", ""))
-    (pages / "searchindex.js").write_text(
-        'Search.setIndex({"docnames": ["new", "c/d"]})'
-    )
-    assert check_pages.pages_of(pages) == ["c/d.html", "new.html", "search.html"]
 
 
 def test_search_that_finds_nothing_is_a_problem(tmp_path):

@@ -52,11 +52,6 @@ def test_each_output_stands_under_its_own_cell(small_book):
     assert paddle.split() == ["import", "paddle", "printed", "by", "paddle"]
 
 
-def test_the_magic_is_not_shown(small_book):
-    for name in ("one", "two"):
-        assert "%%tab" not in page(small_book, name).get_text()
-
-
 def test_a_hidden_solution_may_hold_tabs(small_book):
     solution = page(small_book, "one").find("div", class_="solution")
     assert [t.split()[-1] for _, _, t in tab_sets(solution)[0]] == [
@@ -65,11 +60,6 @@ def test_a_hidden_solution_may_hold_tabs(small_book):
         "paddle",
     ]
     assert "dropdown" in solution["class"]
-
-
-def test_tags_alone_make_tabs(small_book):
-    (tabs,) = tab_sets(page(small_book, "two"))
-    assert [t.split()[-2] for _, _, t in tabs] == ["torch", "mxnet", "paddle"]
 
 
 def test_a_figure_has_number_caption_alt_text_and_can_be_referred_to(small_book):
@@ -100,12 +90,6 @@ def test_no_page_names_a_file_of_another_host(small_book):
     assert len(pages) > 5
     found = {p.name: loaded.findall(p.read_text("utf-8")) for p in pages}
     assert not {name: urls for name, urls in found.items() if urls}
-
-
-def test_strays_of_a_checkout_are_no_pages(small_book):
-    assert not [
-        p for p in small_book.rglob("*.html") if "Stray" in p.read_text("utf-8")
-    ]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pybtex")  # comes with Jupyter Book
 
 from book.notebooks import ROOT
-from pybtex.database import Entry, Person, parse_file
+from pybtex.database import Entry, parse_file
 
 LINKS = {
     "doi": r"10\.\d{4,9}/\S+",
@@ -48,12 +48,3 @@ def test_labels_are_different_and_letters_only_where_needed() -> None:
     assert len(set(labels)) == len(labels) > 40
     assert {"Chen et al., 2016a", "Chen et al., 2016b"} <= set(labels)
     assert "Goyal et al., 2017" in labels and "Kingma and Ba, 2015" in labels
-
-
-def test_three_of_one_year_get_three_letters() -> None:
-    same = [
-        Entry("misc", {"year": "1999"}, {"author": [Person("Ada Lovelace")]})
-        for _ in range(3)
-    ]
-    labels = list(extension().AuthorYearLabels().format_labels(same))
-    assert labels == [f"Lovelace, 1999{letter}" for letter in "abc"]

@@ -1,6 +1,5 @@
 """A `%%tab` cell is an ordinary cell under its backend, and nothing under others."""
 
-import os
 import sys
 from types import SimpleNamespace
 
@@ -18,7 +17,6 @@ from d2lmulti_book.notebook import (
     ON_GPUS,
     TABS,
     Asked,
-    current_tab,
     kernel_environment,
     split_cell,
 )
@@ -50,29 +48,11 @@ def test_the_cell_of_the_chosen_backend_is_an_ordinary_cell(shell):
     assert shell.user_ns["x"] == 6
 
 
-@pytest.mark.parametrize("last", ["6 * 7;", "('ü;') ;  # it is; quiet\n\n", "x = 6;"])
-def test_a_final_semicolon_hides_the_value(shell, last):
-    _, shown = run(shell, f"%%tab mxnet\n'first;'\n{last}")
-    assert shown == ""
-    _, shown = run(shell, f"%%tab mxnet\n'ü;'  # {last}")
-    assert "'ü;'" in shown
-
-
 def test_the_cells_of_other_backends_do_nothing(shell):
     for key in ("torch", "paddle"):
         result, shown = run(shell, f"%%tab {key}\ny = 1 / 0\nprint('no')")
         assert (result.success, result.result, shown) == (True, None, "")
     assert "y" not in shell.user_ns
-
-
-def test_an_exception_names_the_line_that_the_reader_sees(shell):
-    result, shown = run(shell, "%%tab mxnet\na = 1\na / 0")
-    assert isinstance(result.error_in_exec, ZeroDivisionError)
-    assert "1 # %%tab mxnet" in shown
-    assert "----> 3 a / 0" in shown
-    # Once, and without the frames of the magic.
-    assert shown.count("ZeroDivisionError") == 2
-    assert "run_cell_magic" not in shown and "d2lmulti" not in shown
 
 
 def test_a_cell_that_needs_a_module_runs_where_it_is_installed(shell, monkeypatch):
@@ -92,26 +72,10 @@ def test_where_the_module_is_missing_the_cell_says_what_to_install(shell, monkey
     assert "m" not in shell.user_ns
 
 
-def test_a_cell_cannot_need_just_anything(shell):
-    result, _ = run(shell, "%%needs jax\nz = 1")
-    assert "expected one of tensorflow" in str(result.error_in_exec)
-    assert "z" not in shell.user_ns
-
-
 def test_what_to_install_is_the_pin_of_the_full_set_up():
     pins = (ROOT / "requirements.txt").read_text().split()
     how = BESIDE["tensorflow"].removeprefix("pip install ").strip("'")
     assert how in pins
-
-
-def test_a_tab_may_need_a_module_too(shell, monkeypatch):
-    monkeypatch.setitem(sys.modules, "horovod", None)
-    source = "%%tab mxnet\n%%needs horovod\nm = 1 / 0"
-    result, shown = run(shell, source)
-    assert result.success
-    assert "make horovod" in shown
-    result, shown = run(shell, source.replace("mxnet", "torch"))
-    assert (result.success, shown) == (True, "")
 
 
 @pytest.mark.parametrize("line", ["%%tab", "%%tab tensorflow", "%%tab torch mxnet"])
@@ -120,33 +84,6 @@ def test_an_unknown_key_fails_whatever_the_backend(shell, line):
     assert isinstance(result.error_in_exec, InvalidInput)
     assert "expected one of torch, mxnet, paddle" in str(result.error_in_exec)
     assert "z" not in shell.user_ns
-
-
-def test_another_cell_magic_may_follow(shell):
-    result, shown = run(shell, "%%tab mxnet\n%%capture kept\nprint('hidden')")
-    assert result.success
-    assert shown == ""
-    assert shell.user_ns["kept"].stdout == "hidden\n"
-    result, _ = run(shell, "%%tab torch\n%%no_such_magic\nprint('hidden')")
-    assert result.success
-
-
-def test_the_choice_may_change_between_two_cells(shell, monkeypatch):
-    monkeypatch.setenv("D2LMULTI_BACKEND", "pytorch")
-    result, _ = run(shell, "%%tab torch\n'now torch'")
-    assert result.result == "now torch"
-
-
-def test_loading_twice_runs_a_cell_once(shell):
-    shell.extension_manager.reload_extension("d2lmulti_book.notebook")
-    _, shown = run(shell, "%%tab mxnet\nprint('once')")
-    assert shown == "once\n"
-
-
-def test_a_wrong_backend_fails_in_the_first_cell(monkeypatch):
-    monkeypatch.setenv("D2LMULTI_BACKEND", "tensorflow")
-    with pytest.raises(InvalidInput, match="D2LMULTI_BACKEND is 'tensorflow'"):
-        current_tab()
 
 
 def test_there_is_a_tab_for_every_backend_in_their_order():
@@ -194,13 +131,6 @@ def test_where_gpus_are_missing_the_cell_says_so_and_does_nothing(shell, one_gpu
     assert shown == ""  # the cell of another framework
 
 
-@pytest.mark.parametrize("line", ["%%gpu", "%%gpu two", "%%gpu -1"])
-def test_a_cell_needs_a_number_of_gpus(shell, one_gpu, line):
-    result, _ = run(shell, f"{line}\ng = 1")
-    assert "expected a number of GPUs after %%gpu" in str(result.error_in_exec)
-    assert "g" not in shell.user_ns
-
-
 def test_the_kernel_gets_the_checkout_the_backend_and_no_progress_bars(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
     monkeypatch.setenv("MPLBACKEND", "agg")
@@ -210,7 +140,3 @@ def test_the_kernel_gets_the_checkout_the_backend_and_no_progress_bars(monkeypat
     assert (env["D2LMULTI_BACKEND"], env["D2LMULTI_QUIET"]) == ("paddle", "1")
     assert not {"MPLBACKEND", "PYTEST_CURRENT_TEST"} & set(env)
     assert ON_GPUS.items() <= env.items()
-
-
-def test_the_tests_run_with_the_settings_of_the_chapters_on_gpus():
-    assert ON_GPUS.items() <= os.environ.items()

@@ -10,7 +10,7 @@ from bugs.bug import Bug
 from bugs.tokens import TOKEN_BUGS
 
 DATA, TRAINING = "backends/test_data_parallel.py::", "backends/test_training.py::"
-LAYER, PIPELINE = "backends/test_layer_parallel.py::", "backends/test_pipeline.py::"
+LAYER, PIPELINE = "backends/test_tensor_parallel.py::", "backends/test_pipeline.py::"
 PLACES, SHARDED = "backends/test_placements.py::", "backends/test_sharded.py::"
 ENGINES, MEMORY = "processes/test_engines.py::", "processes/test_shared_memory.py::"
 MODULE = "processes/test_modules_in_buckets.py::"

@@ -14,7 +14,7 @@ from processes import asked
 
 import d2lmulti
 from d2lmulti.backends import backend_names, get_backend
-from d2lmulti.backends.common import DTYPES, REAL
+from d2lmulti.backends.common import DTYPES
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.comm.group import local_group
 from d2lmulti.plans.allreduce import ALLREDUCE
@@ -30,12 +30,10 @@ Row = dict[str, Any]
 Call = tuple[str, Callable[[list], list], np.ndarray]  # name, what to call, the result
 
 
-def calls(values: np.ndarray, real: bool) -> Iterator[Call]:
+def calls(values: np.ndarray) -> Iterator[Call]:
     """Give every collective on a vector a rank, and what each rank should have then."""
     n, length = values.shape
-    ops = {"sum": values.sum(0, dtype=values.dtype)}
-    if real:
-        ops["max"] = values.max(0)
+    ops = {"sum": values.sum(0, dtype=values.dtype), "max": values.max(0)}
     for name in (*ALLREDUCE, "native"):
         for op, want in ops.items():
 
@@ -81,8 +79,7 @@ def in_one_process(
             whole = rng.integers(0, 4, (n, length))
             for dtype in ["normal", *held]:
                 values = rng.normal(size=(n, length)) if dtype == "normal" else whole
-                real = dtype == "normal" or dtype in REAL
-                for name, call, wants in calls(values, real):
+                for name, call, wants in calls(values):
                     at = found.setdefault(name, Row(calls=0, wrong=0, difference=0.0))
                     at["calls"] += 1
                     held_as = "float64" if dtype == "normal" else dtype

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,7 +17,7 @@ import d2lmulti
 from d2lmulti.processes.launcher import launch
 from d2lmulti.processes.mxnet_servers import launch_kvstore
 from d2lmulti.processes.process_group import started
-from d2lmulti.processes.spawn import ProcessFailed, state_of
+from d2lmulti.processes.spawn import ProcessFailed
 from d2lmulti.training.checkpoint import load_checkpoint
 
 LIMIT = 15.0  # seconds from the fault until it is named and all have ended
@@ -136,50 +133,6 @@ def fail(engine: str, fault: str, folder: Path) -> Outcome:
     return judged(wrong, seconds, launched)
 
 
-LAUNCHER = """
-import sys
-sys.path[:0] = sys.argv[4:]
-from processes.failing import launch, wait_in
-launch(wait_in, 2, sys.argv[1], engine=sys.argv[2], backend=sys.argv[3])
-"""
-
-
-def wait_in(folder: str) -> None:
-    """Stop rank 1 by a signal, and wait for the end."""
-    group = started()
-    assert group is not None
-    path = Path(folder) / f"rank {group.local_ranks[0]}"
-    new = path.with_suffix(".new")
-    new.write_text(f"{os.getpid()} {os.environ['D2LMULTI_FOLDER']}")
-    new.rename(path)
-    if group.local_ranks == (1,):
-        os.kill(os.getpid(), signal.SIGSTOP)
-    time.sleep(600)
-
-
-def kill_launcher(engine: str, folder: Path) -> Outcome:
-    """SIGKILL a launcher while one of its ranks is stopped: no rank must be left."""
-    launcher = subprocess.Popen(
-        [sys.executable, "-c", LAUNCHER, str(folder), engine, ENGINES[engine],
-         *filter(None, sys.path)],
-    )  # fmt: skip
-    files = [folder / f"rank {rank}" for rank in range(2)]
-    until = time.monotonic() + 60
-    while not all(file.exists() for file in files):
-        if time.monotonic() > until or launcher.poll() is not None:
-            return Outcome("the ranks did not start", 0)
-        time.sleep(0.02)
-    launcher.kill()
-    launcher.wait()
-    began, told = time.monotonic(), [file.read_text().split() for file in files]
-    left = [int(pid) for pid, _ in told]
-    while left and time.monotonic() < began + LIMIT:
-        time.sleep(0.02)
-        left = [pid for pid in left if state_of(pid) not in ("", "Z")]
-    shutil.rmtree(told[0][1])  # which nobody could remove
-    return Outcome(f"{left} are left" if left else "", time.monotonic() - began)
-
-
 def judged(wrong: str, seconds: float, launched: str) -> Outcome:
     if not wrong and seconds > LIMIT:
         wrong = f"it took {seconds:.1f} s"
@@ -197,11 +150,8 @@ def leftovers(launched: str) -> list[str]:
 
 
 def cases(engine: str) -> dict[str, Callable[[Path], Outcome]]:
-    """Give all faults that can happen on an engine."""
-    found: dict[str, Callable[[Path], Outcome]] = {
+    """Return all faults that can happen on an engine."""
+    return {
         fault: lambda folder, fault=fault: fail(engine, fault, folder)
         for fault in (*FAULTS, *(() if engine == "kvstore" else ("full disk",)))
     }
-    if engine != "kvstore":
-        found["launcher killed"] = lambda folder: kill_launcher(engine, folder)
-    return found

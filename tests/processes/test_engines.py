@@ -6,6 +6,7 @@ Four processes of NumPy train in all ways, the others in each way to split.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import cache
 
@@ -74,6 +75,11 @@ def test_messages_and_words_arrive(
         assert found["arrived"] == left.tolist()
         assert found["told"] == [f"rang {r} é" for r in range(n)]
         assert f"as many devices as the {n} processes" in found["refused"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux about its sockets")
+def test_other_machines_cannot_connect(run: list[dict]) -> None:
+    assert [found["reachable"] for found in run] == [[]] * len(run)
 
 
 def test_sub_groups_are_those_of_one_process(

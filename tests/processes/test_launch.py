@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -161,7 +162,7 @@ def test_a_group_is_started_again() -> None:
 
 
 LAUNCHER = """
-import os, subprocess, sys, time
+import os, signal, subprocess, sys, time
 from pathlib import Path
 from d2lmulti.processes.launcher import launch
 from d2lmulti.processes.process_group import started
@@ -172,13 +173,16 @@ def work(folder):
     path.with_suffix(".new").write_text(
         f"{os.getpid()} {child.pid} {os.environ['D2LMULTI_FOLDER']}")
     path.with_suffix(".new").rename(path)
+    if path.name == "1":
+        os.kill(os.getpid(), signal.SIGSTOP)
     time.sleep(60)
 
 launch(work, 2, sys.argv[1], backend="numpy")
 """
 
 
-def test_ctrl_c_ends_everything_and_removes_the_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_the_ranks_end_with_the_launcher(tmp_path: Path, how: int) -> None:
     launcher = subprocess.Popen(
         [sys.executable, "-c", LAUNCHER, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -186,11 +190,18 @@ def test_ctrl_c_ends_everything_and_removes_the_folder(tmp_path: Path) -> None:
     )
     files = [tmp_path / str(rank) for rank in range(2)]
     wait_until(lambda: all(file.exists() for file in files))
-    launcher.send_signal(signal.SIGINT)
+    launcher.send_signal(how)
     launcher.wait()
-    pids = [int(pid) for file in files for pid in file.read_text().split()[:2]]
-    assert_ended(pids)  # also what the ranks had started
-    assert not Path(files[0].read_text().split()[2]).exists()
+    told = [file.read_text().split() for file in files]
+    assert_ended([int(rank) for rank, _, _ in told])
+    children, folder = [int(child) for _, child, _ in told], Path(told[0][2])
+    if how == signal.SIGINT:  # Ctrl-C
+        assert_ended(children)
+        assert not folder.exists()
+    else:  # which leaves no time to clean up
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+        shutil.rmtree(folder)
 
 
 def assert_ended(pids: list[int]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -120,17 +121,18 @@ def test_a_worker_that_waits_for_ever_is_an_error() -> None:
         launch_kvstore("import time; print('hello'); time.sleep(60)", timeout=0.5)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"workers": 0}, "as workers, got 0"),
-        ({"servers": 0}, "as servers, got 0"),
-        ({"timeout": 0}, "above 0 as timeout, got 0"),
-    ],
-)
-def test_impossible_groups(options: dict, words: str) -> None:
-    with pytest.raises(InvalidInput, match=words):
-        launch_kvstore("", **options)
+@pytest.mark.parametrize("name", ["workers", "servers", "timeout"])
+def test_impossible_groups(name: str) -> None:
+    with pytest.raises(InvalidInput, match=f"as {name}, got 0"):
+        launch_kvstore("", **{name: 0})
+
+
+def test_a_server_unpickles_nothing_that_is_sent_to_it(tmp_path: Path) -> None:
+    poison = f"cposix\nsystem\n(Vtouch {tmp_path}/trace\ntR."  # run when unpickled
+    program = WORKER + f"store._kv._send_command_to_servers(0, {poison!r})"
+    with pytest.raises(ProcessFailed, match="from server 0(?s:.*)JSONDecodeError"):
+        launch_kvstore(program, arguments=["dist_sync", "8"], timeout=30)
+    assert not (tmp_path / "trace").exists()
 
 
 def test_a_worker_outside_a_launch_is_refused() -> None:

@@ -18,7 +18,7 @@ import pytest
 from processes.conftest import NO_GPU
 from processes.launchers import EXAMPLES
 from processes.reading import READ
-from processes.test_elastic import writers
+from processes.test_two_machines import writers
 
 from d2lmulti.processes.spawn import environment, free_port
 

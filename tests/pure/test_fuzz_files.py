@@ -9,6 +9,8 @@ import hashlib
 import io
 import json
 import os
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -229,3 +231,29 @@ def test_what_could_not_be_read_is_not_saved(good: bytes, tmp_path: Path) -> Non
     assert path.read_bytes() == good
     save_checkpoint(path, fine)
     assert path.read_bytes() == good
+
+
+SAVE = f"""
+import os, sys, time
+sys.path[:0] = {sys.path}
+from d2lmulti.training.checkpoint import load_checkpoint, save_checkpoint
+checkpoint = load_checkpoint(sys.argv[1])
+checkpoint.step = 2
+os.fsync = lambda file: print("writing", flush=True) or time.sleep(100)
+save_checkpoint(sys.argv[1], checkpoint)
+"""
+
+
+def test_a_kill_in_the_middle_of_a_save_loses_nothing(
+    good: bytes, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.npz"
+    path.write_bytes(good)
+    with subprocess.Popen(
+        [sys.executable, "-c", SAVE, path], stdout=subprocess.PIPE, text=True
+    ) as saving:
+        assert saving.stdout is not None and saving.stdout.readline() == "writing\n"
+        saving.kill()
+    assert path.read_bytes() == good and len(os.listdir(tmp_path)) == 2
+    run(path, resume=True, epochs=2)
+    assert os.listdir(tmp_path) == ["run.npz"]

@@ -76,7 +76,7 @@ class SplitLayer(NamedTuple):
     """
 
     name: str
-    cuts: tuple[ShardSpec, ...]
+    specs: tuple[ShardSpec, ...]
     forward: Callable[[Backend, Sequence[Tensor], Tensor, RankInfo], Any]
 
 
@@ -98,9 +98,9 @@ class SplitModel(NamedTuple):
     loss: Callable[[Backend, Tensor, Tensor, RankInfo], Any] = whole_loss
 
     @property
-    def cuts(self) -> list[tuple[str, ShardSpec]]:
+    def specs(self) -> list[tuple[str, ShardSpec]]:
         """The spec of every parameter, with the name of its layer."""
-        return [(layer.name, spec) for layer in self.layers for spec in layer.cuts]
+        return [(layer.name, spec) for layer in self.layers for spec in layer.specs]
 
 
 def run_split(
@@ -109,9 +109,9 @@ def run_split(
     """Apply the layers to one device's shards; return its part of the logits."""
     first = 0
     for layer in model.layers:
-        own = shards[first : first + len(layer.cuts)]
+        own = shards[first : first + len(layer.specs)]
         X = yield from named(layer.name, layer.forward(B, own, X, part))
-        first += len(layer.cuts)
+        first += len(layer.specs)
     return X
 
 

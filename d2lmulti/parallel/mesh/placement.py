@@ -45,7 +45,7 @@ class MeshParams(list[list[Tensor]]):
 
     def of_stage(self, i: int, stage: Stage) -> list[Tensor]:
         """Return the tensors of a stage that the i-th local rank holds."""
-        return self[i][stage.own : stage.own + len(stage.model.cuts)]
+        return self[i][stage.own : stage.own + len(stage.model.specs)]
 
     def parts(self) -> list[list[Tensor]]:
         """Return what each local rank's optimizer updates; with ZeRO 1, flat copies."""
@@ -90,15 +90,15 @@ def place_on_mesh(
     zero = check_count("zero", zero, min=0, max=1, hint=hint)
     split = get_split(model)
     _check_axes(mesh, split)
-    if len(params) != len(split.cuts):
+    if len(params) != len(split.specs):
         raise InvalidInput(
-            f"expected the {len(split.cuts)} parameters of {split.name!r}, got "
+            f"expected the {len(split.specs)} parameters of {split.name!r}, got "
             f"{len(params)}; take them from model.initial(rng) of the same model"
         )
     cut = cut_stages(split, mesh.axes.get("pipeline", 1), stages)
     placed: list[list[Tensor]] = [[] for _ in devices]
     for stage in cut:
-        last = stage.first + len(stage.model.cuts)
+        last = stage.first + len(stage.model.specs)
         whole: dict[int, Sequence[Tensor]] = {}  # but for the experts held elsewhere
         for group, at in of_stage(mesh, stage, "expert"):
             mine = params[stage.first : last]
@@ -137,7 +137,7 @@ def gather_from_mesh(placed: MeshParams) -> list[list[Tensor]]:
     like = placed[0][0]
     B = backend_of(like)
     for stage in placed.stages:
-        for number in range(stage.first, stage.first + len(stage.model.cuts)):
+        for number in range(stage.first, stage.first + len(stage.model.specs)):
             for i, mine in enumerate(wholes):
                 if number not in mine:
                     device = B.device_of(placed[i][0])
@@ -163,7 +163,7 @@ def by_experts(model: SplitModel) -> SplitModel:
     experts = ShardSpec(0, "experts")
     layers = [
         layer._replace(
-            cuts=tuple(experts if c.experts else REPLICATED for c in layer.cuts)
+            specs=tuple(experts if spec.experts else REPLICATED for spec in layer.specs)
         )
         for layer in model.layers
     ]
@@ -175,7 +175,7 @@ def _check_axes(mesh: Mesh, model: SplitModel) -> None:
     lacking = {}
     if not model.whole.vocabulary:
         lacking["sequence"] = "tokens; leave it out, or use a transformer"
-    if not any(cut.experts for _, cut in model.cuts):
+    if not any(spec.experts for _, spec in model.specs):
         lacking["expert"] = "experts; leave it out, or use switch_transformer"
     for axis, what in lacking.items():
         if mesh.axes.get(axis, 1) > 1:
@@ -198,8 +198,8 @@ def cut_stages(model: SplitModel, p: int, stages: int | None = None) -> list[Sta
     for s, (a, b) in enumerate(even_bounds(len(model.layers), count)):
         part = model._replace(layers=model.layers[a:b])
         found.append(Stage(part, s % p, first, own[s % p]))
-        first += len(part.cuts)
-        own[s % p] += len(part.cuts)
+        first += len(part.specs)
+        own[s % p] += len(part.specs)
     return found
 
 

@@ -102,15 +102,15 @@ def _sum_copies(placed: MeshParams, algorithm: str | Plan) -> None:
     `expert` all but the experts, to which the tokens of all ranks have come.
     """
     shares = {
-        "tensor": lambda cut: cut.summed,
-        "sequence": lambda cut: True,
-        "expert": lambda cut: not cut.experts,
+        "tensor": lambda spec: spec.summed,
+        "sequence": lambda spec: True,
+        "expert": lambda spec: not spec.experts,
     }
     for axis, stage in itertools.product(shares, placed.stages):
         if placed.mesh.axes.get(axis, 1) == 1:
             continue
-        for j, (_, cut) in enumerate(stage.model.cuts):
-            if not shares[axis](cut):
+        for j, (_, spec) in enumerate(stage.model.specs):
+            if not shares[axis](spec):
                 continue
             for group, at in of_stage(placed.mesh, stage, axis):
                 grads = [_grad(placed.of_stage(i, stage)[j]) for i in at]

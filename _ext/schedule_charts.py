@@ -1,6 +1,4 @@
-"""Write the charts that the book's schedule slider shows: _static/schedules.json.
-
-    python tools/schedule_vectors.py
+"""The charts that the book's schedule slider shows.
 
 Every schedule is played on the modelled clock, messages counted, for each number of
 devices and micro-batches that the slider offers. A device is a line of words: `F0` is
@@ -10,8 +8,6 @@ idle for 1.5 slots. _static/schedule_slider.js draws what stands there.
 
 from __future__ import annotations
 
-import json
-import pathlib
 from collections import Counter
 from itertools import pairwise
 
@@ -28,7 +24,6 @@ from d2lmulti.plans.pipeline import (
 )
 from d2lmulti.plans.schedules import SCHEDULES
 
-FILE = pathlib.Path(__file__).resolve().parent.parent / "_static" / "schedules.json"
 DEVICES = (2, 3, 4, 6, 8)
 MICRO_BATCHES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 # As the chapter calls them, in its order, and how many stages a device has.
@@ -93,7 +88,7 @@ def chart(name: str, chunks: int, p: int, m: int) -> dict[str, object]:
     }
 
 
-def vectors() -> dict[str, object]:
+def all_charts() -> dict[str, object]:
     """Give everything that the slider shows."""
     charts = {
         label: {
@@ -109,22 +104,3 @@ def vectors() -> dict[str, object]:
         "stages": {label: chunks for label, (_, chunks) in OFFERED.items()},
         "charts": charts,
     }
-
-
-def text() -> str:
-    """Give the file: a line a chart, so that a change can be read."""
-    found = vectors()
-    charts = found.pop("charts")
-    head = json.dumps(found)[:-1]
-    parts = []
-    for label, by_size in charts.items():
-        lines = [
-            f"{json.dumps(size)}: {json.dumps(one)}" for size, one in by_size.items()
-        ]
-        parts.append(f"{json.dumps(label)}: {{\n" + ",\n".join(lines) + "\n}")
-    return head + ', "charts": {\n' + ",\n".join(parts) + "\n}}\n"
-
-
-if __name__ == "__main__":
-    FILE.write_text(text(), encoding="utf-8")
-    print(f"{FILE.name}: {FILE.stat().st_size:,} bytes")

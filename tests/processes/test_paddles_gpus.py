@@ -1,0 +1,85 @@
+"""On which GPU each of Paddle's ranks computes: the choice, with GPUs made up.
+
+Paddle has no hook through which all operations pass, so its CPU cannot pose as GPUs, as
+PyTorch's does in `test_on_posed_gpus`: no real or posed GPU has run what follows.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from d2lmulti.processes.launcher import launch
+from d2lmulti.processes.process_group import started
+
+
+class Renamed:
+    """A store whose keys begin with a word."""
+
+    def __init__(self, store: Any, word: object) -> None:
+        self.store, self.word = store, word
+
+    def set(self, key: str, value: str) -> None:
+        self.store.set(f"{self.word} {key}", value)
+
+    def get(self, key: str) -> bytes:
+        return self.store.get(f"{self.word} {key}")
+
+
+PADDLES_GPUS = [  # the GPUs that ranks 0 and 1 see, and which of them they take
+    ([["a", "b"], ["a", "b"]], [0, 1]),
+    ([["a"], ["b"]], [0, 0]),  # a scheduler shows each rank one GPU
+    ([["a"], ["a"]], [None, None]),  # fewer GPUs than ranks
+    ([["a", "b"], ["b", "a"]], [None, None]),  # two launchers choose the same
+    ([["a"], []], [None, None]),
+]
+
+
+def choose() -> list[int | None]:
+    """Let Paddle's engine choose among GPUs that are made up."""
+    import paddle
+
+    from d2lmulti.processes import paddle as paddles
+
+    group, taken = started(), []
+    for number, (visible, _) in enumerate(PADDLES_GPUS):
+        seen = visible[group.local_ranks[0]]
+        paddle.device.cuda.device_count = lambda seen=seen: len(seen)
+        paddles.gpu_id = seen.__getitem__
+        store = Renamed(group.engine._store, number)
+        taken.append(paddles.gpu_of_its_own(group.info, store))
+    paddle.device.cuda.device_count = lambda: 0
+    group.engine.allgather_text("nobody leaves before")
+    return taken
+
+
+@pytest.mark.paddle
+def test_paddles_ranks_take_nccl_where_no_two_share_a_gpu(load: Any) -> None:
+    load("paddle")
+    run = launch(choose, 2, engine="paddle", backend="paddle")
+    expected = [taken for _, taken in PADDLES_GPUS]
+    assert [list(taken) for taken in zip(*run.values, strict=True)] == expected
+
+
+@pytest.mark.paddle
+def test_the_driver_tells_a_gpus_id(load: Any, monkeypatch: Any) -> None:
+    load("paddle")
+    from d2lmulti.processes.paddle import gpu_id
+
+    def get(device: Any, number: int) -> int:
+        device._obj.value = number + 5
+        return 0 if number < 2 else 101
+
+    def tell(found: Any, device: Any) -> int:
+        found.raw = bytes([device.value] * 16)
+        return 0
+
+    driver = SimpleNamespace(
+        cuInit=lambda flags: 0, cuDeviceGet=get, cuDeviceGetUuid=tell
+    )
+    monkeypatch.setattr("ctypes.CDLL", lambda name: driver)
+    assert gpu_id(1) == "06" * 16
+    with pytest.raises(RuntimeError, match="gpu:2"):
+        gpu_id(2)
