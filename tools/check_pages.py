@@ -122,7 +122,7 @@ class Visit:
         self.page.emulate_media(color_scheme=mode)
         themed = "mode => (document.documentElement.dataset.theme ?? mode) === mode"
         try:
-            self.page.wait_for_function(themed, arg=mode, timeout=2000)
+            self.page.wait_for_function(themed, arg=mode, timeout=10_000)
         except TimeoutError:
             self.wrong.append(f"a reader who prefers {mode} pages gets another theme")
 
@@ -130,8 +130,9 @@ class Visit:
 def check_page(visit: Visit, path: str) -> tuple[list[str], dict]:
     """Look at one page in every form; return its problems and its links."""
     visit.wrong = []
-    visit.show("light", WIDE)
+    visit.page.emulate_media(color_scheme="light")
     visit.go(path)
+    visit.show("light", WIDE)
     wrong: list[str] = [*visit.ask("math"), *visit.ask("images")]
     links = visit.ask("links")
     visit.ask("openAll")  # hidden solutions and inputs must be right too

@@ -48,8 +48,8 @@ def what_a_step_runs() -> dict[str, int]:
     for module in list(needed):
         needed |= graph.find_upstream_modules(module)
     whole = sum(lines(p) for home in list(HOMES)[:4] for p in files_of(home))
-    paths = [ROOT.joinpath(*name.split(".")) for name in needed]
-    modules = [p / "__init__.py" if p.is_dir() else p.with_suffix(".py") for p in paths]
+    modules = [ROOT.joinpath(*name.split(".")).with_suffix(".py") for name in needed]
+    modules = [p if p.exists() else p.with_suffix("") / "__init__.py" for p in modules]
     return {
         "core": sum(lines(ROOT / name) for name in core_files()),
         "with imports and PyTorch": sum(map(lines, modules)),

@@ -113,6 +113,39 @@ def overview() -> Figure:
     return figure
 
 
+@styled
+def data_parallel_step() -> Figure:
+    """Draw one step on two devices: two shards, two replicas, and one sum."""
+    figure, (ax,) = subplots(1, 1, 6.4, 3.9)
+    rows = ["half of the batch", "replica: all weights", "gradient of the shard",
+            "sum of the gradients", "same step, same weights"]  # fmt: skip
+    for device in (0, 1):
+        left, ink = 3.4 * device, "white" if device == 0 else INK
+        ax.text(left + 1.2, -0.35, f"device {device}", ha="center", va="center")
+        for i, words in enumerate(rows):
+            color = device_colour(device) if i in (0, 2) else "#DDDDDD"
+            ax.add_patch(Rectangle((left, i), 2.4, 0.62, fc=color, ec="white"))
+            ax.text(
+                left + 1.2, i + 0.31, words, ha="center", va="center", size=9.5,
+                color=ink if i in (0, 2) else INK,
+            )  # fmt: skip
+        for i in range(len(rows) - 1):
+            up = FancyArrowPatch(
+                (left + 1.2, i + 0.62), (left + 1.2, i + 1), arrowstyle="-|>",
+                mutation_scale=8, color=INK, lw=1.1, shrinkA=0, shrinkB=0,
+            )  # fmt: skip
+            ax.add_patch(up)
+    exchange = FancyArrowPatch(
+        (2.45, 2.8), (3.35, 2.8), arrowstyle="<|-|>", mutation_scale=10, color=INK,
+        lw=1.4, shrinkA=0, shrinkB=0,
+    )  # fmt: skip
+    ax.add_patch(exchange)
+    ax.text(2.9, 2.98, "all-reduce", ha="center", va="bottom", size=9.5, color=INK)
+    ax.set(xlim=(-0.1, 5.9), ylim=(-0.7, 4.8))
+    ax.axis("off")
+    return figure
+
+
 def _tower(
     ax: Axes, left: float, names: Sequence[str], devices: Sequence[int], batch: str
 ) -> None:

@@ -1,7 +1,7 @@
 """The two collectives of sharding, on flat vectors: all-gather and reduce-scatter.
 
-They work in place. `even_bounds` determines the length of every rank's shard, so ranks
-need not ask each other.
+`even_bounds` determines the length of every rank's shard, so ranks need not ask each
+other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...comm.allreduce import exchange
 from ...comm.collectives import allgather, reduce_scatter
 from ...comm.group import Group
 from ...events import notify_mark
-from ...plans.collectives import ring_allgather, ring_reduce_scatter
+from ...plans.collectives import ring_allgather
 from ...plans.rounds import Round, even_bounds, even_edges
 
 
@@ -41,42 +41,22 @@ def gather_flat_(flats: Sequence[Tensor], group: Group) -> None:
             rounds = _gather_rounds(size, group.size)
             exchange(flats, rounds, group, call="all-gather of shards")
         else:
-            shards = _own_shards(flats, group)
+            bounds = even_bounds(size, group.size)
+            own = [bounds[rank] for rank in group.local_ranks]
+            shards = [B.read(x, *cut) for x, cut in zip(flats, own, strict=True)]
             for flat, full in zip(flats, allgather(shards, group), strict=True):
                 B.write_(flat, 0, size, full)
     notify_mark("all-gather")
 
 
-def scatter_flat_(grads: Sequence[Tensor], group: Group) -> list[Tensor]:
-    """Return each device's shard of the sum of flat vectors.
-
-    The vectors are the working memory: their other shards end as partial sums.
-    """
-    B, size = backend_of(grads[0]), element_count(grads[0])
-    with B.pause():
-        if group.engine.point_to_point:
-            rounds = _scatter_rounds(size, group.size)
-            exchange(grads, rounds, group, call="reduce-scatter of gradients")
-            shards = _own_shards(grads, group)
-        else:
-            shards = reduce_scatter(grads, group)
+def scatter_flat(grads: Sequence[Tensor], group: Group) -> list[Tensor]:
+    """Return each device's shard of the sum of flat vectors."""
+    with backend_of(grads[0]).pause():
+        shards = reduce_scatter(grads, group)
     notify_mark("reduce-scatter")
     return shards
-
-
-def _own_shards(flats: Sequence[Tensor], group: Group) -> list[Tensor]:
-    B, bounds = backend_of(flats[0]), even_bounds(element_count(flats[0]), group.size)
-    return [
-        B.read(flat, *bounds[rank])
-        for flat, rank in zip(flats, group.local_ranks, strict=True)
-    ]
 
 
 @lru_cache(maxsize=256)  # a training step repeats the same few
 def _gather_rounds(size: int, ranks: int) -> list[Round]:
     return [*ring_allgather(np.arange(ranks), even_edges(size, ranks))]
-
-
-@lru_cache(maxsize=256)
-def _scatter_rounds(size: int, ranks: int) -> list[Round]:
-    return [*ring_reduce_scatter(np.arange(ranks), even_edges(size, ranks))]

@@ -11,7 +11,7 @@ from ...errors import framework_errors
 from ...models.model import losses_of, run_layers
 from ...optimizers import zeros_like
 from ..step import Step
-from .collectives import gather_flat, scatter_flat_
+from .collectives import gather_flat, scatter_flat
 from .sharded_params import ShardedParams, attach_grads
 
 
@@ -156,7 +156,7 @@ class ForwardBackward:
     def reduce_scatter(self, l: int, flats: Sequence[Tensor]) -> None:
         """Sum a layer's gradients over the devices; store each device's shard."""
         with self.span("reduce-scatter", l):
-            shards = scatter_flat_(flats, self.group)
+            shards = scatter_flat(flats, self.group)
         held = zip(self.sharded.grads, self.sharded.bounds, shards, strict=True)
         for grads, bounds, shard in held:
             if self.sharded.zero == 1:

@@ -96,7 +96,7 @@ class ShardedParams(Flats):
     def grads(self) -> Flats:
         """The stored gradients: full vectors with ZeRO 1, own shards with 2 and 3.
 
-        Own shards are summed over all devices. The rest of a full vector is scratch.
+        Own shards are summed over all devices; the rest of a full vector is not.
         """
         if self.zero == 2:
             return self._grads
