@@ -1,4 +1,4 @@
-"""Picture of ring attention under a causal mask: who needs what of each block, when.
+"""Pictures of ring attention: what moves, and who needs what of each block, when.
 
 Chapter: *long_sequences*.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from .style import INK, device_colour, styled, subplots, without_frame
 
@@ -18,7 +20,7 @@ _EMPTY = "#EEEEEE"
 
 @styled
 def needed_scores(orders: Mapping[str, Sequence[np.ndarray]]) -> Figure:
-    """Draw, for every rank and turn of a ring, which scores of its block are needed.
+    """Draw, for every rank and step of a ring, which scores of its block are needed.
 
     `orders` gives the positions of every rank's tokens, one list for each way to deal
     them out. A block has a row for each query of the rank and a column for each key of
@@ -29,22 +31,64 @@ def needed_scores(orders: Mapping[str, Sequence[np.ndarray]]) -> Figure:
     for ax, (order, at) in zip(axes, orders.items(), strict=True):
         n = len(at)
         needed = [
-            [at[r - turn] <= at[r][:, None] for turn in range(n)] for r in range(n)
+            [at[r - step] <= at[r][:, None] for step in range(n)] for r in range(n)
         ]
         for r, row in enumerate(needed):
             shades = ListedColormap([_EMPTY, device_colour(r)])
-            for turn, mask in enumerate(row):
-                where = (turn + 0.04, turn + 0.96, r + 0.96, r + 0.04)
+            for step, mask in enumerate(row):
+                where = (step + 0.04, step + 0.96, r + 0.96, r + 0.04)
                 ax.imshow(mask, shades, vmin=0, vmax=1, extent=where)
-        slowest = [max(row[turn].mean() for row in needed) for turn in range(n)]
-        for turn, share in enumerate(slowest):
+        slowest = [max(row[step].mean() for row in needed) for step in range(n)]
+        for step, share in enumerate(slowest):
             label = f"{100 * share:.0f}"
-            ax.text(turn + 0.5, -0.12, label, ha="center", size=9, color=INK)
+            ax.text(step + 0.5, -0.12, label, ha="center", size=9, color=INK)
         ax.set(xlim=(0, n), ylim=(n, -0.6))
         ax.set_title(order, size=10)
         ax.set_xticks(np.arange(n) + 0.5, range(1, n + 1), size=9)
-        ax.set_xlabel("turn", size=9)
+        ax.set_xlabel("step", size=9)
         ax.set_yticks(np.arange(n) + 0.5, range(n), size=9)
         without_frame(ax)
     axes[0].set_ylabel("rank", size=9)
     return figure
+
+
+@styled
+def ring_of_keys(ranks: int = 4) -> Figure:
+    """Draw one step of ring attention: queries stay, keys and values move on.
+
+    Left the forward pass; right the backward pass, in which the gradients of the keys
+    and values move with them. The second step is drawn: every rank holds the block of
+    its predecessor, in the color of the rank that owns its tokens.
+    """
+    figure, axes = subplots(1, 2, 7.4, 4.0)
+    panels = (
+        ("forward pass", "Q stays,\nits output\ngrows", "Q", "K V"),
+        ("backward pass", "Q stays,\nits gradient\ngrows", "Q, dQ", "K V dK dV"),
+    )
+    for ax, (title, words, stays, moves) in zip(axes, panels, strict=True):
+        turns = np.pi / 2 - 2 * np.pi * np.arange(ranks) / ranks
+        centers = 1.5 * np.column_stack([np.cos(turns), np.sin(turns)])
+        for rank, center in enumerate(centers):
+            owner = (rank - 1) % ranks
+            _card(ax, center + [0, 0.2], f"{stays} of {rank}", rank)
+            _card(ax, center - [0, 0.2], f"{moves} of {owner}", owner)
+            ax.text(*center + [0, 0.5], f"rank {rank}", ha="center", size=9, color=INK)
+            middle = 0.59 * (center + centers[(rank + 1) % ranks])
+            along = centers[(rank + 1) % ranks] - center
+            along = along / np.hypot(*along) * 0.33
+            ax.annotate(
+                "", middle + along, middle - along,
+                arrowprops={"arrowstyle": "-|>", "color": INK, "lw": 1.6},
+            )  # fmt: skip
+        ax.text(0, 0, words, ha="center", va="center", size=9, color=INK)
+        ax.set_title(title, size=11)
+        ax.set(xlim=(-2.4, 2.4), ylim=(-2.1, 2.3), aspect="equal")
+        ax.axis("off")
+    return figure
+
+
+def _card(ax: Axes, center: np.ndarray, words: str, rank: int) -> None:
+    x, y = center
+    color, ink = device_colour(rank), "white" if rank == 0 else INK
+    ax.add_patch(Rectangle((x - 0.8, y - 0.19), 1.6, 0.38, fc=color, ec="white"))
+    ax.text(x, y, words, ha="center", va="center", size=9, color=ink)

@@ -129,3 +129,51 @@ def _draw_transfers(ax: Axes, this_round: Round, edges: np.ndarray, ranks: int) 
                 connectionstyle=f"arc3,rad={0.5 if t.target > t.source else -0.5}",
             )
         )
+
+
+@styled
+def star_and_ring(ranks: int = 4) -> Figure:
+    """Draw which rank sends when, in a star and in a ring, on one time axis."""
+    figure, axes = subplots(
+        2, 2, 8, 4.4, gridspec_kw={"width_ratios": (1, 2.1)}, sharex="col"
+    )
+    star = [(r, 0, r - 1) for r in range(1, ranks)]
+    star += [(0, r, ranks + r - 2) for r in range(1, ranks)]
+    steps = range(2 * (ranks - 1))
+    ring = [(r, (r + 1) % ranks, step / ranks) for step in steps for r in range(ranks)]
+    for row, (name, transfers, size) in enumerate(
+        (("Star", star, 1.0), ("Ring", ring, 1 / ranks))
+    ):
+        links, times = axes[2 * row : 2 * row + 2]
+        links.set(xlim=(-1.5, 1.5), ylim=(-1.35, 1.35), aspect="equal")
+        links.axis("off")
+        links.set_title(f"{name}: links in the first step")
+        angle = np.pi / 2 + 2 * np.pi * np.arange(ranks) / ranks
+        place = np.column_stack((-np.cos(angle), np.sin(angle)))
+        for source, target, start in transfers:
+            if row == 0 and not source:
+                continue  # the same link, the other way
+            busy = start == 0
+            links.add_patch(
+                FancyArrowPatch(
+                    place[source], place[target], arrowstyle="-|>", mutation_scale=14,
+                    lw=2.2 if busy else 1.2, ls="-" if busy else (0, (3, 2)),
+                    color=INK if busy else "#999999", shrinkA=13, shrinkB=13,
+                    zorder=2 if busy else 1,
+                )
+            )  # fmt: skip
+        for rank, (x, y) in enumerate(place):
+            links.plot(x, y, "o", ms=21, color=device_colour(rank), zorder=3)
+            ink = "white" if rank == 0 else INK
+            label = {"ha": "center", "va": "center", "zorder": 4, "color": ink}
+            links.text(x, y, str(rank), **label)
+        for source, _, start in transfers:
+            bar = {"color": device_colour(source), "ec": "white", "height": 0.8}
+            times.barh(source, size, left=start, **bar)
+        total = 2 * (ranks - 1) * size
+        times.set_title(f"Who sends when (finished at {total:g})", loc="left")
+        ticks = {"yticks": range(ranks), "ylim": (ranks - 0.5, -0.5)}
+        times.set(**ticks, yticklabels=[f"rank {r}" for r in range(ranks)])
+        times.tick_params(axis="y", length=0)
+    axes[3].set_xlabel("time, in transfers of a whole vector")
+    return figure

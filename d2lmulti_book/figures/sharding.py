@@ -1,0 +1,50 @@
+"""Picture of ZeRO's stages: what each GPU holds of the model's state.
+
+Chapter: *sharding*.
+"""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from .style import INK, device_colour, styled, subplots, without_frame
+
+_KINDS = (  # the kind, its bytes per parameter, and the first stage that shards it
+    ("weights", 2, 3),
+    ("gradients", 2, 2),
+    ("optimizer state", 12, 1),
+)
+
+
+@styled
+def memory_bars(billions: float = 7, devices: int = 8, limit: float = 80) -> Figure:
+    """Draw one GPU's gigabytes of model state for data parallelism and ZeRO 1 to 3.
+
+    A pale bar with a dashed edge marks what the other GPUs hold instead. The vertical
+    line marks the GPU's memory, `limit`, in gigabytes.
+    """
+    figure, (ax,) = subplots(1, 1, 7, 3.1)
+    names = ("data parallelism", "ZeRO 1", "ZeRO 2", "ZeRO 3 (FSDP)")
+    for stage in range(len(names)):
+        left, total = 0.0, 0.0
+        for i, (kind, size, first) in enumerate(_KINDS):
+            whole = billions * size
+            part = whole / devices if stage >= first else whole
+            options = {"height": 0.66, "left": left}
+            if part < whole:
+                ax.barh(
+                    stage, whole, fc="#F4F4F4", ec="#999999", ls="--", lw=0.8, **options
+                )
+            label = kind if stage == 0 else None
+            ax.barh(stage, part, fc=device_colour(i), label=label, **options)
+            left, total = left + whole, total + part
+        words = f"{total:g} GB"
+        ax.text(left + 1.5, stage, words, va="center", size=10, color=INK)
+    ax.plot([limit] * 2, [-0.5, 0.5], color=INK, lw=1.8, ls=(0, (2, 1)))
+    ax.text(limit, -0.62, f"GPU memory: {limit:g} GB", ha="center", size=9, color=INK)
+    ax.set(xlim=(0, 1.17 * left), ylim=(len(names) - 0.5, -0.9))
+    ax.set_yticks(range(len(names)), names, size=10)
+    ax.set_xlabel(f"GB on each of {devices} GPUs, {billions:g} billion parameters")
+    without_frame(ax)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=10)
+    return figure
