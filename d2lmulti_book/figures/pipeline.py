@@ -12,14 +12,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from d2lmulti.observe.pipeline_trace import PipelineTrace
+from d2lmulti.observe.pipeline_trace import PipelineTrace, play_schedule
 from d2lmulti.plans.pipeline import (
     Backward,
     BackwardInput,
     BackwardWeight,
+    Durations,
     Forward,
     Instruction,
 )
+from d2lmulti.plans.schedules import SCHEDULES
 
 from .style import INK, device_colour, styled, subplots
 
@@ -30,6 +32,42 @@ _KINDS: dict[type[Instruction], tuple[str, str, str]] = {
     BackwardInput: ("backward, input", "#D55E00", "white"),
     BackwardWeight: ("backward, weights", "#F0E442", INK),
 }
+
+
+@styled
+def naive_and_1f1b(devices: int = 4, micro_batches: int = 4) -> Figure:
+    """Draw one batch through the stages, first whole and then in micro-batches.
+
+    Both panels share one time axis, in slots: a slot is the forward pass of the whole
+    batch through one stage. A backward pass takes two.
+    """
+    small = 1 / micro_batches
+    whole, cut = Durations(1, 2, 1, 1), Durations(small, 2 * small, small, small)
+    panels = {
+        "the whole batch at once": play_schedule(
+            SCHEDULES["sequential"](devices, 1), whole
+        ),
+        f"1F1B, {micro_batches} micro-batches": play_schedule(
+            SCHEDULES["1f1b"](devices, micro_batches), cut
+        ),
+    }
+    figure, axes = subplots(2, 1, 7, 1.3 + 0.72 * devices, sharex=True)
+    end = max(trace.makespan for trace in panels.values())
+    for ax, (label, trace) in zip(axes, panels.items(), strict=True):
+        _panel(ax, trace, end)
+        slots, idle = trace.makespan, 100 * trace.idle_share
+        ax.set_title(f"{label}: {slots:g} slots, {idle:.0f} % idle", loc="left")
+        ax.set_yticklabels([f"device {d}: stage {d}" for d in range(devices)])
+        ax.spines["bottom"].set_visible(ax is axes[-1])
+        ax.tick_params(bottom=ax is axes[-1])
+    axes[-1].set(xlim=(0, end), xlabel="time, in slots")
+    handles = [
+        Patch(color=color, label=f"{name} pass")
+        for name, color, _ in (_KINDS[Forward], _KINDS[Backward])
+    ]
+    handles.append(Patch(fc="#EEEEEE", label="idle"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    return figure
 
 
 @styled

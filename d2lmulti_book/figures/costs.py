@@ -1,0 +1,52 @@
+"""Pictures of predicted times, from formulas and not from measurements.
+
+Chapter: *cost_model*.
+"""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from d2lmulti_cluster.cost import formula_seconds
+from d2lmulti_cluster.nccl import nccl_seconds
+from d2lmulti_cluster.presets import get_cluster
+
+from .style import INK, device_colour, styled, subplots
+
+_BYTES = 100e6
+_MEASURED = 64  # GPUs of the largest all-reduce in chapters/measured
+
+
+@styled
+def allreduce_by_size() -> Figure:
+    """Draw the predicted time of an all-reduce of 100 MB against the number of GPUs.
+
+    Each curve is a formula, on DGX H100 nodes of eight GPUs. Shaded are the sizes for
+    which no measurement is known.
+    """
+    cluster = get_cluster("dgx-h100")
+    sizes = [2**k for k in range(3, 15)]
+    rings = {
+        name: [1e3 * formula_seconds(kind, n, _BYTES, cluster) for n in sizes]
+        for name, kind in (("flat ring", "ring"), ("two-level rings", "hierarchical"))
+    }
+    tree = [
+        1e3 * nccl_seconds("allreduce", _BYTES, n, cluster, algorithm="tree")
+        for n in sizes
+    ]
+    figure, (ax,) = subplots(1, 1, 6.3, 3.6)
+    lines = {**rings, "NCCL's tree": tree}
+    for i, (name, times) in enumerate(lines.items()):
+        line = {"color": device_colour(i), "ls": ("-", "--", "-.")[i], "lw": 2}
+        ax.plot(sizes, times, marker="o", ms=4, **line)
+        digits = 0 if times[-1] > 1 else 1
+        label = f"  {name},\n  {times[-1]:.{digits}f} ms"
+        ax.text(sizes[-1], times[-1], label, color=INK, size=10, va="center")
+    ax.set(xscale="log", yscale="log", xlim=(6, 16384 * 9), ylim=(0.3, 900))
+    ax.set_xticks([8, 64, 512, 4096, 16384], ["8", "64", "512", "4,096", "16,384"])
+    ax.set_yticks([1, 10, 100], ["1", "10", "100"])
+    ax.minorticks_off()
+    ax.axvspan(_MEASURED, sizes[-1], color="#EEEEEE", zorder=0)
+    ax.text(_MEASURED * 1.2, 400, "no measurement beyond 64 GPUs", color=INK, size=10)
+    ax.set(xlabel="GPUs, eight per node", ylabel="ms for 100 MB (formula)")
+    return figure
