@@ -1,0 +1,61 @@
+"""A picture of a run that saves, fails, and repeats what was lost.
+
+Chapter: *many_machines*.
+"""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from .style import INK, device_colour, styled, subplots
+
+
+@styled
+def save_fail_redo() -> Figure:
+    """Draw training, saves, a failure, the restart and the repeated work over time."""
+    figure, (ax,) = subplots(1, 1, 8, 2.8)
+    train, save, lost = device_colour(0), device_colour(1), "#CC3311"
+    bars = (
+        (0, 3.6, "train", train),
+        (3.6, 0.6, "", save),
+        (4.2, 3.6, "train", train),
+        (7.8, 0.6, "", save),
+        (8.4, 2.1, "lost", lost),
+        (10.5, 1.8, "restart", "#DDDDDD"),
+        (12.3, 2.1, "redo", train),
+        (14.4, 1.5, "train", train),
+        (15.9, 0.6, "", save),
+    )
+    for x, width, name, colour in bars:
+        hatch = "///" if name == "redo" else None
+        style = {"fc": colour, "ec": "white", "lw": 1.2, "hatch": hatch}
+        ax.add_patch(Rectangle((x, 0), width, 0.8, **style))
+        ink = INK if colour == "#DDDDDD" else "white"
+        pad = {"fc": colour, "ec": "none", "pad": 1.5}
+        middle = x + width / 2 + (0.15 if name == "restart" else 0)
+        where = {"ha": "center", "va": "center", "size": 10.5, "bbox": pad}
+        ax.text(middle, 0.4, name, color=ink, **where)
+        if colour == save:
+            ax.text(middle, -0.12, "save", ha="center", va="top", size=9.5)
+    spans = (
+        (0, 3.6, "interval $\\tau$"),
+        (3.6, 4.2, "$\\delta$"),
+        (8.4, 10.5, "on average $\\tau$/2"),
+        (10.5, 12.3, "$R$"),
+    )
+    for begin, end, name in spans:
+        arrow = {"arrowstyle": "|-|, widthA=0.3, widthB=0.3", "color": INK}
+        ax.annotate("", (begin, 1.05), (end, 1.05), arrowprops=arrow)
+        ax.text((begin + end) / 2, 1.22, name, ha="center", size=10.5, color=INK)
+    ax.plot(10.5, 0.4, "X", ms=13, color=INK, mec="white", zorder=5)
+    ax.text(10.5, -0.12, "failure", ha="center", va="top", size=10.5, color=INK)
+    back = {"arrowstyle": "-|>", "color": INK, "lw": 1.3}
+    back |= {"connectionstyle": "arc3,rad=-0.24"}
+    ax.annotate("", (8.4, -0.5), (12.3, -0.05), arrowprops=back)
+    ax.text(11.6, -0.85, "resume from the last save", size=10, color=INK)
+    ax.annotate("", (16.8, -1.2), (0, -1.2), arrowprops={"arrowstyle": "-|>"})
+    ax.text(16.8, -1.15, "time", ha="right", va="bottom", size=10, color=INK)
+    ax.set(xlim=(-0.2, 17), ylim=(-1.35, 1.7))
+    ax.axis("off")
+    return figure
