@@ -20,7 +20,7 @@ _EMPTY = "#EEEEEE"
 
 @styled
 def needed_scores(orders: Mapping[str, Sequence[np.ndarray]]) -> Figure:
-    """Draw, for every rank and turn of a ring, which scores of its block are needed.
+    """Draw, for every rank and step of a ring, which scores of its block are needed.
 
     `orders` gives the positions of every rank's tokens, one list for each way to deal
     them out. A block has a row for each query of the rank and a column for each key of
@@ -31,21 +31,21 @@ def needed_scores(orders: Mapping[str, Sequence[np.ndarray]]) -> Figure:
     for ax, (order, at) in zip(axes, orders.items(), strict=True):
         n = len(at)
         needed = [
-            [at[r - turn] <= at[r][:, None] for turn in range(n)] for r in range(n)
+            [at[r - step] <= at[r][:, None] for step in range(n)] for r in range(n)
         ]
         for r, row in enumerate(needed):
             shades = ListedColormap([_EMPTY, device_colour(r)])
-            for turn, mask in enumerate(row):
-                where = (turn + 0.04, turn + 0.96, r + 0.96, r + 0.04)
+            for step, mask in enumerate(row):
+                where = (step + 0.04, step + 0.96, r + 0.96, r + 0.04)
                 ax.imshow(mask, shades, vmin=0, vmax=1, extent=where)
-        slowest = [max(row[turn].mean() for row in needed) for turn in range(n)]
-        for turn, share in enumerate(slowest):
+        slowest = [max(row[step].mean() for row in needed) for step in range(n)]
+        for step, share in enumerate(slowest):
             label = f"{100 * share:.0f}"
-            ax.text(turn + 0.5, -0.12, label, ha="center", size=9, color=INK)
+            ax.text(step + 0.5, -0.12, label, ha="center", size=9, color=INK)
         ax.set(xlim=(0, n), ylim=(n, -0.6))
         ax.set_title(order, size=10)
         ax.set_xticks(np.arange(n) + 0.5, range(1, n + 1), size=9)
-        ax.set_xlabel("turn", size=9)
+        ax.set_xlabel("step", size=9)
         ax.set_yticks(np.arange(n) + 0.5, range(n), size=9)
         without_frame(ax)
     axes[0].set_ylabel("rank", size=9)

@@ -1,15 +1,17 @@
 """Pictures of parameter servers, drawn from the events of a run.
 
-Workers keep the colours that devices have in `plot.py`. Chapter: *parameter_server*.
+Workers keep the colors that devices have in `plot.py`. Chapter: *parameter_server*.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from d2lmulti.plans.placement import PLACEMENTS, shard_to_servers
 
@@ -19,6 +21,59 @@ if TYPE_CHECKING:
     from d2lmulti.training.on_servers import ServerHistory
 
 Curve = Sequence[tuple[float, float]]  # (seconds, loss), one run
+
+
+@styled
+def push_and_pull(workers: int = 3, servers: int = 2) -> Figure:
+    """Draw workers and servers: gradients pushed and weights pulled, by key range."""
+    figure, (ax,) = subplots(1, 1, 8, 4.1)
+    width, gap, top = 1.3, 0.5, 3.0  # of a key range in a worker, and between workers
+    step = servers * width + gap
+    total = workers * step - gap
+    ranges = [chr(ord("A") + i) for i in range(servers)]
+    centers = [total * (i + 0.5) / servers for i in range(servers)]
+    for worker in range(workers):
+        color, ink = device_colour(worker), "white" if worker == 0 else INK
+        left = worker * step
+        middle, label = left + servers * width / 2, f"worker {worker}, its own examples"
+        ax.text(middle, top + 1.05, label, ha="center", size=9.5)
+        for server, (name, center) in enumerate(zip(ranges, centers, strict=True)):
+            x = left + server * width
+            _box(ax, (x, top, width, 0.85), f"range {name}", color, ink)
+            here = x + width / 2
+            there = center + 0.62 * (worker - (workers - 1) / 2)
+            push = (here - 0.11, top), (there - 0.11, 1.0)
+            pull = (there + 0.11, 1.0), (here + 0.11, top)
+            _arrow(ax, *push, color=color, lw=2.2)
+            _arrow(ax, *pull, color=INK, lw=1.0, ls="--")
+    for server, (name, center) in enumerate(zip(ranges, centers, strict=True)):
+        words = f"server {server}: weights of key range {name}"
+        _box(ax, (center - 1.85, 0.15, 3.7, 0.85), words, "#DDDDDD", INK)
+    for x, words, look in (
+        (0.2, "push: gradients", {"color": device_colour(0), "lw": 2.2}),
+        (total / 2 + 0.3, "pull: weights", {"color": INK, "lw": 1.0, "ls": "--"}),
+    ):
+        ax.plot([x, x + 0.8], [-0.45, -0.45], **look)
+        ax.text(x + 0.95, -0.45, words, va="center", size=9.5)
+    ax.set(xlim=(-0.1, total + 0.1), ylim=(-0.75, top + 1.45))
+    ax.axis("off")
+    return figure
+
+
+def _arrow(
+    ax: Axes, start: tuple[float, float], end: tuple[float, float], **look: Any
+) -> None:
+    arrow = {"arrowstyle": "-|>", "shrinkA": 1, "shrinkB": 1, **look}
+    ax.annotate("", end, start, arrowprops=arrow)
+
+
+def _box(
+    ax: Axes, box: tuple[float, float, float, float], words: str, color: str, ink: str
+) -> None:
+    x, y, width, height = box
+    ax.add_patch(Rectangle((x, y), width, height, fc=color, ec="white", lw=1.5))
+    ax.text(x + width / 2, y + height / 2, words, ha="center", va="center", size=9.5,
+            color=ink)  # fmt: skip
 
 
 @styled
@@ -35,7 +90,7 @@ def placements(sizes: Sequence[int], servers: int) -> Figure:
             held[part.server] += length
         ax.axvline(sum(sizes) / servers, color=INK, lw=1, ls=":")
         ax.set_title(name)
-        ax.set_xlabel("numbers on a server")
+        ax.set_xlabel("elements per server")
         ax.xaxis.set_major_locator(plt.MaxNLocator(3))  # the last meets the next's 0
     axes[0].set_yticks(range(servers), [f"server {i}" for i in range(servers)])
     axes[0].invert_yaxis()
@@ -67,7 +122,7 @@ def timeline(histories: Mapping[str, ServerHistory], seconds: float) -> Figure:
         ax.invert_yaxis()
         ax.set_xlim(0, seconds)
         ax.set_title(label, loc="left")
-    axes[-1].set_xlabel("modelled seconds")
+    axes[-1].set_xlabel("modeled seconds")
     return figure
 
 
@@ -87,7 +142,7 @@ def loss_over_time(
         ax.axhline(goal, color=INK, lw=0.8, ls=":")
         ax.set_xlim(0, seconds)
         ax.set_title(title)
-        ax.set_xlabel("modelled seconds")
+        ax.set_xlabel("modeled seconds")
     axes[0].set_ylabel("loss")
     axes[0].set_yscale("log")
     figure.legend(loc="outside lower center", ncols=4)

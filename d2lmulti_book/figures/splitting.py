@@ -43,6 +43,9 @@ def three_ways(
         _tower(layer, left, halves, [device] * last, f"{images} images")
     _tower(stages, 0, names, stage_of, f"{images} images")
     _meet(data, last + 0.8, "both")
+    for i in range(1, last):
+        if stage_of[i] != stage_of[i - 1]:
+            _cross(stages, 0.5, i)
     for meeting in meetings:
         name, direction = meeting.rsplit(" ", 1)
         i = [layer.name for layer in model.layers].index(name)
@@ -52,9 +55,9 @@ def three_ways(
         ("data", "tensor", "pipeline"),
         (2.35, 2.35, 1),
         (
-            "gradients,\nat the end",
-            "sums and gradients,\nin between",
-            "both, at\nthe cut",
+            "gradients,\nonce per step",
+            "outputs and gradients,\nin every pair",
+            "both, at\nthe border",
         ),
         strict=True,
     ):
@@ -98,11 +101,7 @@ def overview() -> Figure:
     _meet(data, 4.8, "both")
     for below in (2, 4):  # the layers are split in pairs
         _meet(tensor, below + 0.65, "both")
-    crossing = FancyArrowPatch(
-        (1.175, 2.4), (1.175, 2.9), arrowstyle="<|-|>", mutation_scale=8, color=INK,
-        lw=1.2, shrinkA=0, shrinkB=0, zorder=3,
-    )  # fmt: skip
-    pipeline.add_patch(crossing)
+    _cross(pipeline, 1.175, 2)
     for ax, (title, sent) in zip(axes, titles, strict=True):
         ax.set(xlim=(-0.25, 2.6), ylim=(-1.0, 5.1))
         ax.set_title(title)
@@ -157,6 +156,15 @@ def _tower(
         ink = "white" if device == 0 else INK
         middle = (left + 0.5, i + 1.13)
         ax.text(*middle, name, ha="center", va="center", size=9, color=ink)
+
+
+def _cross(ax: Axes, x: float, below: int) -> None:
+    """Draw an arrow across the border above the lowest `below` layers of a tower."""
+    arrow = FancyArrowPatch(
+        (x, below + 0.46), (x, below + 0.84), arrowstyle="<|-|>", mutation_scale=7,
+        color=INK, lw=1.2, shrinkA=0, shrinkB=0, zorder=3,
+    )  # fmt: skip
+    ax.add_patch(arrow)
 
 
 def _meet(ax: Axes, y: float, direction: str) -> None:
