@@ -28,11 +28,7 @@ def check_batch(X: Tensor, y: Tensor, vocabulary: int = 0) -> Backend:
     the backend of the batch.
     """
     B = backend_of(X)
-    if not tuple(X.shape) or not tuple(y.shape) or len(X) != len(y):
-        raise InvalidInput(
-            f"expected X and y with the same number of examples, got shapes "
-            f"{tuple(X.shape)} and {tuple(y.shape)}; cut both from the same batch"
-        )
+    _check_lengths(X, y)
     if "int" not in B.dtype_of(y):
         raise InvalidInput(
             f"expected labels y that are whole numbers, got {B.dtype_of(y)}; convert "
@@ -41,6 +37,14 @@ def check_batch(X: Tensor, y: Tensor, vocabulary: int = 0) -> Backend:
     if vocabulary and B.device_of(X) == "cpu":
         check_ids(B.numpy(X), vocabulary)
     return B
+
+
+def _check_lengths(X: Tensor, y: Tensor) -> None:
+    if not tuple(X.shape) or not tuple(y.shape) or len(X) != len(y):
+        raise InvalidInput(
+            f"expected X and y with the same number of examples, got shapes "
+            f"{tuple(X.shape)} and {tuple(y.shape)}; cut both from the same batch"
+        )
 
 
 def split_batch(
@@ -55,7 +59,7 @@ def split_batch(
     """
     check_list("devices", devices, "devices", hint="use devices(1)")
     group = group_for(len(devices), group)
-    check_batch(X, y)
+    _check_lengths(X, y)
     if len(X) < group.size:
         raise InvalidInput(
             f"cannot split {plural(len(X), 'example')} over "

@@ -316,6 +316,8 @@ def test_ctrl_c_is_one_line_and_leaves_the_last_checkpoint(tmp_path):
         + options.split(),
         stderr=subprocess.PIPE,
         text=True,
+        # A shell in the background may have told its programs to ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     while not file.exists():
         assert process.poll() is None

@@ -187,6 +187,8 @@ def test_the_ranks_end_with_the_launcher(tmp_path: Path, how: int) -> None:
         [sys.executable, "-c", LAUNCHER, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stderr=subprocess.DEVNULL,
+        # A shell in the background may have told its programs to ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     files = [tmp_path / str(rank) for rank in range(2)]
     wait_until(lambda: all(file.exists() for file in files))
