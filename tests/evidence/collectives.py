@@ -114,7 +114,7 @@ def between_processes() -> tuple[list[str], int]:
     """Tell which results differ from those of one process; called in each process."""
     group, B = started(), get_backend()
     n, messages = group.size, group.engine.point_to_point
-    differ, made = asked.compared(B, group, n)
+    differ, made = asked.compared(B, group, n, messages)
     if messages:
         alone = asked.every_dtype(B, local_group(n), n)
         mine = asked.every_dtype(B, group, n)
