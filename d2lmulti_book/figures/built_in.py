@@ -60,8 +60,8 @@ def ddp_hooks() -> Figure:
     for y in (4, 3):
         ax.text(10.5, y, "idle", ha="center", va="center", size=10, style="italic")
     ax.text(5.75, 4.5, "backward pass", ha="center", size=10, color=INK)
-    for y, name in ((4, "rank 0"), (3, "rank 1"), (1.9, "buckets"), (0.8, "network")):
-        ax.text(-0.2, y, name, ha="right", va="center", size=10.5, color=INK)
+    for at, name in ((4, "rank 0"), (3, "rank 1"), (1.9, "buckets"), (0.8, "network")):
+        ax.text(-0.2, at, name, ha="right", va="center", size=10.5, color=INK)
     ax.set(xlim=(-1.9, 13.35), ylim=(0, 4.75))
     ax.axis("off")
     return figure

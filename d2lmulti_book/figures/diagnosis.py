@@ -5,6 +5,8 @@ Chapter: *failures*.
 
 from __future__ import annotations
 
+from typing import Any
+
 from matplotlib.figure import Figure
 
 from .style import INK, device_colour, styled, subplots
@@ -46,7 +48,10 @@ def symptom_to_tool() -> Figure:
     y = 0.0
     for kind, (symptom, leaves) in enumerate(_TREE):
         middle = y + (len(leaves) - 1) / 2
-        frame = {"boxstyle": "round,pad=0.35", "ec": device_colour((0, 1, 2)[kind])}
+        frame: dict[str, Any] = {
+            "boxstyle": "round,pad=0.35",
+            "ec": device_colour((0, 1, 2)[kind]),
+        }
         frame |= {"fc": "white", "lw": 1.8}
         centre = {"ha": "center", "va": "center", "size": 10.5, "color": INK}
         ax.text(1.1, middle, symptom, bbox=frame, **centre)

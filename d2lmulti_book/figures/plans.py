@@ -137,8 +137,8 @@ def star_and_ring(ranks: int = 4) -> Figure:
     figure, axes = subplots(
         2, 2, 8, 4.4, gridspec_kw={"width_ratios": (1, 2.1)}, sharex="col"
     )
-    star = [(r, 0, r - 1) for r in range(1, ranks)]
-    star += [(0, r, ranks + r - 2) for r in range(1, ranks)]
+    star = [(r, 0, float(r - 1)) for r in range(1, ranks)]
+    star += [(0, r, float(ranks + r - 2)) for r in range(1, ranks)]
     steps = range(2 * (ranks - 1))
     ring = [(r, (r + 1) % ranks, step / ranks) for step in steps for r in range(ranks)]
     for row, (name, transfers, size) in enumerate(
