@@ -42,6 +42,11 @@ def with_json(command: Callable[..., object]) -> Callable[..., None]:
     @wraps(command)
     def run(json: Path | None, **options: Any) -> None:
         check_outputs({"--json": json})
+        read = options.get("table")
+        if json and read and json.exists() and read.exists() and json.samefile(read):
+            raise InvalidInput(
+                f"expected another file than the table for --json, got {json}"
+            )
         found = command(**options)
         if json is not None:
             write_json(json, found)

@@ -18,6 +18,7 @@ from typing import Any
 import click
 
 from ..backends import framework_names
+from ..checks import invalid
 from ..comm.devices import with_place
 from ..comm.group import Group, local_group
 from ..data.datasets import DATASETS
@@ -114,7 +115,7 @@ def train_in(group: Group | None, options: dict[str, Any]) -> int:
     results = {name: options.pop(name) for name in RESULTS}
     files = {**results, "checkpoint": options["checkpoint"]}
     outputs = {f"--{name}": path for name, path in files.items()}
-    on_rank_zero(group or local_group(1), lambda: check_outputs(outputs))
+    on_rank_zero(group or local_group(1), lambda: check_results(outputs))
     with timeline() if results["timeline"] else nullcontext() as recorded:
         history = loop.train(**options)
     if group and not group.leader:
@@ -135,6 +136,14 @@ def train_in(group: Group | None, options: dict[str, Any]) -> int:
             click.echo(f"error: {error}", err=True)
             failed = 2
     return failed
+
+
+def check_results(outputs: dict[str, Path | None]) -> None:
+    """Raise, before there is work to lose, for what could not be written."""
+    check_outputs(outputs)
+    picture = outputs["--plot"]
+    if picture is not None and picture.suffix.lower() != ".png":
+        raise invalid("a file that ends in .png for --plot", str(picture))
 
 
 def write_result(

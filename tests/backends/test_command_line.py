@@ -414,6 +414,7 @@ BAD_FILES = {
     "the checkpoint's file": ("--checkpoint {a} --timeline {a}", "different files"),
     "a read-only result": ("--json {locked}", "it is read-only"),
     "a read-only checkpoint": ("--checkpoint {locked} --resume", "it is read-only"),
+    "a picture of another kind": ("--plot a.jpg", "a file that ends in .png"),
     "a name too long": ("--plot {long}", "name too long"),
     "a checkpoint over a text": ("--checkpoint {notes}", "--resume"),
     "a text as a checkpoint": ("--checkpoint {notes} --resume", "that cannot be read"),

@@ -275,6 +275,15 @@ def test_ranks_share_their_place():
     assert rank_correlation([1, 1], [1, 2]) is None
 
 
+def test_a_table_is_not_replaced_by_what_it_is_compared_with(tmp_path, capsys):
+    table = tmp_path / "a.csv"
+    text = (MEASURED / "megatron_sc21_table1.csv").read_text()
+    table.write_text(text)
+    assert cli.main(["validate", str(table), "--json", str(table)]) == 2
+    assert "another file than the table" in capsys.readouterr().err
+    assert table.read_text() == text
+
+
 def test_the_commands_print_and_write(tmp_path, capsys):
     file = tmp_path / "a.json"
     table = str(MEASURED / "megatron_sc21_table1.csv")
