@@ -46,7 +46,7 @@ def conv_step(
 ) -> ConvStep:
     """Predict a synchronous step in float32; gradients travel while others are made.
 
-    Two thirds of the computation are the way back; the last bucket is never hidden.
+    The backward pass is two thirds of the computation; it never hides the last bucket.
     Raises `InvalidInput` for no GPUs and no images.
 
     >>> from d2lmulti_cluster.networks import get_network
@@ -74,7 +74,7 @@ def conv_step(
 def pipeline_rate(stages: int, micro_batches: int, kept: int = 0) -> float:
     """Throughput of a GPipe pipeline of equal stages, over that of one plain device.
 
-    Every micro-batch is computed forward again on its way back, a third more work, but
+    Every micro-batch is recomputed in its backward pass, a third more work, but
     for the `kept` last ones. The bubble takes (stages - 1) turns.
 
     >>> round(pipeline_rate(4, 32), 2), pipeline_rate(1, 1, kept=1)

@@ -171,7 +171,7 @@ def _column(s: Split, width: float) -> tuple[float, float]:
     if s.tensor == 1:
         return s.product(T, n, h), data + weight
     forward, how = s.product(T, n, h), s.software.overlap
-    if not s.sequence:  # the input's gradient is summed up on the way back
+    if not s.sequence:  # the input's gradient is all-reduced in the backward pass
         total = s.collective("allreduce")
         if how == "none":
             return forward, data + weight + total

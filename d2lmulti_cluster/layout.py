@@ -66,7 +66,7 @@ class Layout:
 
 
 def owners(layout: Layout, zero: int) -> int:
-    """Devices that share out what is sharded from this stage of ZeRO on, or 1."""
+    """Return over how many devices this stage of ZeRO shards; 1 if it does not."""
     return layout.data if layout.zero >= zero else 1
 
 
@@ -203,7 +203,7 @@ def _states(
 
 
 def _activations(model: Transformer, layout: Layout, stage: Stage, i: int) -> float:
-    """What a stage keeps for the way back, 2 bytes an element, of all micro-batches.
+    """What a stage stores for the backward pass, 2 bytes an element, all micro-batches.
 
     Norms, residuals, queries, keys, values, the attention's output and the MLP's three
     tensors: 18 hidden + 8 widths. Recomputed in full: a layer's input. The loss: logits

@@ -75,7 +75,7 @@ class ConvNet:
     """A convolutional network, for one image of its usual size.
 
     `flops` forward (two a multiply-add), `parameters`, and `activations`: elements of
-    all outputs of its layers, which are written, read and kept for the way back.
+    all outputs of its layers, which are written, read and stored for the backward pass.
     """
 
     name: str
@@ -183,7 +183,7 @@ MEGATRON_2021 = Software(
     "megatron 2021", (22, 12, 4), (26, 12, 8), (12, 16), (24, 30), (24, 30),
     "unfused", "none", 2, 10, None, False, False, False, 0,
 )  # fmt: skip
-# Korthikanti et al. (2022): the collective of a layer's way back runs beside the
+# Korthikanti et al. (2022): the collective of a layer's backward pass runs beside the
 # product for its weights, into whose sum the gradient is added.
 MEGATRON_2022 = replace(
     MEGATRON_2021, name="megatron 2022", overlap="weights", accumulate_bytes=8

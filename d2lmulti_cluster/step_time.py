@@ -91,7 +91,7 @@ def gradient_seconds(
 def _exposed(
     split: Split, layout: Layout, stage: Stage, weights: float, works: list[Work]
 ) -> float:
-    """A stage's sums, beside its last way back and the ways back of stages before it.
+    """A stage's sums, next to its last backward pass and those of earlier stages.
 
     `works` ends with the stage's own. A bucket can go when its gradients are there; the
     embedding's is the last to be made.
@@ -120,7 +120,7 @@ def _exposed(
 
 
 def _new_weights(split: Split, layout: Layout, weights: float, forward: float) -> float:
-    """ZeRO 1 and 2 gather the new weights, in 16 bits, before or beside a way there."""
+    """ZeRO 1 and 2 gather the new weights, in 16 bits, before or in a forward pass."""
     gather = _collective("allgather", split, layout, 2 * weights)
     if layout.zero == 1 and split.software.shards_wait:  # flattened, and copied back
         return gather + memory_seconds(split.cluster.device, 8 * weights, 0)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..backends import get_backend
 from ..backends.protocol import AnyDevice, Backend, Tensor
-from ..checks import check_choice, check_count, check_number
+from ..checks import check_choice, check_count
 from ..comm.devices import devices as first_devices
 from ..data.batches import batch_count, batches
 from ..data.datasets import Dataset
@@ -71,11 +71,6 @@ class ServerHistory:
     def staleness(self) -> list[int]:
         """Measured staleness of every gradient, in the order of updates."""
         return [push.staleness for push in self.pushes]
-
-    def seconds_to(self, loss: float) -> float:
-        """Modelled seconds until the curve is at `loss` or below, inf if never."""
-        check_number("loss", loss)
-        return next((s for s, value in self.curve if value <= loss), float("inf"))
 
 
 def train_on_servers(
