@@ -1,4 +1,4 @@
-"""Every call on the cheat sheet exists, with these arguments, in the pinned versions."""
+"""Every call on the cheat sheet exists, with its arguments, in the pinned versions."""
 
 from __future__ import annotations
 
