@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from book.notebooks import ROOT
 
-# A private phrase, as a pattern, and what the field says. None has an ordinary use here.
+# A private phrase, as a pattern, and what the field says. None has an ordinary use.
 PRIVATE = {
     r"way (back|there|forth)\b": "backward pass, forward pass",
     r"middle error": "median error",
@@ -43,7 +43,10 @@ def texts():
         for number, cell in enumerate(nbformat.read(path, as_version=4).cells):
             shown = [o.get("text", "") for o in cell.get("outputs", [])]
             figure = str(cell.metadata.get("mystnb", ""))
-            yield f"{path.name}, cell {number}", "\n".join([cell.source, *shown, figure])
+            yield (
+                f"{path.name}, cell {number}",
+                "\n".join([cell.source, *shown, figure]),
+            )
     pages = [*CHAPTERS.glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
     programs = (p for home in HOMES for p in sorted((ROOT / home).rglob("*.py")))
     for path in (*pages, *programs):
@@ -54,7 +57,7 @@ def private(text, name="text"):
     """Return a complaint for each private phrase, also one broken over two lines."""
     flat = re.sub(r"\s+(# ?)?", " ", text)
     return [
-        f"{name}: ...{flat[max(0, hit.start() - 40) : hit.end() + 20]}...; say: {better}"
+        f"{name}: ...{flat[max(0, hit.start() - 40) : hit.end() + 20]}...: {better}"
         for phrase, better in PRIVATE.items()
         for hit in re.finditer(phrase, flat, flags=re.IGNORECASE)
     ]
@@ -65,6 +68,8 @@ def test_no_page_docstring_or_message_has_a_private_word():
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("text", ["on the way\n    # back", "a 32nd of it", "Summands."])
+@pytest.mark.parametrize(
+    "text", ["on the way\n    # back", "a 32nd of it", "Summands."]
+)
 def test_a_private_word_is_found(text):
     assert len(private(text)) == 1
