@@ -89,10 +89,10 @@ def build(folder, **pages):
     return folder
 
 
-def check(folder):
+def check(folder, chapters=False):
     import check_pages
 
-    return check_pages.check(folder)
+    return check_pages.check(folder, chapters)
 
 
 @pytest.fixture(scope="module")
@@ -142,10 +142,30 @@ def test_a_real_small_book_is_well(small_book):
     assert check(small_book) == {}
 
 
-def test_search_that_finds_nothing_is_a_problem(tmp_path):
+def test_measures_of_a_chapter_and_its_place_in_the_search(tmp_path, monkeypatch):
+    import check_pages
+
+    code = '<div class="cell"><pre style="height: 2000px">x</pre></div>'
+    figure = '<img src="red.png" alt="red" style="width: 200px; height: 100px">'
+    words = '<p style="height: 3000px">words</p>'
+    results = '<ul class="search"><li><a href="chapters/{}.html">A</a></li></ul>'
     pages = build(
-        tmp_path / "blind",
-        one=("", "<p>One.</p>"),
-        search=("", '<div id="search-results"><ul class="search"></ul></div>'),
+        tmp_path / "chapters",
+        good=("", figure + code + words),
+        late=("", words + code + figure),
+        code=("", figure + code + code),
+        search=(
+            "",
+            '<div id="search-results"><p class="search-summary">One page.</p>'
+            + results.format("wrong")
+            + "</div>",
+        ),
     )
-    assert check(pages) == {"search.html": ["search for 'title' finds nothing"]}
+    monkeypatch.setattr(check_pages, "SEARCHES", {"FSDP": "sharding", "x": "wrong"})
+    problems = check(pages, chapters=True)
+    assert set(problems) == {"late.html", "code.html", "search.html"}
+    assert "first figure is not within" in problems["late.html"][0]
+    assert "code and output, at most 45%" in problems["code.html"][0]
+    missed = problems["search.html"]
+    assert "search for 'FSDP' finds chapters/wrong.html, not sharding" in missed
+    assert not any("'x'" in text for text in missed)
