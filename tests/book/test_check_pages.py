@@ -73,14 +73,14 @@ FAULTS = {
 }
 
 
-def check(folder, **pages):
+def check(folder, chapters=False, **pages):
     import check_pages
 
     folder.mkdir(exist_ok=True)
     (folder / "red.png").write_bytes(base64.b64decode(png(size=(20, 10))))
     for name, (head, body) in pages.items():
         (folder / f"{name}.html").write_text(PAGE.format(head=head, body=body))
-    return check_pages.check(folder)
+    return check_pages.check(folder, chapters)
 
 
 def test_each_fault_is_found_on_its_page_and_none_on_a_good_one(tmp_path):
@@ -97,10 +97,31 @@ def test_each_fault_is_found_on_its_page_and_none_on_a_good_one(tmp_path):
 def test_a_real_small_book_is_well(small_book):
     import check_pages
 
-    assert check_pages.check(small_book) == {}
+    assert check_pages.check(small_book, chapters=False) == {}
 
 
-def test_search_that_finds_nothing_is_a_problem(tmp_path):
-    empty = '<div id="search-results"><ul class="search"></ul></div>'
-    found = check(tmp_path, one=("", "<p>One.</p>"), search=("", empty))
-    assert found == {"search.html": ["search for 'title' finds nothing"]}
+def test_measures_of_a_chapter_and_its_place_in_the_search(tmp_path, monkeypatch):
+    import check_pages
+
+    code = '<div class="cell"><pre style="height: 2000px">x</pre></div>'
+    figure = '<img src="red.png" alt="red" style="width: 200px; height: 100px">'
+    words = '<p style="height: 3000px">words</p>'
+    found = (
+        '<div id="search-results"><p class="search-summary">One page.</p><ul class='
+        '"search"><li><a href="chapters/wrong.html">A</a></li></ul></div>'
+    )
+    monkeypatch.setattr(check_pages, "SEARCHES", {"FSDP": "sharding", "x": "wrong"})
+    problems = check(
+        tmp_path / "chapters",
+        chapters=True,
+        good=("", figure + code + words),
+        late=("", words + code + figure),
+        code=("", figure + code + code),
+        search=("", found),
+    )
+    assert set(problems) == {"late.html", "code.html", "search.html"}
+    assert "first figure is not within" in problems["late.html"][0]
+    assert "code and output, at most 45%" in problems["code.html"][0]
+    missed = problems["search.html"]
+    assert "search for 'FSDP' finds chapters/wrong.html, not sharding" in missed
+    assert not any("'x'" in text for text in missed)
