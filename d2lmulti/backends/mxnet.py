@@ -16,8 +16,8 @@ from mxnet.base import _LIB, NDArrayHandle, check_call
 from mxnet.numpy import ndarray as Tensor
 
 from .. import checks
-from . import tracking
-from .common import NUMPY_DTYPES, dtype_name, numeric, resolve_device, view_at
+from . import NUMPY_DTYPES, dtype_name, numeric, resolve_device, tracking
+from .common import view_at
 from .protocol import AnyDevice, Context
 
 name = "mxnet"

@@ -15,9 +15,9 @@ from functools import partial
 import numpy as np
 
 from .. import checks
-from . import autograd, tracking
+from . import NUMPY_DTYPES, autograd, dtype_name, numeric, resolve_device, tracking
 from .autograd import Tensor, result
-from .common import NUMPY_DTYPES, Reporter, dtype_name, numeric, resolve_device
+from .common import Reporter
 from .protocol import AnyDevice, Context
 
 name = "numpy"

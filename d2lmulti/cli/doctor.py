@@ -12,7 +12,6 @@ import click
 import numpy as np
 
 from ..backends import backend_name, backend_names, get_backend
-from ..backends.common import describe_gpus
 from ..backends.protocol import Backend
 from ..comm.devices import devices, with_place
 from ..errors import BackendNotInstalled
@@ -37,7 +36,8 @@ def doctor() -> int:
             f"{name:7} {version:11} GPUs: {count}; devices(2) gives "
             f"{', '.join(places)}{simulated}"
         )
-        for line in [*describe_gpus(B), *trials(B)]:
+        described = B.describe_gpus() if hasattr(B, "describe_gpus") else []
+        for line in [*described, *trials(B)]:
             click.echo(f"        {line}")
     if line := horovod_line():
         click.echo(line)

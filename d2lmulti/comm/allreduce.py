@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Literal
 
-from ..backends.protocol import Tensor, backend_of, element_count, itemsize, nbytes
+from ..backends import backend_of, element_count, itemsize, nbytes
+from ..backends.protocol import Tensor
 from ..checks import check_choice, check_data, check_native
 from ..events import notify_round, notify_rounds, observers
 from ..plans.allreduce import ALLREDUCE, choose_allreduce

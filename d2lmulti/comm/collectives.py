@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ..backends.protocol import Tensor, backend_of, element_count
+from ..backends import backend_of, element_count
+from ..backends.protocol import Tensor
 from ..checks import (
     check_choice,
     check_count,

@@ -15,7 +15,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from ..backends.protocol import Tensor, backend_of, element_count
+from ..backends import backend_of, element_count
+from ..backends.protocol import Tensor
 from ..checks import MAX_INDEX, MAX_RANKS, check_count, invalid
 from ..errors import InvalidInput
 from ..plans.rounds import Round, make_round

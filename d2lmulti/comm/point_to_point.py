@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..backends import backend_of
-from ..backends.common import DTYPES
-from ..backends.protocol import AnyDevice, Backend, Tensor, element_count
+from ..backends import DTYPES, backend_of, element_count
+from ..backends.protocol import AnyDevice, Backend, Tensor
 from ..errors import InvalidInput
 from ..events import unobserved
 from ..plans.rounds import make_round

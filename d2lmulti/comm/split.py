@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..backends.protocol import AnyDevice, Backend, Tensor, backend_of, nbytes
+from ..backends import backend_of, nbytes
+from ..backends.protocol import AnyDevice, Backend, Tensor
 from ..checks import check_count, check_ids, check_list
 from ..errors import InvalidInput, plural
 from ..events import notify_load, notify_work, observers

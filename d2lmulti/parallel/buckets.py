@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from itertools import accumulate
 from threading import Lock
 
-from ..backends import backend_of
-from ..backends.protocol import Tensor, element_count, nbytes
+from ..backends import backend_of, element_count, nbytes
+from ..backends.protocol import Tensor
 from ..checks import check_choice, check_count, check_list, check_lists, check_same
 from ..comm.allreduce import Op, check_algorithm, start_allreduce
 from ..comm.group import Group, Work, group_for

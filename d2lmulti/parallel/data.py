@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ..backends.protocol import AnyDevice, Tensor, backend_of
+from ..backends import backend_of
+from ..backends.protocol import AnyDevice, Tensor
 from ..checks import check_floating, check_list, check_lists
 from ..comm.allreduce import check_algorithm
 from ..comm.group import Group

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..backends.protocol import Tensor, element_count, itemsize
+from ..backends import element_count, itemsize
+from ..backends.protocol import Tensor
 from ..checks import check_choice, check_count, check_list
 from ..comm.devices import Device, devices
 from ..comm.group import local_group

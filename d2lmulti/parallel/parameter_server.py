@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from ..backends import backend_of
-from ..backends.protocol import AnyDevice, Tensor, element_count, itemsize
+from ..backends import backend_of, element_count, itemsize
+from ..backends.protocol import AnyDevice, Tensor
 from ..checks import check_count, check_list, check_positive
 from ..comm.split import load
 from ..errors import InvalidInput

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ..backends.protocol import AnyDevice, Tensor, element_count
+from ..backends import element_count
+from ..backends.protocol import AnyDevice, Tensor
 from ..checks import check_count, check_list, check_positive
 from ..comm.allreduce import start_allreduce
 from ..comm.group import Group, group_for, local_group

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.protocol import Backend, backend_of
+from ..backends import backend_of
+from ..backends.protocol import Backend
 from ..comm.group import Group
 from ..data.datasets import Dataset
 from ..errors import InvalidInput, by_call

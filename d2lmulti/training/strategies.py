@@ -15,8 +15,8 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from ..backends import backend_of
-from ..backends.protocol import AnyDevice, Tensor, element_count
+from ..backends import backend_of, element_count
+from ..backends.protocol import AnyDevice, Tensor
 from ..checks import check_choice, invalid
 from ..comm.collectives import allgather, usual_algorithm
 from ..comm.mesh import Mesh, check_axes

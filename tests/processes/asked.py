@@ -17,8 +17,7 @@ from processes.asked_mesh import invalid, on_a_mesh
 from processes.asked_tokens import tokens_and_experts
 
 import d2lmulti
-from d2lmulti.backends import get_backend
-from d2lmulti.backends.common import DTYPES
+from d2lmulti.backends import DTYPES, get_backend
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.comm.group import Group, local_group
 from d2lmulti.comm.point_to_point import receive, send

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from ...backends import backend_of
-from ...backends.protocol import AnyDevice, Tensor, element_count
+from ...backends import backend_of, element_count
+from ...backends.protocol import AnyDevice, Tensor
 from ...checks import check_count, check_kind, check_list
 from ...comm.collectives import broadcast
 from ...comm.mesh import Mesh

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ...backends.protocol import Tensor, backend_of
+from ...backends import backend_of
+from ...backends.protocol import Tensor
 from ...comm.cooperative import Ranks, run_cooperatively
 from ...comm.group import Group
 from ...comm.split import load

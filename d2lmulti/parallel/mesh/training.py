@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from ...backends.protocol import AnyDevice, Tensor, backend_of, element_count
+from ...backends import backend_of, element_count
+from ...backends.protocol import AnyDevice, Tensor
 from ...comm.allreduce import check_algorithm, start_allreduce
 from ...comm.collectives import allgather, reduce_scatter
 from ...errors import InvalidInput, plural

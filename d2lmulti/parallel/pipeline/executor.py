@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from ...backends.protocol import AnyDevice, Backend, Tensor, element_count, nbytes
+from ...backends import element_count, nbytes
+from ...backends.protocol import AnyDevice, Backend, Tensor
 from ...comm.group import Group
 from ...comm.point_to_point import copy_between, receive, send
 from ...events import notify, notify_work, observers

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ...backends.protocol import Tensor, element_count
+from ...backends import element_count
+from ...backends.protocol import Tensor
 from ...comm.allreduce import exchange
 from ...comm.group import Group
 from ...errors import InvalidInput

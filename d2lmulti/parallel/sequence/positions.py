@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...backends.protocol import Backend, Tensor, backend_of
+from ...backends import backend_of
+from ...backends.protocol import Backend, Tensor
 from ...checks import (
     MAX_RANKS,
     check_choice,

@@ -11,8 +11,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from ...backends import backend_of
-from ...backends.protocol import Tensor, element_count
+from ...backends import backend_of, element_count
+from ...backends.protocol import Tensor
 from ...comm.allreduce import exchange
 from ...comm.collectives import allgather, reduce_scatter
 from ...comm.group import Group

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from ...backends.protocol import Tensor, element_count
+from ...backends import element_count
+from ...backends.protocol import Tensor
 from ...errors import framework_errors
 from ...models.model import losses_of, run_layers
 from ...optimizers import zeros_like

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...backends import backend_of
-from ...backends.protocol import AnyDevice, Tensor, element_count
+from ...backends import backend_of, element_count
+from ...backends.protocol import AnyDevice, Tensor
 from ...checks import check_lists, check_positive
 from ...comm.group import Group
 from ...comm.split import by_device
