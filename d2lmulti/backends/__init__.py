@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
@@ -21,7 +22,6 @@ import numpy as np
 
 from ..checks import check_choice
 from ..errors import BackendNotInstalled, DeviceUnavailable, InvalidInput
-from . import tracking
 from .protocol import Backend, Tensor
 
 # name -> (its module, start of its tensors' module names, what to install)
@@ -35,6 +35,9 @@ BACKENDS = {
 
 # A framework that crashes the process when it is loaded after another.
 _NEVER_AFTER = {"mxnet": "tensorflow"}
+tracked_frameworks: dict[
+    str, ExitStack
+] = {}  # see `tracking.py`: those that are, and the end
 _ALIASES = {"pytorch": "torch", "paddlepaddle": "paddle"}
 
 
@@ -228,7 +231,7 @@ def resolve_device(device: object, gpu_count: int, framework: str) -> tuple[str,
     Raises `DeviceUnavailable` for a GPU that the framework does not see.
     """
     kind, index = parse_device(device)
-    if kind == "sim" and framework in tracking.frameworks and gpu_count < 2:
+    if kind == "sim" and framework in tracked_frameworks and gpu_count < 2:
         return kind, index
     if kind == "sim":
         return ("gpu", index % gpu_count) if gpu_count else ("cpu", 0)

@@ -19,7 +19,7 @@ from ..backends.protocol import AnyDevice, Tensor
 from ..checks import MAX_INDEX, check_choice, check_count
 from ..comm.group import group_for
 from ..errors import InvalidInput
-from ..models.model import Model
+from ..models.networks import Model
 from ..optimizers import Optimizer
 
 

@@ -473,7 +473,7 @@ def test_all_that_failed_is_named(tmp_path, monkeypatch, capsys):
     def full(path, _):
         raise WriteFailed(f"no room for {path}")
 
-    command = import_module("d2lmulti.cli.train")
+    command = import_module("d2lmulti.cli")
     monkeypatch.setattr(command, "write_json", full)
     curve = tmp_path / "curve.png"
     assert short("--json", "h", "--timeline", "t", "--plot", str(curve)) == 2
