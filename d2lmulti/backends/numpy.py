@@ -180,7 +180,7 @@ def detach(x: Tensor) -> Tensor:
 
 
 def sum(x: Tensor, axis: int | tuple[int, ...], keepdims: bool = False) -> Tensor:
-    def spread(d: np.ndarray) -> np.ndarray:  # every summand counts once
+    def spread(d: np.ndarray) -> np.ndarray:  # every partial sum counts once
         return np.broadcast_to(d if keepdims else np.expand_dims(d, axis), x.shape)
 
     whole = x.value.sum(axis=axis, keepdims=True)

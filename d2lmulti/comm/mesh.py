@@ -1,4 +1,4 @@
-"""A mesh: ranks on several axes, one for each way to split the work.
+"""A mesh: ranks on several axes, one for each parallelism strategy.
 
 `Mesh(data=2, tensor=4)` has eight ranks. Those that differ in one coordinate alone are
 a sub-group: along `tensor` there are two, of four ranks each. The axis named last

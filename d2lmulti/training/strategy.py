@@ -73,7 +73,7 @@ def option(
 
 @dataclass(eq=False)
 class Strategy(ABC):
-    """A way to split the work; an *owner* of parameters is a device or a stage.
+    """A parallelism strategy; an *owner* of parameters is a device or a stage.
 
     The fields of a subclass are its options. `train`, its docstring and the command
     line take names, defaults, help and checks from there.
