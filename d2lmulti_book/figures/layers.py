@@ -1,4 +1,4 @@
-"""Pictures of layer parallelism: who holds what, and which layer moves how much.
+"""Pictures of tensor parallelism: who holds what, and which layer moves how much.
 
 Chapter: *tensor_parallel*.
 """
