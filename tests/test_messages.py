@@ -17,8 +17,7 @@ from backends.test_silent_errors import BY_THE_FRAMEWORK, CASES
 import d2lmulti
 from d2lmulti import cli
 from d2lmulti.comm.group import local_group
-from d2lmulti.comm.mesh import Mesh
-from d2lmulti.comm.subgroups import split_group
+from d2lmulti.comm.mesh import Mesh, split_group
 from d2lmulti.errors import D2LMultiError
 from d2lmulti.plans.pipeline import Forward, stage_ranks
 from d2lmulti.plans.schedules import SCHEDULES

@@ -110,7 +110,7 @@ def test_all_that_failed_is_named(tmp_path, monkeypatch, capsys):
     def full(path, _):
         raise WriteFailed(f"no room for {path}")
 
-    monkeypatch.setattr(import_module("d2lmulti.cli.train"), "write_json", full)
+    monkeypatch.setattr(import_module("d2lmulti.cli"), "write_json", full)
     curve = tmp_path / "curve.png"
     assert short("--json", "h", "--timeline", "t", "--plot", str(curve)) == 2
     told = capsys.readouterr()
