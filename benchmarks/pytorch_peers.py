@@ -37,8 +37,8 @@ def sharded_step(
 ) -> Callable[[], None]:
     """Make a step of `fully_shard` and SGD, each layer of a perceptron a unit.
 
-    With `recompute` a layer keeps its input alone, and is computed again on the way
-    back: PyTorch's activation checkpointing.
+    With `recompute` a layer keeps its input alone, and is computed again in the
+    backward pass: PyTorch's activation checkpointing.
     """
 
     class Dense(torch.nn.Module):

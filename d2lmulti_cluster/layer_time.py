@@ -68,8 +68,8 @@ def flash_seconds(
 ) -> tuple[float, float]:
     """Forward and backward seconds of fused causal attention.
 
-    `flops` are those of the whole square, forward; the mask halves them, and the way
-    back has 2.5 times as many. `kind` is flash or cudnn.
+    `flops` are those of the whole square, forward; the mask halves them, and the
+    backward pass has 2.5 times as many. `kind` is flash or cudnn.
     """
     small, large = FLASH_AMPERE if device.generation == "ampere" else FLASH[kind]
     weight = min(max((head_size - 64) / 64, 0.0), 1.0)

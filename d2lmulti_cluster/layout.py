@@ -154,11 +154,11 @@ def buckets(
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of the fullest device (`needed`) and of the first stage (`reserved`)."""
+    """Bytes of the device with peak memory (`needed`), the first stage (`reserved`)."""
 
     needed: float
     reserved: float
-    states: float  # of the fullest: weights, gradients, optimizer
+    states: float  # of that device: weights, gradients, optimizer
     activations: float
 
 

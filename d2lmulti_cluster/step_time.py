@@ -144,7 +144,7 @@ def _collective(kind: str, split: Split, layout: Layout, nbytes: float) -> float
 
 @dataclass(frozen=True)
 class Step:
-    """One step: seconds, where they go, and the memory of the fullest device."""
+    """One step: seconds, where they go, and the largest peak memory."""
 
     seconds: float
     tokens: int

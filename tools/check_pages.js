@@ -96,6 +96,23 @@
       })),
     );
 
+  // Code and printed output, as a share of the page's height; the first figure's place.
+  const pictures = "figure, img, svg, canvas";
+  const outermost = (where, kind) =>
+    [...where.querySelectorAll(kind)].filter((el) => !el.parentElement.closest(kind));
+  const height = (el) => (visible(el) ? el.getBoundingClientRect().height : 0);
+  const measures = () => {
+    const sum = (all) => all.reduce((total, el) => total + height(el), 0);
+    const cells = outermost(article(), "div.cell, div.code-tabs, div.highlight");
+    const drawn = cells.flatMap((cell) => outermost(cell, pictures));
+    const figure = outermost(article(), pictures).find((el) => height(el) > 80);
+    return {
+      code: (sum(cells) - sum(drawn)) / height(article()),
+      figure: figure ? figure.getBoundingClientRect().top + scrollY : null,
+      cells: article().querySelectorAll("div.cell").length,
+    };
+  };
+
   const links = () => ({
     hrefs: [...document.querySelectorAll("a[href]")]
       .map((a) => a.href)
@@ -116,5 +133,5 @@
     document.head.append(style);
   });
 
-  window.checkPages = { overflow, images, math, contrast, tabs, links, openAll };
+  window.checkPages = { overflow, images, math, contrast, tabs, measures, links, openAll };
 })();

@@ -3,8 +3,9 @@
     python tools/check_pages.py [FOLDER]    # default: _build/html
 
 Each page, wide and narrow, light and dark: no console errors, no failed or foreign
-request, no overflow, alt text, formulas, contrast, links. Over the book: tabs stay
-switched on the next page, search finds a page. Exits 1 if anything is wrong.
+request, no overflow, alt text, formulas, contrast, links, not too much code, a figure
+early. Over the book: tabs stay switched on the next page, the search shows the right
+chapter first. Exits 1 if anything is wrong.
 """
 
 from __future__ import annotations
@@ -14,19 +15,39 @@ import functools
 import http.server
 import json
 import os
-import re
 import shutil
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import unquote, urldefrag, urlsplit
+from urllib.parse import quote, unquote, urldefrag, urlsplit
 
 from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
 
 SCRIPT = Path(__file__).with_suffix(".js").read_text(encoding="utf-8")
 WIDE, NARROW, HEIGHT = 1280, 360, 900
 MIN_CONTRAST = 4.5  # WCAG 2.1, level AA, for text
+# Of a chapter, in a window of 1200 px: share of its height, and pixels to its figure.
+MEASURED, MAX_CODE, MAX_ABOVE_FIGURE = 1200, 0.45, 2 * HEIGHT
+# What a reader searches for, and the chapter that explains it.
+SEARCHES = {
+    "tensor parallelism": "tensor_parallel",
+    "pipeline parallelism": "pipeline_parallel",
+    "1F1B": "pipeline_parallel",
+    "context parallelism": "long_sequences",
+    "ring attention": "long_sequences",
+    "FSDP": "sharding",
+    "ZeRO": "sharding",
+    "gradient checkpointing": "sharding",
+    "ring all-reduce": "allreduce",
+    "warm-up": "large_batch",
+    "mixture of experts": "experts",
+    "torchrun": "many_machines",
+    "mean of means": "data_parallel",
+    "DDP": "built_in",
+    "parameter server": "parameter_server",
+    "Horovod": "horovod",
+}
 FLAGS = [
     "--no-sandbox",
     "--disable-background-networking",
@@ -127,13 +148,14 @@ class Visit:
             self.wrong.append(f"a reader who prefers {mode} pages gets another theme")
 
 
-def check_page(visit: Visit, path: str) -> tuple[list[str], dict]:
+def check_page(visit: Visit, path: str, chapters: bool) -> tuple[list[str], dict]:
     """Look at one page in every form; return its problems and its links."""
     visit.wrong = []
     visit.page.emulate_media(color_scheme="light")
     visit.go(path)
     visit.show("light", WIDE)
     wrong: list[str] = [*visit.ask("math"), *visit.ask("images")]
+    wrong += check_measures(visit) if chapters else []
     links = visit.ask("links")
     visit.ask("openAll")  # hidden solutions and inputs must be right too
     for mode, width in (("light", WIDE), ("dark", WIDE), ("dark", NARROW)):
@@ -142,6 +164,20 @@ def check_page(visit: Visit, path: str) -> tuple[list[str], dict]:
         if width == WIDE:
             wrong += [f"{mode}: {t}" for t in visit.ask("contrast", MIN_CONTRAST)]
     return [*visit.wrong, *wrong], links
+
+
+def check_measures(visit: Visit) -> list[str]:
+    """Say where a chapter has too much code, or shows its first figure too late."""
+    visit.show("light", MEASURED)
+    found = visit.ask("measures")
+    if not found["cells"]:
+        return []
+    wrong = []
+    if found["code"] > MAX_CODE:
+        wrong.append(f"{found['code']:.0%} code and output, at most {MAX_CODE:.0%}")
+    if found["figure"] is None or found["figure"] > MAX_ABOVE_FIGURE:
+        wrong.append(f"the first figure is not within {MAX_ABOVE_FIGURE} px")
+    return wrong
 
 
 def check_tabs(visit: Visit, pages: list[str]) -> Problems:
@@ -187,20 +223,27 @@ def check_links(folder: Path, links: dict[str, dict]) -> Problems:
     return wrong
 
 
-def check_search(visit: Visit, word: str) -> list[str]:
-    """Search for a word of a title, without a network; expect a page."""
+def check_search(visit: Visit, words: str, chapter: str) -> list[str]:
+    """Search without a network; expect a chapter as the first result."""
     visit.wrong = []
-    visit.go(f"search.html?q={word}")
+    visit.go(f"search.html?q={quote(words)}")
     results = visit.page.locator("#search-results ul.search li a")
+    # The summary is written when the last result is there.
     with contextlib.suppress(TimeoutError):
+        visit.page.locator("#search-results p.search-summary").wait_for(timeout=5000)
         results.first.wait_for(timeout=5000)
-    found = [] if results.count() else [f"search for {word!r} finds nothing"]
-    return [*visit.wrong, *found]
+    first = results.first.get_attribute("href") if results.count() else "nothing"
+    if f"{chapter}.html" in first:
+        return visit.wrong
+    return [*visit.wrong, f"search for {words!r} finds {first}, not {chapter}"]
 
 
-def check(folder: Path) -> Problems:
-    """Check a built book; return the problems of each page that has any."""
-    pages, title = pages_of(folder), ""
+def check(folder: Path, chapters: bool = True) -> Problems:
+    """Check a built book; return the problems of each page that has any.
+
+    Without `chapters`, pages may have any form and need not be found by the search.
+    """
+    pages = pages_of(folder)
     problems: Problems = {}
     links: dict[str, dict] = {}
     with_tabs: list[str] = []
@@ -208,20 +251,17 @@ def check(folder: Path) -> Problems:
         browser = play.chromium.launch(executable_path=chromium(), args=FLAGS)
         visit = Visit(browser, root)
         for path in pages:
-            problems[path], links[path] = check_page(visit, path)
+            problems[path], links[path] = check_page(visit, path, chapters)
             if any(tab["group"] for tabs in visit.ask("tabs") for tab in tabs):
                 with_tabs.append(path)
-            heading = visit.page.locator("article h1").first
-            if not title and heading.count():
-                title = heading.inner_text()
         further = [check_tabs(visit, with_tabs), check_links(folder, links)]
-        if "search.html" in pages:
-            words = [*re.findall(r"[A-Za-z]{5,}", title), "the"]
-            further.append({"search.html": check_search(visit, words[0])})
+        if chapters:
+            texts = [t for s in SEARCHES.items() for t in check_search(visit, *s)]
+            further.append({"search.html": texts})
         browser.close()
     for more in further:
         for path, texts in more.items():
-            problems[path] += texts
+            problems.setdefault(path, []).extend(texts)
     return {path: texts for path, texts in problems.items() if texts}
 
 

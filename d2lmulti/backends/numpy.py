@@ -15,9 +15,17 @@ from functools import partial
 import numpy as np
 
 from .. import checks
-from . import autograd, tracking
+from . import (
+    NUMPY_DTYPES,
+    autograd,
+    dtype_name,
+    numeric,
+    resolve_device,
+    tracked_frameworks,
+    tracking,
+)
 from .autograd import Tensor, result
-from .common import NUMPY_DTYPES, Reporter, dtype_name, numeric, resolve_device
+from .common import Reporter
 from .protocol import AnyDevice, Context
 
 name = "numpy"
@@ -70,7 +78,7 @@ def copy_to(x: Tensor, device: AnyDevice) -> Tensor:
 
 
 def _report(x: Tensor, target: str) -> None:
-    if tracking.frameworks:
+    if tracked_frameworks:
         tracking.report_copy(x.device, target, x.value.size, x.value.itemsize)
 
 
@@ -180,7 +188,7 @@ def detach(x: Tensor) -> Tensor:
 
 
 def sum(x: Tensor, axis: int | tuple[int, ...], keepdims: bool = False) -> Tensor:
-    def spread(d: np.ndarray) -> np.ndarray:  # every summand counts once
+    def spread(d: np.ndarray) -> np.ndarray:  # every partial sum counts once
         return np.broadcast_to(d if keepdims else np.expand_dims(d, axis), x.shape)
 
     whole = x.value.sum(axis=axis, keepdims=True)

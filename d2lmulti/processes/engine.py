@@ -130,7 +130,7 @@ def _differs(row: RankStatus, own: RankStatus) -> bool:
 
 
 def wait_for_server(address: str, port: int) -> str:
-    """Wait until rank 0 listens; return this machine's address on the way there.
+    """Wait until rank 0 listens; return the address it is reached from.
 
     Frameworks themselves try a few times, or every three seconds. Raises `PeerError`
     after the time limit.

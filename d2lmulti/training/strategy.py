@@ -14,12 +14,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..backends import backend_of
-from ..backends.protocol import AnyDevice, Tensor, element_count
+from ..backends import backend_of, element_count
+from ..backends.protocol import AnyDevice, Tensor
 from ..checks import MAX_INDEX, check_choice, check_count
 from ..comm.group import group_for
 from ..errors import InvalidInput
-from ..models.model import Model
+from ..models.networks import Model
 from ..optimizers import Optimizer
 
 
@@ -73,7 +73,7 @@ def option(
 
 @dataclass(eq=False)
 class Strategy(ABC):
-    """A way to split the work; an *owner* of parameters is a device or a stage.
+    """A parallelism strategy; an *owner* of parameters is a device or a stage.
 
     The fields of a subclass are its options. `train`, its docstring and the command
     line take names, defaults, help and checks from there.

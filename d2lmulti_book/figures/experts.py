@@ -106,7 +106,7 @@ def _token(ax: Axes, x: float, y: float, rank: int, index: int) -> None:
 def _draw(
     ax: Axes, tokens: Sequence[tuple[int, int]], experts: int, factor: float, title: str
 ) -> None:
-    """Draw a row an expert: slots from the left, then whoever found none."""
+    """Draw a row an expert: slots from the left, then the tokens that found none."""
     capacity = expert_capacity(len(tokens), experts, factor)
     used = [0] * experts
     for part, expert in tokens:

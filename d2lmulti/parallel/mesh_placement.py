@@ -1,0 +1,215 @@
+"""Placement on a mesh: each rank holds its parts of the layers of its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from ..backends import backend_of, element_count
+from ..backends.protocol import AnyDevice, Tensor
+from ..checks import check_count, check_kind, check_list
+from ..comm.collectives import broadcast
+from ..comm.mesh import Mesh, Subgroup
+from ..errors import InvalidInput, plural
+from ..models.tensor_parallel import REPLICATED, ShardSpec, SplitModel, get_split
+from ..plans.rounds import even_bounds
+from .tensor import AnyModel, gather_params, split_params
+
+
+class Stage(NamedTuple):
+    """Neighboring layers, and where their parameters are."""
+
+    model: SplitModel  # of these layers alone
+    rank: int  # along `pipeline`
+    first: int  # the first parameter's number in the model
+    own: int  # and in the list of a rank that holds the stage
+
+
+class MeshParams(list[list[Tensor]]):
+    """One list of parts for each local rank; from `place_on_mesh`."""
+
+    def __init__(
+        self, parts: Iterable[list[Tensor]], mesh: Mesh, model: SplitModel,
+        stages: Sequence[Stage], zero: int, shapes: Sequence[tuple[int, ...]],
+    ) -> None:  # fmt: skip
+        super().__init__(parts)
+        self.mesh, self.model, self.stages = mesh, model, list(stages)
+        self.zero, self.shapes = zero, list(shapes)
+
+    def like(self, parts: Iterable[Sequence[Tensor]]) -> MeshParams:
+        """Wrap tensors of the same shapes with this placement."""
+        return MeshParams(
+            map(list, parts), self.mesh, self.model, self.stages, self.zero, self.shapes
+        )
+
+    def of_stage(self, i: int, stage: Stage) -> list[Tensor]:
+        """Return the tensors of a stage that the i-th local rank holds."""
+        return self[i][stage.own : stage.own + len(stage.model.specs)]
+
+    def parts(self) -> list[list[Tensor]]:
+        """Return what each local rank's optimizer updates; with ZeRO 1, flat copies."""
+        if not self.zero:
+            return [*self]
+        replicas, parts = self.mesh.axes.get("data", 1), []
+        for rank, params in zip(self.mesh.group.local_ranks, self, strict=True):
+            at = self.mesh.coordinates(rank).get("data", 0)
+            parts.append([_copy_part(p, replicas, at) for p in params])
+        return parts
+
+
+def place_on_mesh(
+    params: Sequence[Tensor],
+    devices: Sequence[AnyDevice],
+    mesh: Mesh,
+    model: AnyModel = "transformer",
+    *,
+    stages: int | None = None,
+    zero: int = 0,
+) -> MeshParams:
+    """Copy to every device of a mesh its part of its stages' parameters.
+
+    Stage s lies at s mod p along `pipeline`, of size p; there are p `stages` if not
+    given, neighboring layers as even as possible, and more for the schedule
+    interleaved. Along `tensor` each layer is split as `split_params` does, along
+    `expert` the experts are distributed, and along `data` and `sequence` all is the
+    same; with `zero=1` the optimizer's state, of `placed.parts()`, is sharded along
+    `data`. Raises `InvalidInput` for a model without a split form, for more stages than
+    layers or no multiple of p, for what does not divide, and for an axis longer than 1
+    along which the model has nothing to split: `sequence` where there are no tokens,
+    `expert` where there are no experts.
+    """
+    check_kind("mesh", mesh, Mesh, "a Mesh", "make one with Mesh(data=2, tensor=2)")
+    check_list("params", params, "tensors", hint="take them from model.initial(rng)")
+    if len(devices) != len(mesh.group.local_ranks):
+        raise InvalidInput(
+            f"expected {plural(len(mesh.group.local_ranks), 'device')}, one for each "
+            f"rank of {mesh!r} here, got {len(devices)}; use devices({mesh.size})"
+        )
+    hint = "on a mesh only the optimizer's state can be sharded"
+    zero = check_count("zero", zero, min=0, max=1, hint=hint)
+    split = get_split(model)
+    _check_axes(mesh, split)
+    if len(params) != len(split.specs):
+        raise InvalidInput(
+            f"expected the {len(split.specs)} parameters of {split.name!r}, got "
+            f"{len(params)}; take them from model.initial(rng) of the same model"
+        )
+    cut = cut_stages(split, mesh.axes.get("pipeline", 1), stages)
+    placed: list[list[Tensor]] = [[] for _ in devices]
+    for stage in cut:
+        last = stage.first + len(stage.model.specs)
+        whole: dict[int, Sequence[Tensor]] = {}  # but for the experts held elsewhere
+        for group, at in of_stage(mesh, stage, "expert"):
+            mine = params[stage.first : last]
+            if group.size > 1:
+                there = [backend_of(mine[0]).device_of(mine[0])] * len(at)
+                some = split_params(mine, there, by_experts(stage.model), group)
+                whole |= zip(at, some, strict=True)
+            else:
+                whole |= dict.fromkeys(at, mine)
+        for group, at in of_stage(mesh, stage):
+            there = [devices[i] for i in at]
+            shards = split_params(whole[at[0]], there, stage.model, group)
+            for i, shard in zip(at, shards, strict=True):
+                placed[i] += shard
+    shapes = [tuple(int(extent) for extent in p.shape) for p in params]
+    return MeshParams(placed, mesh, split, cut, zero, shapes)
+
+
+def gather_from_mesh(placed: MeshParams) -> list[list[Tensor]]:
+    """Return the unsharded parameters for every local rank, from its own replica."""
+    check_placed(placed)
+    mesh = placed.mesh
+    wholes: list[dict[int, Tensor]] = [{} for _ in placed]  # by the parameter's number
+    for stage in placed.stages:
+        held: dict[int, list[Tensor]] = {}
+        for group, at in of_stage(mesh, stage):
+            shards = [placed.of_stage(i, stage) for i in at]
+            joined = gather_params(shards, stage.model, group)
+            held |= zip(at, joined, strict=True)
+        for group, at in of_stage(mesh, stage, "expert"):
+            joined = [held[i] for i in at]
+            if group.size > 1:
+                joined = gather_params(joined, by_experts(stage.model), group)
+            for i, whole in zip(at, joined, strict=True):
+                wholes[i].update(enumerate(whole, stage.first))
+    like = placed[0][0]
+    B = backend_of(like)
+    for stage in placed.stages:
+        for number in range(stage.first, stage.first + len(stage.model.specs)):
+            for i, mine in enumerate(wholes):
+                if number not in mine:
+                    device = B.device_of(placed[i][0])
+                    empty = B.zeros(placed.shapes[number], B.dtype_of(like), device)
+                    mine[number] = empty
+            same = [mine[number] for mine in wholes]
+            with B.pause():
+                mesh.along("pipeline", broadcast, same, root=stage.rank)
+    return [[mine[number] for number in sorted(mine)] for mine in wholes]
+
+
+def of_stage(
+    mesh: Mesh, stage: Stage, axis: str = "tensor"
+) -> Iterator[tuple[Subgroup, list[int]]]:
+    """Yield the sub-groups along an axis that hold a stage; see `Mesh.local`."""
+    for group, at in mesh.local(axis):
+        if mesh.coordinates(group.ranks[0]).get("pipeline", 0) == stage.rank:
+            yield group, at
+
+
+def by_experts(model: SplitModel) -> SplitModel:
+    """Return the model split along `expert` alone."""
+    experts = ShardSpec(0, "experts")
+    layers = [
+        layer._replace(
+            specs=tuple(experts if spec.experts else REPLICATED for spec in layer.specs)
+        )
+        for layer in model.layers
+    ]
+    return model._replace(layers=tuple(layers))
+
+
+def _check_axes(mesh: Mesh, model: SplitModel) -> None:
+    """Refuse an axis along which the model has nothing to split."""
+    lacking = {}
+    if not model.whole.vocabulary:
+        lacking["sequence"] = "tokens; leave it out, or use a transformer"
+    if not any(spec.experts for _, spec in model.specs):
+        lacking["expert"] = "experts; leave it out, or use switch_transformer"
+    for axis, what in lacking.items():
+        if mesh.axes.get(axis, 1) > 1:
+            raise InvalidInput(
+                f"expected axes along which {model.name} can be split, got {mesh!r}: "
+                f"no layer here is split along {axis}, for it has no {what}"
+            )
+
+
+def cut_stages(model: SplitModel, p: int, stages: int | None = None) -> list[Stage]:
+    """Cut a split model's layers into even stages, stage s at s mod p."""
+    count = p if stages is None else check_count("stages", stages)
+    if count % p or count > len(model.layers):
+        raise InvalidInput(
+            f"cannot cut the {len(model.layers)} layers of {model.name!r} into "
+            f"{plural(count, 'stage')} for {plural(p, 'rank')} along pipeline; use a "
+            f"multiple of {p}, and at most {len(model.layers)}"
+        )
+    found, first, own = [], 0, [0] * p
+    for s, (a, b) in enumerate(even_bounds(len(model.layers), count)):
+        part = model._replace(layers=model.layers[a:b])
+        found.append(Stage(part, s % p, first, own[s % p]))
+        first += len(part.specs)
+        own[s % p] += len(part.specs)
+    return found
+
+
+def check_placed(placed: MeshParams) -> MeshParams:
+    """Refuse what `place_on_mesh` has not made."""
+    hint = "make it with place_on_mesh(params, devices, mesh, model)"
+    return check_kind("placed", placed, MeshParams, "parameters on a mesh", hint)
+
+
+def _copy_part(p: Tensor, replicas: int, at: int) -> Tensor:
+    B = backend_of(p)
+    with B.pause():
+        part = B.read(p, *even_bounds(element_count(p), replicas)[at])
+        return B.copy_to(part, B.device_of(p))

@@ -1,0 +1,363 @@
+"""Sequence parallelism of attention: each rank holds some of the tokens, of all heads.
+
+In *ring attention* a rank keeps its queries and works on one block of keys and values
+at a time, which it then passes to the next rank. In the backward pass the blocks go
+around once more, followed by their gradients, to which each rank adds its part.
+In *Ulysses* a rank has all tokens of some heads between two all-to-alls.
+Source: Liu et al. (2023); Jacobs et al. (2023). Chapter: *long_sequences*.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..backends import backend_of, element_count
+from ..backends.protocol import Backend, Tensor
+from ..checks import (
+    MAX_RANKS,
+    check_choice,
+    check_count,
+    check_flag,
+    check_list,
+    check_rows,
+)
+from ..comm.group import Group, exchange, group_for
+from ..errors import InvalidInput, plural
+from ..events import notify_mark
+from ..plans.rounds import MOST_ELEMENTS, even_bounds, make_round
+from .online_softmax import AttentionOutput, BlockAttention
+
+ORDERS = ("contiguous", "striped", "zigzag")
+
+
+def token_positions(length: int, ranks: int, order: str = "zigzag") -> list[np.ndarray]:
+    """Distribute `length` tokens: return the ascending positions of each rank's tokens.
+
+    `contiguous` gives a rank neighbors; `striped` every `ranks`-th token (Brandon et
+    al., 2023); `zigzag` cuts twice as many parts as ranks, and rank r gets part r from
+    the front and part r from the back. Sizes differ by at most two tokens. Raises
+    `InvalidInput` for another order, and for fewer tokens than ranks.
+
+    >>> [at.tolist() for at in token_positions(8, 2)]
+    [[0, 1, 6, 7], [2, 3, 4, 5]]
+    """
+    check_choice("order", order, ORDERS)
+    ranks = check_count("ranks", ranks, max=MAX_RANKS)
+    length = check_count("length", length, max=MOST_ELEMENTS)
+    if length < ranks:
+        raise InvalidInput(
+            f"cannot distribute {plural(length, 'token')} over {ranks} ranks; use a "
+            f"sequence of at least {ranks} tokens, or fewer ranks"
+        )
+    if order == "striped":
+        return [np.arange(rank, length, ranks) for rank in range(ranks)]
+    if order == "contiguous":
+        return [np.arange(*part) for part in even_bounds(length, ranks)]
+    parts = [np.arange(*part) for part in even_bounds(length, 2 * ranks)]
+    return [np.concatenate([parts[r], parts[-1 - r]]) for r in range(ranks)]
+
+
+class Tokens(NamedTuple):
+    """The tokens of one call of attention."""
+
+    B: Backend
+    group: Group
+    at: list[np.ndarray]  # of every rank: the positions of its tokens
+    heads: int
+    size: int  # of a head
+    causal: bool
+
+    def call(self, name: str) -> str:
+        """Name the call; ranks that cut the tokens differently then get an error."""
+        cut = zlib.crc32(repr([part.tolist() for part in self.at]).encode())
+        kind = "causal " if self.causal else ""
+        return f"{kind}{name} of {sum(map(len, self.at))} tokens (cut {cut:08x})"
+
+    def elements(self) -> np.ndarray:
+        """Count the elements of each rank's queries."""
+        return np.array([len(part) for part in self.at]) * (self.heads * self.size)
+
+
+def check_tokens(
+    queries: Sequence[Tensor],
+    keys: Sequence[Tensor],
+    values: Sequence[Tensor],
+    positions: Sequence[Any],
+    causal: bool,
+    group: Group | None,
+) -> Tokens:
+    """Raise `InvalidInput` unless queries, keys, and values fit `positions`."""
+    named = {"queries": queries, "keys": keys, "values": values}
+    for name, xs in named.items():
+        check_list(name, xs, "tensors, one per device")
+        check_rows(xs)
+    B = backend_of(queries[0])
+    group = group_for(len(queries), group)
+    shape = tuple(queries[0].shape[1:])
+    if len(shape) != 2 or not np.prod(shape):
+        raise InvalidInput(
+            f"expected queries of shape (tokens, heads, size of a head), got "
+            f"{tuple(queries[0].shape)}; reshape them"
+        )
+    if (dtype := B.dtype_of(queries[0])) not in ("float32", "float64"):
+        raise InvalidInput(
+            f"expected float32 or float64 as queries, got {dtype}; convert them"
+        )
+    at = _check_positions(positions, group.size)
+    tokens = Tokens(B, group, at, *shape, check_flag("causal", causal))
+    for name, xs in named.items():
+        check_like(name, xs, tokens, queries[0])
+    return tokens
+
+
+def check_like(name: str, xs: Sequence[Tensor], tokens: Tokens, like: Tensor) -> None:
+    """Raise `InvalidInput` unless each tensor has one row for each token of its rank.
+
+    The other dimensions, and the dtype, must be those of `like`.
+    """
+    B, ranks = tokens.B, tokens.group.local_ranks
+    if len(check_list(name, xs, "tensors, one per device")) != len(ranks):
+        raise InvalidInput(
+            f"expected one entry for each of this process's {len(ranks)} ranks as "
+            f"{name}, got {len(xs)}; pass a list in rank order"
+        )
+    for rank, x in zip(ranks, xs, strict=True):
+        count = len(tokens.at[rank])
+        wanted = (count, *like.shape[1:]), B.dtype_of(like)
+        given = tuple(x.shape), backend_of(x).dtype_of(x)
+        if backend_of(x) is not B or given != wanted:
+            raise InvalidInput(
+                f"expected {name} of shape {wanted[0]} {wanted[1]} on rank {rank}, one "
+                f"row for each of its {plural(count, 'position')}, got {given[0]} "
+                f"{given[1]}; cut all of them by the same positions"
+            )
+
+
+def _check_positions(positions: Any, ranks: int) -> list[np.ndarray]:
+    """Return the positions as arrays; each of 0, 1, ... must be in one of them."""
+    at = [np.array(part) for part in check_list("positions", positions, "positions")]
+    if len(at) != ranks:
+        raise InvalidInput(
+            f"expected the positions of each of the {ranks} ranks, got {len(at)}; use "
+            "token_positions(length, ranks)"
+        )
+    every = np.concatenate(at)
+    if every.dtype.kind != "i" or (np.sort(every) != np.arange(len(every))).any():
+        raise InvalidInput(
+            f"expected each position from 0 to {len(every) - 1} on one rank, once; use "
+            "token_positions(length, ranks)"
+        )
+    return at
+
+
+def ring_attention(
+    queries: Sequence[Tensor],
+    keys: Sequence[Tensor],
+    values: Sequence[Tensor],
+    positions: Sequence[Any],
+    causal: bool = True,
+    group: Group | None = None,
+) -> AttentionOutput:
+    """Mix values by softmax(Q K^T / sqrt(size)) over the tokens of all ranks.
+
+    Each list has one tensor (tokens, heads, size) per local rank; `positions` are those
+    of *every* rank's tokens (see `token_positions`). With `causal` a query sees its own
+    position and earlier ones. Each of n ranks sends n - 1 blocks of keys and values, in
+    the backward pass as many again and as many of their gradients. Records no graph:
+    call `AttentionOutput.backward`. Raises `InvalidInput` for tensors that do not fit
+    `positions`, and for a dtype other than float32 and float64.
+    """
+    tokens = check_tokens(queries, keys, values, positions, causal, group)
+    B, ranks, n = tokens.B, tokens.group.local_ranks, tokens.group.size
+
+    def blocks_at(step: int, blocks: Sequence[Tensor]) -> list[tuple[Any, ...]]:
+        """Return the keys, values, and positions that each rank has at a step."""
+        held = []
+        for rank, block in zip(ranks, blocks, strict=True):
+            at = tokens.at[(rank - step) % n]
+            held.append((block[: len(at)], block[len(at) :], at))
+        return held
+
+    with B.pause():
+        attention = [
+            BlockAttention(B, Q, tokens.at[rank], tokens.causal)
+            for Q, rank in zip(queries, ranks, strict=True)
+        ]
+        blocks = [B.concat([K, V]) for K, V in zip(keys, values, strict=True)]
+        for step in range(n):
+            if step:
+                blocks = _pass_on(tokens, blocks, step - 1)
+            for own, block in zip(attention, blocks_at(step, blocks), strict=True):
+                own.update(*block)
+        outputs = [own.finish() for own in attention]
+    notify_mark("ring attention forward")
+
+    def backward(grads: Sequence[Tensor]) -> tuple[list[Tensor], ...]:
+        check_like("gradients", grads, tokens, queries[0])
+        with B.pause():
+            for own, grad in zip(attention, grads, strict=True):
+                own.start_backward(grad)
+            blocks = [B.concat([K, V]) for K, V in zip(keys, values, strict=True)]
+            home: list[Tensor] = []  # the gradients of a rank's own block
+            sums: list[Tensor] = []  # those of the block that the rank has now
+            for step in range(n):
+                if step:
+                    blocks = _pass_on(tokens, blocks, step - 1)
+                partial = [
+                    B.concat([*own.backward_block(*block)])
+                    for own, block in zip(
+                        attention, blocks_at(step, blocks), strict=True
+                    )
+                ]
+                if step == 0:
+                    home = partial
+                elif step == 1:
+                    sums = partial
+                else:
+                    sums = _add(_pass_on(tokens, sums, step - 1), partial)
+            if n > 1:
+                home = _add(home, _pass_on(tokens, sums, n - 1))
+            dQs = [own.finish_backward() for own in attention]
+            dKs, dVs = (
+                [
+                    B.copy_to(pair[i], B.device_of(pair[i]))
+                    for pair in blocks_at(0, home)
+                ]
+                for i in (0, 1)
+            )
+        notify_mark("ring attention backward")
+        return dQs, dKs, dVs
+
+    return AttentionOutput(outputs, backward)
+
+
+def ulysses_attention(
+    queries: Sequence[Tensor],
+    keys: Sequence[Tensor],
+    values: Sequence[Tensor],
+    positions: Sequence[Any],
+    causal: bool = True,
+    group: Group | None = None,
+) -> AttentionOutput:
+    """Compute `ring_attention`, each rank for some of the heads and all tokens.
+
+    Arguments and result are the same. Queries, keys, values, and outputs are exchanged
+    once, and so are their gradients; 1/n of each stays on its rank. Raises
+    `InvalidInput` as `ring_attention` does, and if the number of ranks does not divide
+    the heads.
+    """
+    tokens = check_tokens(queries, keys, values, positions, causal, group)
+    B, n = tokens.B, tokens.group.size
+    if tokens.heads % n:
+        raise InvalidInput(
+            f"cannot split {tokens.heads} heads over {n} ranks, because {n} does not "
+            "divide them; use ring_attention, or as many ranks as divide the heads"
+        )
+    everywhere = np.concatenate(tokens.at)
+    with B.pause():
+        Qs, Ks, Vs = (_to_heads(tokens, xs) for xs in (queries, keys, values))
+        attention = [BlockAttention(B, Q, everywhere, tokens.causal) for Q in Qs]
+        for own, K, V in zip(attention, Ks, Vs, strict=True):
+            own.update(K, V, everywhere)
+        outputs = _to_tokens(tokens, [own.finish() for own in attention])
+    notify_mark("Ulysses forward")
+
+    def backward(grads: Sequence[Tensor]) -> tuple[list[Tensor], ...]:
+        check_like("gradients", grads, tokens, queries[0])
+        dKs, dVs = [], []
+        with B.pause():
+            dOs = _to_heads(tokens, grads)
+            for own, dO, K, V in zip(attention, dOs, Ks, Vs, strict=True):
+                own.start_backward(dO)
+                dK, dV = own.backward_block(K, V, everywhere)
+                dKs.append(dK)
+                dVs.append(dV)
+            dQs = [own.finish_backward() for own in attention]
+            found = tuple(_to_tokens(tokens, xs) for xs in (dQs, dKs, dVs))
+        notify_mark("Ulysses backward")
+        return found
+
+    return AttentionOutput(outputs, backward)
+
+
+def _pass_on(tokens: Tokens, blocks: Sequence[Tensor], step: int) -> list[Tensor]:
+    """Send each rank's block to the next rank; return the blocks that arrive.
+
+    At step s rank r has the block of rank r - s: two tensors, one after the other.
+    """
+    B, group = tokens.B, tokens.group
+    rank = np.arange(group.size)
+    lengths = np.roll(2 * tokens.elements(), step)  # of the block that each rank has
+    data = [_padded(tokens, block, int(lengths.max())) for block in blocks]
+    this_round = make_round(rank, (rank + 1) % group.size, 0, lengths, add=False)
+    exchange(data, [this_round], group, call=tokens.call("ring attention"))
+    return [
+        B.read(x, 0, int(lengths[r - 1])).reshape((-1, tokens.heads, tokens.size))
+        for x, r in zip(data, group.local_ranks, strict=True)
+    ]
+
+
+def _add(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> list[Tensor]:
+    return [x + y for x, y in zip(xs, ys, strict=True)]
+
+
+def _to_heads(tokens: Tokens, xs: Sequence[Tensor]) -> list[Tensor]:
+    """Turn (own tokens, all heads, size) into (all tokens, own heads, size)."""
+    B, n = tokens.B, tokens.group.size
+    lengths = np.repeat(tokens.elements()[:, None] // n, n, axis=1)
+    by_heads = [B.transpose(x, (1, 0, 2)) for x in xs]  # a rank's heads are adjacent
+    received = _exchange_all(tokens, by_heads, lengths, (tokens.heads // n, -1))
+    return [B.transpose(B.concat(parts, 1), (1, 0, 2)) for parts in received]
+
+
+def _to_tokens(tokens: Tokens, xs: Sequence[Tensor]) -> list[Tensor]:
+    """Turn (all tokens, own heads, size) into (own tokens, all heads, size)."""
+    n = tokens.group.size
+    lengths = np.repeat(tokens.elements()[None] // n, n, axis=0)
+    received = _exchange_all(tokens, xs, lengths, (-1, tokens.heads // n))
+    return [tokens.B.concat(parts, 1) for parts in received]
+
+
+def _exchange_all(
+    tokens: Tokens, xs: Sequence[Tensor], lengths: np.ndarray, shape: Sequence[int]
+) -> list[list[Tensor]]:
+    """Send `lengths[s, t]` elements of rank s to rank t, for all s and t.
+
+    In `xs` they are adjacent. Returns, for each local rank, what every rank has sent,
+    in the shape (*shape, size). (`alltoall` needs blocks of equal length.)
+    """
+    B, group = tokens.B, tokens.group
+    leave = np.cumsum(lengths, axis=1) - lengths  # where the part for t begins on s
+    sent = int(lengths.sum(axis=1).max())
+    arrive = sent + np.cumsum(lengths, axis=0) - lengths
+    room = sent + int(lengths.sum(axis=0).max())
+    data = [_padded(tokens, x, room) for x in xs]
+    source, target = np.nonzero(~np.eye(group.size, dtype=bool))
+    pairs = source, target
+    this_round = make_round(
+        source, target, leave[pairs], lengths[pairs], False, arrive[pairs]
+    )
+    rounds = [this_round] if len(this_round) else []
+    exchange(data, rounds, group, call=tokens.call("Ulysses"))
+    received = []
+    for x, rank in zip(data, group.local_ranks, strict=True):
+        parts = []
+        for s in range(group.size):
+            first = int(leave[s, s] if s == rank else arrive[s, rank])
+            part = B.read(x, first, first + int(lengths[s, rank]))
+            parts.append(part.reshape((*shape, tokens.size)))
+        received.append(parts)
+    return received
+
+
+def _padded(tokens: Tokens, x: Tensor, room: int) -> Tensor:
+    """Copy x to a vector of `room` elements."""
+    B = tokens.B
+    flat = B.zeros((room,), B.dtype_of(x), B.device_of(x))
+    x = B.copy_to(x, B.device_of(x))  # a transposed x, row by row
+    B.write_(flat, 0, element_count(x), x)
+    return flat
