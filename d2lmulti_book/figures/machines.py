@@ -1,4 +1,4 @@
-"""Pictures of simulated devices, of a device's queue, and of an input pipeline.
+"""Pictures of simulated devices, a device's queue, a node, and an input pipeline.
 
 Chapters: *setup*, *devices*, *bottlenecks*.
 """
@@ -78,6 +78,31 @@ def host_queue() -> Figure:
 
 
 @styled
+def node_topology() -> Figure:
+    """Draw how four GPUs of a node are connected, with the rates of an A100's links."""
+    figure, (ax,) = subplots(1, 1, 8, 4.4)
+    _box(ax, (0, 0), (10, 0.75), "NVLink (NV12): 300 GB/s per GPU", _IDLE)
+    for side in (0, 1):
+        x = 5.4 * side
+        _box(ax, (x, 4.4), (4.6, 0.75), f"processor {side} and its memory", _PALE)
+        _box(ax, (x + 0.9, 3.0), (2.8, 0.7), "PCIe switch (PIX)", _PALE)
+        _line(ax, (x + 2.3, 3.7), (x + 2.3, 4.4))
+        for slot in (0, 1):
+            gpu, left = 2 * side + slot, x + 1.55 * slot
+            ink = INK if gpu else "white"
+            _box(ax, (left, 1.45), (1.4, 0.8), f"GPU {gpu}", device_colour(gpu), ink)
+            _line(ax, (left + 0.7, 2.25), (x + 1.7 + 0.6 * slot, 3.0))
+            _line(ax, (left + 0.7, 0.75), (left + 0.7, 1.45))
+        _box(ax, (x + 3.2, 1.45), (1.4, 0.8), "NIC", "white", edge=INK)
+        _line(ax, (x + 3.9, 2.25), (x + 2.9, 3.0))
+    _line(ax, (4.6, 4.78), (5.4, 4.78))
+    for x, y, words in ((5.0, 4.95, "SYS"), (-0.05, 2.65, "31.5 GB/s")):
+        ax.text(x, y, words, ha="center", va="bottom", size=10, color=INK)
+    _finish(ax, (-0.7, 10.1), (-0.1, 5.7))
+    return figure
+
+
+@styled
 def input_pipeline(workers: int = 2) -> Figure:
     """Draw workers, the queue of batches, and the device as three stages."""
     figure, (ax,) = subplots(1, 1, 8, 3.6)
@@ -134,6 +159,10 @@ def _arrow(
         shrinkA=0, shrinkB=0, connectionstyle=f"arc3,rad={rad}",
     )  # fmt: skip
     ax.add_patch(arrow)
+
+
+def _line(ax: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
+    ax.plot(*zip(start, end, strict=True), color=INK, lw=1.3, zorder=0)
 
 
 def _finish(ax: Axes, xlim: tuple[float, float], ylim: tuple[float, float]) -> None:
