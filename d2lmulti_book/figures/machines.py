@@ -1,4 +1,4 @@
-"""Pictures of simulated devices, of a device's queue, and of an input pipeline.
+"""Pictures of simulated devices, a device's queue, a node, and an input pipeline.
 
 Chapters: *setup*, *devices*, *bottlenecks*.
 """
@@ -62,6 +62,30 @@ def host_queue() -> Figure:
         ax.text(-0.2, y, words, ha="right", va="center", size=11, color=INK)
     arrow(ax, (0.0, 0.1), (10.6, 0.1))
     ax.text(10.6, -0.1, "time", ha="right", va="top", size=10, color=INK)
+    return figure
+
+
+@styled
+def node_topology() -> Figure:
+    """Draw how four GPUs of a node are connected, with the rates of an A100's links."""
+    figure, ax = canvas(8, 4.4, (-0.7, 10.1), (-0.1, 5.7))
+    look = {"color": INK, "lw": 1.3, "zorder": 0}
+    box(ax, (0, 0), (10, 0.75), "NVLink (NV12): 300 GB/s per GPU")
+    for side in (0, 1):
+        x = 5.4 * side
+        box(ax, (x, 4.4), (4.6, 0.75), f"processor {side} and its memory", "#EEEEEE")
+        box(ax, (x + 0.9, 3.0), (2.8, 0.7), "PCIe switch (PIX)", "#EEEEEE")
+        box(ax, (x + 3.2, 1.45), (1.4, 0.8), "NIC", "white", edge=INK)
+        ax.plot([x + 2.3, x + 2.3], [3.7, 4.4], **look)
+        ax.plot([x + 3.9, x + 2.9], [2.25, 3.0], **look)
+        for slot in (0, 1):
+            gpu, left = 2 * side + slot, x + 1.55 * slot
+            box(ax, (left, 1.45), (1.4, 0.8), f"GPU {gpu}", device_colour(gpu))
+            ax.plot([left + 0.7, x + 1.7 + 0.6 * slot], [2.25, 3.0], **look)
+            ax.plot([left + 0.7, left + 0.7], [0.75, 1.45], **look)
+    ax.plot([4.6, 5.4], [4.78, 4.78], **look)
+    for x, y, words in ((5.0, 4.95, "SYS"), (-0.05, 2.65, "31.5 GB/s")):
+        ax.text(x, y, words, ha="center", va="bottom", size=10, color=INK)
     return figure
 
 
