@@ -71,6 +71,7 @@ parts:
       - file: chapters/two
   - caption: Back matter
     chapters:
+      - file: chapters/allreduce
       - file: chapters/glossary
       - file: chapters/references
 """
@@ -110,6 +111,7 @@ def small_book(tmp_path_factory) -> Path:
     for name in ("glossary.md", "references.md"):
         shutil.copy(ROOT / "chapters" / name, chapters)
     (chapters / "index.md").write_text("# A small book\n\nTo be looked at.\n")
+    (chapters / "allreduce.md").write_text("# Linked\n\nFrom the steps of `two`.\n")
     (folder / "_toc.yml").write_text(TOC)
     save(chapters / "one.ipynb", *ONE)
     save(chapters / "two.ipynb", *TWO)
