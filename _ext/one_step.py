@@ -1,9 +1,10 @@
 """The directive `one-step`: a figure that plays a training step message by message.
 
-Its content is the caption, `:first:` the run that it shows, such as `ring 4`. The page
-holds this run as a picture and a table of messages, for whoever runs no script. The
-other runs are written beside the script, in _extra/one_step of the built book, and
-loaded when they are chosen. recorded_steps.py makes them while the book is built.
+Its content is the caption. `:first:` names the run that it shows at first and, unless it
+is the beginning, the frame: `ring 4 19`. The page holds this run as a picture and a
+table of messages, for whoever runs no script. All runs are written beside the script, in
+one_step of the built book, and loaded when they are chosen. recorded_steps.py makes them
+while the book is built.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ KINDS = {"F": "forward", "R": "forward again", "B": "backward", "U": "update"}
 COUNTERS = {
     "sent": "sent",
     "weights": "weights, gradients",
-    "activations": "activations",
+    "activations": "activa&shy;tions",
     "idle": "idle",
 }
-WIDTH, LEFT, RIGHT, TOP = 640, 72, 10, 6
+WIDTH, LEFT, RIGHT, TOP = 600, 72, 10, 6
 ROWS = {2: 62, 4: 46, 8: 34}  # height of a device's row, by the number of devices
 
 
@@ -78,7 +79,9 @@ def picture(run: dict[str, Any], label: str) -> str:
 def row_of(cells: list[object], head: str = "td") -> str:
     """Write a row of a table; the first cell is its heading."""
     first, *rest = (html.escape(str(cell)) for cell in cells)
-    return tag("tr", tag("th", first, scope="row") + "".join(tag("td", c) for c in rest))
+    return tag(
+        "tr", tag("th", first, scope="row") + "".join(tag("td", c) for c in rest)
+    )
 
 
 def messages(run: dict[str, Any]) -> str:
@@ -91,7 +94,7 @@ def messages(run: dict[str, Any]) -> str:
     return "".join(rows)
 
 
-def page(first: str, up: str) -> str:
+def page(first: str, frame: int, up: str) -> str:
     """Write what stands in the page; `up` leads from it to the book's first folder."""
     runs = recorded_steps.all_runs()
     run, strategy = runs[first], recorded_steps.STRATEGIES[first.split()[0]]
@@ -106,6 +109,7 @@ def page(first: str, up: str) -> str:
         "devices": recorded_steps.DEVICES,
         "runs": f"{up}one_step/",
         "first": first,
+        "frame": frame,
         # The scale of the bars is that of all runs, so that strategies compare.
         "top": {
             "sent": max(max(r["sent"]) for r in runs.values()),
@@ -114,8 +118,10 @@ def page(first: str, up: str) -> str:
             "idle": 1,
         },
     }
+    shown = {kind for _, _, _, kind, _ in run["blocks"]}
     kinds = "".join(
-        f'<li class="{kind}" data-kind="{kind}"><i></i>{name}</li>'
+        f'<li class="{kind}" data-kind="{kind}"{"" if kind in shown else " hidden"}>'
+        f"<i></i>{name}</li>"
         for kind, name in KINDS.items()
     )
     columns = "".join(tag("th", words, scope="col") for words in COUNTERS.values())
@@ -129,10 +135,12 @@ aria-label="One step, message by message. Space plays, arrow keys step.">
 <select data-part="strategy" aria-label="Parallelism strategy"></select>
 <select data-part="devices" aria-label="Number of devices"></select>
 <button type="button" data-part="play">Play</button>
+<span class="moment">
 <button type="button" data-part="back" aria-label="Step back">◀</button>
 <button type="button" data-part="next" aria-label="Step forward">▶</button>
 <input type="range" data-part="slider" min="0" max="1" value="0" step="1" \
 aria-label="Moment of the step">
+</span>
 </div>
 <p class="now" data-part="now" aria-live="polite">{html.escape(strategy[0])} on \
 {run["devices"]} devices. A script plays this step; here it is as a whole.</p>
@@ -151,7 +159,7 @@ those of one device; the largest difference is {run["difference"]:.0e}.</p>
 <table><thead><tr>{heads}</tr></thead>
 <tbody data-part="messages">{messages(run)}</tbody></table></div></details>
 <p data-part="more" hidden><a data-part="chapter" href="#">The chapter</a> ·
-<a data-part="link" href="#">Link to this moment</a></p>
+<button type="button" data-part="link">Copy a link to this moment</button></p>
 <script type="application/json" data-part="head">{dumped(head)}</script>
 <script src="{up}one_step/one_step.js" defer></script>
 </div>
@@ -166,7 +174,8 @@ class OneStep(Interactive):
     def page(self) -> str:
         """Write the figure."""
         up = "../" * self.env.docname.count("/")
-        return page(self.options.get("first", "ring 4"), up)
+        strategy, devices, *frame = self.options.get("first", "ring 4").split()
+        return page(f"{strategy} {devices}", int(frame[0]) if frame else 0, up)
 
     def run(self) -> list[nodes.Node]:
         """Note that the library is what the page is made from."""

@@ -38,8 +38,8 @@ from d2lmulti.parallel.pipeline import (
 )
 from d2lmulti.plans.pipeline import Durations, Forward
 
-ROOT = Path(__file__).resolve().parent.parent
-PARALLEL = str(ROOT / "d2lmulti" / "parallel")
+LIBRARY = Path(d2lmulti.__file__).resolve().parent
+PARALLEL = str(LIBRARY / "parallel")
 DEVICES = (2, 4, 8)
 LAYERS, WIDTH, CLASSES, BATCH, MICRO_BATCHES, LR = 8, 64, 10, 64, 8, 0.1
 LATENCY, BYTES_PER_UNIT = 0.1, 59_540  # the whole gradient takes 4 units and a latency
@@ -82,14 +82,16 @@ class Listener(Observer):
             frame = frame.f_back
         path, number = frame.f_code.co_filename, frame.f_lineno
         code = linecache.getline(path, number).strip()
-        line = f"{Path(path).relative_to(ROOT)}, line {number}: {code}"
+        line = f"{Path(path).relative_to(LIBRARY.parent)}, line {number}: {code}"
         if line not in self.lines:
             self.lines.append(line)
         return self.lines.index(line)
 
     def own(self, device_params: Sequence[Sequence[Any]]) -> None:
         """Note which device has which tensors: simulated devices share the CPU."""
-        self.owner.update({id(p): d for d, own in enumerate(device_params) for p in own})
+        self.owner.update(
+            {id(p): d for d, own in enumerate(device_params) for p in own}
+        )
 
     def device(self, params: Sequence[Any], number: int) -> int:
         """Tell which device computes a layer: by its weights, else by its turn."""
@@ -148,7 +150,9 @@ class Play:
         self.blocks: list[list[Any]] = []
         self.messages: list[list[Any]] = []
         self.what: list[str] = []
-        self.held = [[0, 0] for _ in range(devices)]  # weights and gradients, activations
+        self.held = [
+            [0, 0] for _ in range(devices)
+        ]  # weights and gradients, activations
         self.memory: list[list[list[float]]] = [[] for _ in range(devices)]
         self.waiting: list[Event] = []  # rounds that have no name yet
 

@@ -127,7 +127,7 @@
     const [picture, now, result] = ["picture", "now", "result"].map(find);
     const [table, details, link] = ["messages", "details", "link"].map(find);
     const counters = find("counters").tBodies[0];
-    let run, parts, timer = null, frame = 0, room = 0;
+    let run, parts, timer = null, frame = 0, room = 0, touched = false;
 
     // -- the picture ----------------------------------------------------------------
     const draw = () => {
@@ -245,7 +245,7 @@
         `difference is ${run.difference.toExponential(0)}. ` +
         `${several(run.messages.length, "message")} moved ${bytes(moved)}; devices were ` +
         `idle for ${percent(idle)} of the time.`;
-      link.href = `#strategy=${strategy.value}&devices=${run.devices}&frame=${frame}`;
+      link.textContent = "Copy a link to this moment";
     };
 
     const list = () => {
@@ -302,8 +302,9 @@
       now.setAttribute("aria-live", "polite"); // playing, it would talk without end
     };
 
-    const go = (to) => {
+    const go = (to, byReader = true) => {
       stop();
+      touched ||= byReader;
       frame = Math.max(0, Math.min(run.frames.length - 1, to));
       settle();
     };
@@ -336,7 +337,8 @@
 
     const toggle = () => {
       if (timer !== null) return go(frame);
-      if (frame === run.frames.length - 1) frame = 0;
+      if (!touched || frame === run.frames.length - 1) frame = 0;
+      touched = true;
       settle();
       play.textContent = "Pause";
       now.setAttribute("aria-live", "off");
@@ -344,7 +346,7 @@
     };
 
     // -- choosing -----------------------------------------------------------------------
-    const choose = async (to = 0) => {
+    const choose = async (to = 0, byReader = true) => {
       if (run) stop();
       const name = `${strategy.value} ${devices.value}`;
       let chosen;
@@ -374,17 +376,25 @@
       find("chapter").href = chapter;
       find("chapter").textContent = `Read the chapter: ${title}`;
       draw();
-      go(to);
+      go(to, byReader);
       list();
       figure.dataset.ready = name;
     };
 
+    // The address of a moment is that of an element, `#step-ring-4-19`: the theme looks
+    // for the element, and finds none.
+    const copyLink = () => {
+      history.replaceState(null, "", `#step-${strategy.value}-${run.devices}-${frame}`);
+      navigator.clipboard?.writeText(location.href).catch(() => {});
+      link.textContent = "The address of this page now leads here";
+    };
+
     const fromAddress = () => {
-      const asked = new URLSearchParams(location.hash.slice(1));
-      if (!head.strategies[asked.get("strategy")]) return false;
-      strategy.value = asked.get("strategy");
-      if (head.devices.includes(Number(asked.get("devices")))) devices.value = asked.get("devices");
-      choose(Number(asked.get("frame")) || 0);
+      const asked = location.hash.match(/^#step-(\w+)-(\d+)-(\d+)$/);
+      if (!asked || !head.strategies[asked[1]]) return false;
+      if (!head.devices.includes(Number(asked[2]))) return false;
+      [, strategy.value, devices.value] = asked;
+      choose(Number(asked[3]));
       figure.scrollIntoView({ block: "center" });
       return true;
     };
@@ -398,6 +408,7 @@
     find("next").onclick = () => go(frame + 1);
     slider.oninput = () => go(Number(slider.value));
     details.ontoggle = list;
+    link.onclick = copyLink;
     addEventListener("hashchange", fromAddress);
     figure.addEventListener("keydown", (event) => {
       const tag = event.target.tagName;
@@ -417,7 +428,7 @@
       place(run.frames[frame], frame ? run.frames[frame - 1] : 0);
     }).observe(picture);
     for (const part of ["controls", "more", "counters"]) find(part).hidden = false;
-    if (!fromAddress()) choose();
+    if (!fromAddress()) choose(head.frame, false);
   };
 
   const begin = () => document.querySelectorAll(".one-step").forEach(start);
