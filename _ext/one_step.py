@@ -1,10 +1,10 @@
 """The directive `one-step`: a figure that plays a training step message by message.
 
-Its content is the caption. `:first:` names the run that it shows at first and, unless it
-is the beginning, the frame: `ring 4 19`. The page holds this run as a picture and a
-table of messages, for whoever runs no script. All runs are written beside the script, in
-one_step of the built book, and loaded when they are chosen. recorded_steps.py makes them
-while the book is built.
+Its content is the caption. `:first:` names the run that it shows at first and, unless
+it is the beginning, the frame: `ring 4 19`. The page holds this run as a picture and a
+table of messages, for whoever runs no script. All runs are written beside the script,
+in one_step of the built book, and loaded when they are chosen. recorded_steps.py makes
+them while the book is built.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import d2lmulti
-from d2lmulti.backends.protocol import nbytes
+from d2lmulti.backends import nbytes
 from d2lmulti.comm.group import local_group
 from d2lmulti.events import Observer, observe
 from d2lmulti.models.model import Layer, run_layers

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from d2lmulti.backends import get_backend
-from d2lmulti.comm.allreduce import allreduce
+from d2lmulti.comm.group import allreduce
 from d2lmulti.plans.allreduce import ALLREDUCE
 from d2lmulti.plans.rounds import even_edges
 

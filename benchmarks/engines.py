@@ -19,11 +19,9 @@ import numpy as np
 
 from d2lmulti.backends import get_backend
 from d2lmulti.backends.protocol import Backend, Tensor
-from d2lmulti.comm.allreduce import allreduce
 from d2lmulti.comm.devices import Device
-from d2lmulti.comm.group import Group, local_group
-from d2lmulti.models.model import Model
-from d2lmulti.models.networks import LENET, initial_mlp, mlp
+from d2lmulti.comm.group import Group, allreduce, local_group
+from d2lmulti.models.networks import LENET, Model, initial_mlp, mlp
 from d2lmulti.parallel.buckets import reduce_in_buckets
 from d2lmulti.parallel.data import get_params, train_batch
 from d2lmulti.processes.launcher import launch

@@ -302,7 +302,7 @@ def check_data(data: Sequence[Tensor], op: str = "sum") -> None:
     """Raise unless all ranks have a tensor of their own, of one shape and dtype."""
     check_list("data", data, "tensors, one per rank")
     if op != "sum":
-        check_choice("op", op, ("mean", "max"))
+        check_choice("op", op, ("sum", "mean", "max"))
     shape, dtype = data[0].shape, data[0].dtype
     for x in data:
         if x.shape != shape or x.dtype != dtype:

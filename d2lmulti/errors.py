@@ -6,9 +6,7 @@ error a Python user would expect to catch (`ValueError`, `ImportError`, ...).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Mapping
 
 
 def plural(n: int, noun: str) -> str:
@@ -70,22 +68,3 @@ class WriteFailed(D2LMultiError, OSError):
 
 class PeerError(D2LMultiError, RuntimeError):
     """This rank waits in vain: another has ended, or makes another call."""
-
-
-@contextmanager
-def framework_errors(name: str, X: Any) -> Iterator[None]:
-    """Wrap a framework's own error: which network failed, and on which examples.
-
-    Raises `InvalidInput`; the errors of this library are not changed.
-    """
-    try:
-        yield
-    except D2LMultiError:
-        raise
-    except Exception as error:
-        first = str(error).strip().partition("\n")[0]
-        raise InvalidInput(
-            f"{name} cannot compute examples of shape {tuple(X.shape)} and "
-            f"dtype {str(X.dtype).rpartition('.')[2]} with these parameters "
-            f"({type(error).__name__}: {first:.200}); pass it those it was made for"
-        ) from error

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .backends.protocol import Tensor, backend_of, element_count
+from .backends import backend_of, element_count
+from .backends.protocol import Tensor
 from .checks import check_choice, check_lists, check_number, check_positive, shown
 from .errors import InvalidInput
 

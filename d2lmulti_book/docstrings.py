@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from d2lmulti.checks import check_count
-from d2lmulti.data.datasets import Dataset
+from d2lmulti.data import Dataset
 from d2lmulti.errors import DataUnavailable
 
 MODULES = (

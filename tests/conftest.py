@@ -54,6 +54,11 @@ settings.load_profile(
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    words = "write tests/messages.txt again, from the errors as they are now"
+    parser.addoption("--rewrite-messages", action="store_true", help=words)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     for name in backend_names():
         config.addinivalue_line("markers", f"{name}: runs on the backend {name}")

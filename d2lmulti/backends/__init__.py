@@ -1,31 +1,44 @@
 """The frameworks behind one contract (see `protocol.py`): a backend is a module.
 
 Generic code starts with `B = backend_of(x)`, which imports nothing. Only the edges
-(command line, first cell of a chapter) call `get_backend(name)`.
+(command line, first cell of a chapter) call `get_backend(name)`. Below: the names that
+all backends give to dtypes and devices.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 import os
+import re
 import sys
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
+from functools import lru_cache
 from types import ModuleType
+from typing import Any
+
+import numpy as np
 
 from ..checks import check_choice
-from ..errors import BackendNotInstalled, InvalidInput
-from .protocol import BACKENDS, Backend, backend_of, owner_of
+from ..errors import BackendNotInstalled, DeviceUnavailable, InvalidInput
+from .protocol import Backend, Tensor
+
+# name -> (its module, start of its tensors' module names, what to install)
+BACKENDS = {
+    "torch": (f"{__package__}.pytorch", "torch", "torch"),
+    "mxnet": (f"{__package__}.mxnet", "mxnet", "'mxnet==1.9.1' 'numpy<1.24'"),
+    "paddle": (f"{__package__}.paddle", "paddle", "paddlepaddle"),
+    "numpy": (f"{__package__}.numpy", f"{__package__}.autograd", "numpy"),
+}
+
 
 # A framework that crashes the process when it is loaded after another.
 _NEVER_AFTER = {"mxnet": "tensorflow"}
+tracked_frameworks: dict[
+    str, ExitStack
+] = {}  # see `tracking.py`: those that are, and the end
 _ALIASES = {"pytorch": "torch", "paddlepaddle": "paddle"}
-__all__ = [
-    "backend_name",
-    "backend_names",
-    "backend_of",
-    "framework_names",
-    "get_backend",
-    "register_backend",
-]
 
 
 def backend_names() -> tuple[str, ...]:
@@ -98,3 +111,133 @@ def register_backend(name: str, module: ModuleType) -> None:
         )
     BACKENDS[name] = (module.__name__, tensor.__module__, module.__name__)
     owner_of.cache_clear()
+
+
+# -- whose a tensor is, and how large ------------------------------------------------
+
+
+def backend_of(x: Any) -> Backend:
+    """Return the backend that owns the tensor `x`, judged by its type alone.
+
+    Raises `InvalidInput` when `x` is no tensor of any backend.
+    """
+    return owner_of(type(x))  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=64)
+def owner_of(kind: type) -> Backend:
+    """Return the backend that owns tensors of a type; nothing new is imported."""
+    for base in kind.__mro__:
+        for module, prefix, _ in BACKENDS.values():
+            if f"{base.__module__}.".startswith(f"{prefix}."):
+                backend = sys.modules.get(module) or importlib.import_module(module)
+                if issubclass(kind, backend.Tensor):  # no layer, device or dtype
+                    return backend
+    raise InvalidInput(
+        f"expected a tensor of {', '.join(BACKENDS)}, got {kind.__module__}."
+        f"{kind.__name__}; make one with get_backend(name).array(values, device)"
+    )
+
+
+def element_count(x: Tensor) -> int:
+    """Number of elements of `x` (a scalar has one)."""
+    if not hasattr(x, "shape"):
+        backend_of(x)  # which says what a tensor is
+    return math.prod(map(int, x.shape))
+
+
+def itemsize(x: Tensor) -> int:
+    """Bytes of one element of `x`."""
+    bits = backend_of(x).dtype_of(x).lstrip("abcdefghijklmnopqrstuvwxyz")
+    return int(bits or 8) // 8  # "bool" has no digits: one byte
+
+
+def nbytes(x: Tensor) -> int:
+    """Bytes that the elements of `x` take."""
+    return element_count(x) * itemsize(x)
+
+
+# -- dtypes, by the names that NumPy gives them -----------------------------------
+
+# A message between processes names a dtype by its place here.
+DTYPES = (
+    *("float32", "float64", "float16", "int64", "int32", "uint8", "bool"),
+    "bfloat16",
+)
+NUMPY_DTYPES = DTYPES[:-1]  # NumPy and MXNet have no bfloat16
+BFLOAT16 = np.dtype("V2")  # to NumPy it is two bytes without a meaning
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """Return what NumPy sees in the memory of a tensor of that dtype."""
+    return BFLOAT16 if name == "bfloat16" else np.dtype(name)
+
+
+def dtype_name(dtype: Any, held: Collection[str]) -> str:
+    """Return NumPy's name of a dtype; raise `InvalidInput` if it is not in `held`."""
+    try:
+        name = dtype if dtype == "bfloat16" else np.dtype(dtype).name
+    except TypeError:
+        name = "none"
+    if name not in held:
+        raise InvalidInput(
+            f"expected a dtype among {', '.join(held)}, got {dtype!r}; convert the "
+            "values first, for example with numpy.asarray(values, 'float32')"
+        )
+    return name
+
+
+def numeric(value: np.ndarray | Sequence[Any], held: Collection[str]) -> np.ndarray:
+    """View values as plain NumPy: row-major, native bytes, a dtype among `held`.
+
+    PyTorch takes no negative strides and no foreign byte order. Raises `InvalidInput`
+    for strings and objects.
+    """
+    found = np.asarray(value, order="C")
+    name = dtype_name(found.dtype, [name for name in held if name in NUMPY_DTYPES])
+    return found.astype(name, copy=False)
+
+
+# -- devices ----------------------------------------------------------------------
+
+_DEVICE = re.compile(r"(?:cpu(?::0)?|(gpu|cuda|sim):([0-9]+))")
+
+
+def parse_device(device: object) -> tuple[str, int]:
+    """Split a device (anything whose `str` is a device name) into kind and index.
+
+    `cuda:1` is read as `gpu:1`. Raises `InvalidInput` for anything else.
+    """
+    kind, index = getattr(device, "kind", None), getattr(device, "index", None)
+    if kind in ("gpu", "sim") and type(index) is int:
+        return kind, index  # a Device, which need not be read as text
+    match = _DEVICE.fullmatch(str(device))
+    if match is None:
+        raise InvalidInput(
+            f"expected a device such as 'cpu', 'gpu:0' or 'sim:1', got {device!r}; "
+            "list this machine's devices with `python -m d2lmulti doctor`"
+        )
+    kind, index = match.groups()
+    if kind is None:
+        return "cpu", 0
+    return ("sim" if kind == "sim" else "gpu"), int(index)
+
+
+def resolve_device(device: object, gpu_count: int, framework: str) -> tuple[str, int]:
+    """Return the physical place of a device: ("cpu", 0), ("gpu", i) or ("sim", i).
+
+    Simulated devices are assigned to the GPUs in turn, or all to the CPU. They keep
+    their number where tensors know it (see `tracking.py`) and there are no two GPUs.
+    Raises `DeviceUnavailable` for a GPU that the framework does not see.
+    """
+    kind, index = parse_device(device)
+    if kind == "sim" and framework in tracked_frameworks and gpu_count < 2:
+        return kind, index
+    if kind == "sim":
+        return ("gpu", index % gpu_count) if gpu_count else ("cpu", 0)
+    if kind == "gpu" and index >= gpu_count:
+        raise DeviceUnavailable(
+            f"expected a GPU that {framework} can use, got gpu:{index} where it sees "
+            f"{gpu_count}; use devices(n), which simulates the missing ones, or 'cpu'"
+        )
+    return kind, index

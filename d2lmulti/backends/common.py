@@ -1,118 +1,15 @@
-"""What the backends share: dtypes, names of devices, views of memory, reports."""
+"""NumPy on the memory of tensors, and gradients that are ready: what backends share."""
 
 from __future__ import annotations
 
 import ctypes
-import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..errors import DeviceUnavailable, InvalidInput
-from . import tracking
-from .protocol import Backend
-
-# -- dtypes, by the names that NumPy gives them -----------------------------------
-
-# A message between processes names a dtype by its place here.
-DTYPES = (
-    *("float32", "float64", "float16", "int64", "int32", "uint8", "bool"),
-    "bfloat16",
-)
-NUMPY_DTYPES = DTYPES[:-1]  # NumPy and MXNet have no bfloat16
-BFLOAT16 = np.dtype("V2")  # to NumPy it is two bytes without a meaning
-
-
-def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return what NumPy sees in the memory of a tensor of that dtype."""
-    return BFLOAT16 if name == "bfloat16" else np.dtype(name)
-
-
-def dtype_name(dtype: Any, held: Collection[str]) -> str:
-    """Return NumPy's name of a dtype; raise `InvalidInput` if it is not in `held`."""
-    try:
-        name = dtype if dtype == "bfloat16" else np.dtype(dtype).name
-    except TypeError:
-        name = "none"
-    if name not in held:
-        raise InvalidInput(
-            f"expected a dtype among {', '.join(held)}, got {dtype!r}; convert the "
-            "values first, for example with numpy.asarray(values, 'float32')"
-        )
-    return name
-
-
-def numeric(value: np.ndarray | Sequence[Any], held: Collection[str]) -> np.ndarray:
-    """View values as plain NumPy: row-major, native bytes, a dtype among `held`.
-
-    PyTorch takes no negative strides and no foreign byte order. Raises `InvalidInput`
-    for strings and objects.
-    """
-    found = np.asarray(value, order="C")
-    name = dtype_name(found.dtype, [name for name in held if name in NUMPY_DTYPES])
-    return found.astype(name, copy=False)
-
-
-# -- devices ----------------------------------------------------------------------
-
-_DEVICE = re.compile(r"(?:cpu(?::0)?|(gpu|cuda|sim):([0-9]+))")
-
-
-def parse_device(device: object) -> tuple[str, int]:
-    """Split a device (anything whose `str` is a device name) into kind and index.
-
-    `cuda:1` is read as `gpu:1`. Raises `InvalidInput` for anything else.
-    """
-    kind, index = getattr(device, "kind", None), getattr(device, "index", None)
-    if kind in ("gpu", "sim") and type(index) is int:
-        return kind, index  # a Device, which need not be read as text
-    match = _DEVICE.fullmatch(str(device))
-    if match is None:
-        raise InvalidInput(
-            f"expected a device such as 'cpu', 'gpu:0' or 'sim:1', got {device!r}; "
-            "list this machine's devices with `python -m d2lmulti doctor`"
-        )
-    kind, index = match.groups()
-    if kind is None:
-        return "cpu", 0
-    return ("sim" if kind == "sim" else "gpu"), int(index)
-
-
-def resolve_device(device: object, gpu_count: int, framework: str) -> tuple[str, int]:
-    """Return the physical place of a device: ("cpu", 0), ("gpu", i) or ("sim", i).
-
-    Simulated devices are assigned to the GPUs in turn, or all to the CPU. They keep
-    their number where tensors know it (see `tracking.py`) and there are no two GPUs.
-    Raises `DeviceUnavailable` for a GPU that the framework does not see.
-    """
-    kind, index = parse_device(device)
-    if kind == "sim" and framework in tracking.frameworks and gpu_count < 2:
-        return kind, index
-    if kind == "sim":
-        return ("gpu", index % gpu_count) if gpu_count else ("cpu", 0)
-    if kind == "gpu" and index >= gpu_count:
-        raise DeviceUnavailable(
-            f"expected a GPU that {framework} can use, got gpu:{index} where it sees "
-            f"{gpu_count}; use devices(n), which simulates the missing ones, or 'cpu'"
-        )
-    return kind, index
-
-
-def own_gpu(B: Backend, local_rank: int, local_size: int) -> int | None:
-    """Return the GPU of one of `local_size` processes here; None if they share."""
-    choose = getattr(B, "own_gpu", None)
-    if choose is not None:
-        return choose(local_rank, local_size)
-    return local_rank if B.gpu_count() >= local_size else None
-
-
-def describe_gpus(B: Backend) -> list[str]:
-    """Return one line per GPU, with the version of NCCL and which it cannot use."""
-    describe = getattr(B, "describe_gpus", None)
-    return describe() if describe is not None else []
-
+from . import BFLOAT16, numpy_dtype
 
 # -- NumPy on the memory of tensors -----------------------------------------------
 

@@ -16,8 +16,14 @@ from mxnet.base import _LIB, NDArrayHandle, check_call
 from mxnet.numpy import ndarray as Tensor
 
 from .. import checks
-from . import tracking
-from .common import NUMPY_DTYPES, dtype_name, numeric, resolve_device, view_at
+from . import (
+    NUMPY_DTYPES,
+    dtype_name,
+    numeric,
+    resolve_device,
+    tracked_frameworks,
+)
+from .common import view_at
 from .protocol import AnyDevice, Context
 
 name = "mxnet"
@@ -123,7 +129,7 @@ def read(x: Tensor, first: int, last: int) -> Tensor:
 
 def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> None:
     into, values = memory(x), memory(y)
-    if tracking.frameworks and x.ctx != y.ctx:
+    if tracked_frameworks and x.ctx != y.ctx:
         into = None  # below, MXNet copies, and that is reported
     if into is not None and values is not None:
         checks.check_write(into, first, last, values)

@@ -15,9 +15,17 @@ from functools import partial
 import numpy as np
 
 from .. import checks
-from . import autograd, tracking
+from . import (
+    NUMPY_DTYPES,
+    autograd,
+    dtype_name,
+    numeric,
+    resolve_device,
+    tracked_frameworks,
+    tracking,
+)
 from .autograd import Tensor, result
-from .common import NUMPY_DTYPES, Reporter, dtype_name, numeric, resolve_device
+from .common import Reporter
 from .protocol import AnyDevice, Context
 
 name = "numpy"
@@ -70,7 +78,7 @@ def copy_to(x: Tensor, device: AnyDevice) -> Tensor:
 
 
 def _report(x: Tensor, target: str) -> None:
-    if tracking.frameworks:
+    if tracked_frameworks:
         tracking.report_copy(x.device, target, x.value.size, x.value.itemsize)
 
 

@@ -20,15 +20,8 @@ from paddle import Tensor
 
 from .. import checks
 from ..errors import DeviceUnavailable
-from .common import (
-    DTYPES,
-    Reporter,
-    dtype_name,
-    numeric,
-    parse_device,
-    resolve_device,
-    view_at,
-)
+from . import DTYPES, dtype_name, numeric, parse_device, resolve_device
+from .common import Reporter, view_at
 from .protocol import AnyDevice, Context
 
 name = "paddle"

@@ -1,4 +1,4 @@
-"""The backend contract: what a framework must be able to do, and whose a tensor is.
+"""The backend contract: what a framework must be able to do.
 
 A backend is a *module of plain functions*. `pytorch.py`, `mxnet.py`, `paddle.py` and
 `numpy.py` hold the functions below in this order, so that any two can be laid side by
@@ -8,17 +8,11 @@ along the first dimension, `x.reshape(shape)`, `x.shape`, `x.sum()`. Chapter: *s
 
 from __future__ import annotations
 
-import importlib
-import math
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
-
-from ..errors import InvalidInput
 
 Tensor = Any  # a tensor of the backend's own kind
 AnyDevice = Any  # a Device, its name ("gpu:0", "sim:1", "cpu") or the framework's own
@@ -243,53 +237,3 @@ class Backend(Protocol):
 
         The caller keeps y in 0..classes-1, as with `embedding`.
         """
-
-
-# name -> (its module, start of its tensors' module names, what to install)
-BACKENDS = {
-    "torch": (f"{__package__}.pytorch", "torch", "torch"),
-    "mxnet": (f"{__package__}.mxnet", "mxnet", "'mxnet==1.9.1' 'numpy<1.24'"),
-    "paddle": (f"{__package__}.paddle", "paddle", "paddlepaddle"),
-    "numpy": (f"{__package__}.numpy", f"{__package__}.autograd", "numpy"),
-}
-
-
-def backend_of(x: Any) -> Backend:
-    """Return the backend that owns the tensor `x`, judged by its type alone.
-
-    Raises `InvalidInput` when `x` is no tensor of any backend.
-    """
-    return owner_of(type(x))  # type: ignore[arg-type]
-
-
-@lru_cache(maxsize=64)
-def owner_of(kind: type) -> Backend:
-    """Return the backend that owns tensors of a type; nothing new is imported."""
-    for base in kind.__mro__:
-        for module, prefix, _ in BACKENDS.values():
-            if f"{base.__module__}.".startswith(f"{prefix}."):
-                backend = sys.modules.get(module) or importlib.import_module(module)
-                if issubclass(kind, backend.Tensor):  # no layer, device or dtype
-                    return backend
-    raise InvalidInput(
-        f"expected a tensor of {', '.join(BACKENDS)}, got {kind.__module__}."
-        f"{kind.__name__}; make one with get_backend(name).array(values, device)"
-    )
-
-
-def element_count(x: Tensor) -> int:
-    """Number of elements of `x` (a scalar has one)."""
-    if not hasattr(x, "shape"):
-        backend_of(x)  # which says what a tensor is
-    return math.prod(map(int, x.shape))
-
-
-def itemsize(x: Tensor) -> int:
-    """Bytes of one element of `x`."""
-    bits = backend_of(x).dtype_of(x).lstrip("abcdefghijklmnopqrstuvwxyz")
-    return int(bits or 8) // 8  # "bool" has no digits: one byte
-
-
-def nbytes(x: Tensor) -> int:
-    """Bytes that the elements of `x` take."""
-    return element_count(x) * itemsize(x)

@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import checks
-from .common import BFLOAT16, DTYPES, Reporter, dtype_name, numeric, resolve_device
+from . import BFLOAT16, DTYPES, dtype_name, numeric, resolve_device
+from .common import Reporter
 from .protocol import AnyDevice, Context
 
 name = "torch"

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from ..events import notify_copy, notify_load, observers
+from . import tracked_frameworks
 
-frameworks: dict[str, ExitStack] = {}  # those that are tracked, and what ends it
 _FRAMEWORK = ("torch.", "mxnet.", "contextlib.")
 
 
@@ -31,14 +31,16 @@ def track(framework: str) -> ExitStack:
     be given hooks that the backward pass would also run.
     """
     stack = ExitStack()
-    if framework in ("torch", "mxnet", "numpy") and framework not in frameworks:
+    if framework in ("torch", "mxnet", "numpy") and framework not in tracked_frameworks:
         if framework == "torch":
             hooks = importlib.import_module(".tracked_torch", __package__).hooks
             stack.enter_context(hooks())
         elif framework == "mxnet":
             stack.enter_context(_mxnet_hooks())
-        frameworks[framework] = stack  # or the hooks would go with the last reference
-        stack.callback(frameworks.pop, framework)
+        tracked_frameworks[framework] = (
+            stack  # or the hooks would go with the last reference
+        )
+        stack.callback(tracked_frameworks.pop, framework)
     return stack
 
 

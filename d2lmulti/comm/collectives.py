@@ -1,8 +1,8 @@
 """The other collectives, each as a plan or, on engines without messages, a native one.
 
 `reduce`, `broadcast` and `alltoall` work in place; `reduce_scatter` and `allgather`,
-whose results have another size, return new tensors and leave `data` alone. `data` holds
-one tensor per local rank, in rank order. Chapter: *allreduce*.
+whose results have another size, return new tensors and leave `data` alone. At the end,
+messages from one rank to another. Chapter: *allreduce*.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ..backends.protocol import Tensor, backend_of, element_count
+from ..backends import DTYPES, backend_of, element_count
+from ..backends.protocol import AnyDevice, Backend, Tensor
 from ..checks import (
     check_choice,
     check_count,
@@ -22,9 +23,16 @@ from ..errors import InvalidInput
 from ..events import unobserved
 from ..plans import collectives as plans
 from ..plans.collectives import alltoall as plan_alltoall
-from ..plans.rounds import Round, even_bounds
-from .allreduce import Op, divide_, exchange, start_allreduce, start_native
-from .group import Group, group_for
+from ..plans.rounds import Round, even_bounds, make_round
+from .group import (
+    Group,
+    Op,
+    divide_,
+    exchange,
+    group_for,
+    start_allreduce,
+    start_native,
+)
 
 
 def reduce(
@@ -170,3 +178,71 @@ def _rows_of_all(data: Sequence[Tensor], group: Group) -> list[int]:
     with unobserved():
         start_allreduce(counts, usual_algorithm(group), group).wait()
     return [int(count) for count in B.numpy(counts[0])]
+
+
+_DIMS = 8  # the most that a form can tell
+
+
+def copy_between(
+    x: Tensor, source: int, target: int, device: AnyDevice, group: Group
+) -> Tensor:
+    """Copy `x` of rank `source` to rank `target`, which lives on `device`; counted.
+
+    Gives a new tensor there, outside any graph. Raises `InvalidInput` for ranks that
+    are not two different ones of this process.
+    """
+    if source == target or not {source, target} <= set(group.local_ranks):
+        raise InvalidInput(
+            f"expected two different ranks among {group.local_ranks}, got {source} "
+            f"and {target}; a copy goes from one device of this process to another"
+        )
+    B = backend_of(x)
+    arrived = B.zeros(tuple(x.shape), B.dtype_of(x), device)
+    data = [x] * group.size  # only these two places are read and written
+    data[target] = arrived
+    size = element_count(x)
+    with B.pause():
+        exchange(data, [make_round(source, target, 0, size, add=False)], group)
+    return arrived
+
+
+def send(x: Tensor, source: int, target: int, group: Group) -> None:
+    """Send `x` of the local rank `source` to `target` in another process; counted.
+
+    Waits until `x` may be changed again. Raises `InvalidInput` for more than 8
+    dimensions.
+    """
+    B = backend_of(x)
+    if len(x.shape) > _DIMS:
+        raise InvalidInput(
+            f"expected at most {_DIMS} dimensions, got {len(x.shape)}; reshape it"
+        )
+    form = np.full(_DIMS + 1, -1)
+    form[: len(x.shape)] = x.shape
+    form[_DIMS] = DTYPES.index(B.dtype_of(x))
+    with B.pause():
+        x = B.copy_to(x, B.device_of(x))  # row by row, outside any graph
+        with unobserved():
+            _pass(B.array(form, B.device_of(x)), source, target, group)
+        _pass(x, source, target, group)
+
+
+def receive(
+    B: Backend, source: int, target: int, device: AnyDevice, group: Group
+) -> Tensor:
+    """Take what `source` sends to the local rank `target`, as a new tensor; counted."""
+    with B.pause():
+        form = B.array(np.zeros(_DIMS + 1, np.int64), device)
+        with unobserved():
+            _pass(form, source, target, group)
+        *shape, dtype = B.numpy(form).tolist()
+        shape = [extent for extent in shape if extent >= 0]
+        x = B.zeros(shape, DTYPES[dtype], device)
+        _pass(x, source, target, group)
+    return x
+
+
+def _pass(x: Tensor, source: int, target: int, group: Group) -> None:
+    this_round = make_round(source, target, 0, element_count(x), add=False)
+    if len(this_round):
+        exchange([x], [this_round], group)

@@ -18,10 +18,9 @@ from ..checks import check_same
 from ..errors import InvalidInput
 from ..events import notify_mark
 from ..plans.rounds import Plan
-from .allreduce import Op, start_allreduce
 from .collectives import allgather, alltoall, reduce_scatter
-from .group import Group
-from .subgroups import alone
+from .group import Group, Op, start_allreduce
+from .mesh import alone
 
 # -- what a model may request ----------------------------------------------------------
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from ..backends import get_backend
-from ..backends.common import own_gpu, resolve_device
+from ..backends import get_backend, resolve_device
 from ..backends.protocol import AnyDevice, Backend
 from ..backends.tracking import track
 from ..checks import MAX_RANKS, check_count, check_flag
@@ -98,7 +97,10 @@ def _own_gpu(B: Backend, group: Group) -> int | None:
         return group.engine.gpu  # type: ignore[attr-defined]
     if group.info is None:
         return None
-    return own_gpu(B, group.info.local_rank, group.info.local_size)
+    rank, processes = group.info.local_rank, group.info.local_size
+    if hasattr(B, "own_gpu"):  # Paddle's processes see one GPU each
+        return B.own_gpu(rank, processes)
+    return rank if B.gpu_count() >= processes else None
 
 
 def with_place(device: str, backend: str | None = None) -> str:

@@ -1,8 +1,7 @@
 """Networks as plain functions of (B, params, X), without layers or classes."""
 
 from .batch_norm import LENET_BN, LENET_SYNC_BN
-from .model import MODELS, get_model, register
-from .networks import ALEXNET, DEEP_MLP, LENET, MLP
+from .networks import ALEXNET, DEEP_MLP, LENET, MLP, MODELS, get_model, register
 from .transformer import SWITCH_TRANSFORMER, TRANSFORMER
 
 register(LENET, MLP, DEEP_MLP, ALEXNET, TRANSFORMER, SWITCH_TRANSFORMER)

@@ -14,8 +14,7 @@ import numpy as np
 
 from ..backends.protocol import Backend, Tensor
 from ..comm.cooperative import Sum, together
-from .model import Model
-from .networks import LENET
+from .networks import LENET, Model
 
 _MOMENTUM = 0.9  # of the moving averages that evaluation uses
 _EPS = 1e-5

@@ -17,7 +17,7 @@ from ..backends.protocol import Backend, Tensor
 from ..checks import check_count
 from ..errors import InvalidInput
 from .experts import experts_layer
-from .model import MAX_WIDTH, Layer, Model, run_layers
+from .networks import MAX_WIDTH, Layer, Model, run_layers
 
 
 def embed(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:

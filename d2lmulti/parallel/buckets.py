@@ -14,11 +14,10 @@ from contextlib import contextmanager
 from itertools import accumulate
 from threading import Lock
 
-from ..backends import backend_of
-from ..backends.protocol import Tensor, element_count, nbytes
+from ..backends import backend_of, element_count, nbytes
+from ..backends.protocol import Tensor
 from ..checks import check_choice, check_count, check_list, check_lists, check_same
-from ..comm.allreduce import Op, check_algorithm, start_allreduce
-from ..comm.group import Group, Work, group_for
+from ..comm.group import Group, Op, Work, check_algorithm, group_for, start_allreduce
 from ..errors import InvalidInput
 from ..events import notify_mark
 from ..optimizers import zeros_like

@@ -10,17 +10,15 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ..backends.protocol import AnyDevice, Tensor, backend_of
+from ..backends import backend_of
+from ..backends.protocol import AnyDevice, Tensor
 from ..checks import check_floating, check_list, check_lists
-from ..comm.allreduce import check_algorithm
-from ..comm.group import Group
-from ..comm.split import by_device, load
-from ..errors import InvalidInput, framework_errors
-from ..models.model import Model, get_model, losses_of
-from ..models.networks import LENET
+from ..comm.group import Group, check_algorithm
+from ..errors import InvalidInput
+from ..models.networks import LENET, Model, framework_errors, get_model, losses_of
 from ..optimizers import Optimizer
 from ..plans.rounds import Plan
-from .step import Step
+from .step import Step, by_device, load
 
 Backward = Callable[[Sequence[Tensor]], None]
 Reducer = Callable[..., AbstractContextManager[Any]]  # such as `reduce_in_buckets`

@@ -12,14 +12,12 @@ from typing import Any
 from ..backends import backend_of
 from ..backends.protocol import AnyDevice, Backend, Tensor
 from ..checks import check_list, check_lists
-from ..comm.allreduce import check_algorithm, start_allreduce
 from ..comm.collectives import allgather
 from ..comm.cooperative import run_cooperatively
-from ..comm.group import Group, group_for
-from ..comm.split import load
+from ..comm.group import Group, check_algorithm, group_for, start_allreduce
 from ..errors import InvalidInput
 from ..events import notify_mark
-from ..models.model import Model
+from ..models.networks import Model
 from ..models.tensor_parallel import (
     RankInfo,
     ShardSpec,
@@ -29,7 +27,7 @@ from ..models.tensor_parallel import (
 )
 from ..optimizers import Optimizer
 from ..plans.rounds import Plan
-from .step import Step
+from .step import Step, load
 
 AnyModel = str | Model | SplitModel
 

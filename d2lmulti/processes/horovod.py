@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import backend_of, get_backend
-from ..backends.protocol import element_count
+from ..backends import backend_of, element_count, get_backend
 from ..checks import check_contiguous, check_native
 from ..comm.group import Combine, Work
 from ..errors import InvalidInput

@@ -31,8 +31,9 @@ import paddle.distributed as dist
 from paddle.base import core
 from paddle.distributed import collective
 
+from ..backends import element_count
 from ..backends import paddle as B
-from ..backends.protocol import Tensor, element_count
+from ..backends.protocol import Tensor
 from ..checks import check_contiguous, check_native
 from ..comm.group import Combine, Work
 from ..plans.message_order import RankMessages

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from ..backends import DTYPES
 from ..backends import pytorch as B
-from ..backends.common import DTYPES
 from ..backends.protocol import Tensor
 from ..checks import check_contiguous, check_native
 from ..comm.group import Combine, Work

@@ -23,7 +23,7 @@ from ..backends import backend_of
 from ..backends.common import COMBINE
 from ..checks import check_native
 from ..comm.group import Combine, Work
-from ..comm.subgroups import renumber
+from ..comm.mesh import renumber
 from ..errors import InvalidInput
 from ..plans.allreduce import ALLREDUCE
 from ..plans.message_order import RankMessages, messages_of

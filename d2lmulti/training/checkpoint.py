@@ -27,8 +27,7 @@ from ..comm.group import Group
 from ..errors import DataCorrupt, DataUnavailable, InvalidInput
 from ..events import unobserved
 from ..files import check_output, locked, write_atomically
-from .history import Epoch
-from .metrics import check_state, on_rank_zero
+from .history import Epoch, check_state, on_rank_zero
 from .strategy import Strategy
 
 FORMAT = 4  # 3 held the finished epochs in a table

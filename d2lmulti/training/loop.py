@@ -8,29 +8,38 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from ..backends import backend_of, get_backend
-from ..backends.protocol import AnyDevice
-from ..checks import check_choice, check_count
+from ..backends.protocol import AnyDevice, Backend, Tensor
+from ..checks import (
+    check_array,
+    check_choice,
+    check_count,
+    check_finite,
+    check_ids,
+    check_kind,
+    check_labels,
+    check_lists,
+)
+from ..comm.collectives import usual_algorithm
 from ..comm.devices import devices as first_devices
-from ..data.batches import batch_count, batches
-from ..data.datasets import Dataset
+from ..comm.group import Group, allreduce, group_for
+from ..data import Dataset, batch_count, batches, load
+from ..errors import InvalidInput
 from ..events import unobserved
 from ..models import get_model
-from ..models.model import Model
+from ..models.networks import LENET, Model, framework_errors
 from ..observe.ledger import ledger
 from ..optimizers import Optimizer, make_optimizer
+from ..plans.rounds import even_bounds
 from ..progress import progress
-from .arguments import DTYPES, check_data, check_fits, check_last_batch
 from .checkpoint import Checkpoint, Saver
-from .evaluate import evaluate
-from .history import Epoch, History
-from .metrics import EpochTotals, allgather_values, check_state
+from .history import Epoch, EpochTotals, History, allgather_values, check_state
 from .rate import Schedule, make_rate, rate_at
 from .settings import (
     about_machine,
@@ -41,6 +50,117 @@ from .settings import (
 )
 from .strategies import choose_strategy, with_options
 from .strategy import Batch, Strategy
+
+DTYPES = ("float32", "float64")
+
+
+def check_data(data: str | Dataset, dtype: str) -> Dataset:
+    """Return a data set, loaded by its name or given, with targets as int64.
+
+    Raises `InvalidInput` for examples that are not finite and for targets that are not
+    classes: a wrong one would change the losses, or on some backends be another class.
+    """
+    if isinstance(data, str):
+        data = load(data, dtype)
+    check_kind("dataset", data, Dataset, "a data set")
+    for X, y in ((data.train_X, data.train_y), (data.test_X, data.test_y)):
+        check_labels(f"labels of {data.name}", y, len(data.classes))
+        check_finite(f"examples of {data.name}", X)
+        if not 0 < len(X) == len(y):
+            raise InvalidInput(
+                f"expected one label per example in {data.name}, got {len(X)} examples "
+                f"and {len(y)} labels"
+            )
+    targets = [y.astype(np.int64, copy=False) for y in (data.train_y, data.test_y)]
+    return replace(data, train_y=targets[0], test_y=targets[1])
+
+
+def check_fits(
+    B: Backend, data: Dataset, model: Model, params: Sequence[np.ndarray]
+) -> None:
+    """Check that the model takes the data, and has logits for all its classes."""
+    X, y = data.train_X, data.train_y
+    dtypes = {str(X.dtype), str(data.test_X.dtype)}
+    expected = {"int32", "int64"} if model.vocabulary else {str(params[0].dtype)}
+    if not dtypes <= expected:
+        kind = "ids of characters" if model.vocabulary else "images"
+        raise InvalidInput(
+            f"expected {kind} of dtype {' or '.join(sorted(expected))} for "
+            f"{model.name}, got {', '.join(sorted(dtypes))} from {data.name}; choose "
+            "another data set or dtype"
+        )
+    if model.vocabulary and not 0 <= X.min() <= X.max() < model.vocabulary:
+        raise InvalidInput(
+            f"expected ids below {model.vocabulary}, the vocabulary of {model.name}, "
+            f"got {X.min()} to {X.max()}; make the model with a larger vocabulary"
+        )
+    one = B.array(X[:1])
+    with framework_errors(model.name, one), B.pause():
+        rows, classes = model.forward_eval(B, [B.array(p) for p in params], one).shape
+    if rows != y[:1].size or classes < len(data.classes):
+        raise InvalidInput(
+            f"expected at least {len(data.classes)} logits for each of {y[:1].size} "
+            f"targets of an example, got {rows} rows of {classes} from {model.name}"
+        )
+
+
+def check_last_batch(n: int, batch_size: int, parts: int) -> None:
+    """Check that the short last batch has an example for each of its parts."""
+    smallest = n - (batch_count(n, batch_size) - 1) * batch_size
+    if smallest < parts:
+        raise InvalidInput(
+            f"the last batch of every epoch would hold {smallest} of {n} examples, "
+            f"fewer than the {parts} parts it is cut into; choose another batch size, "
+            "or fewer devices, passes or micro-batches"
+        )
+
+
+def evaluate(
+    device_params: Sequence[Sequence[Tensor]],
+    X: np.ndarray,
+    y: np.ndarray,
+    devices: Sequence[AnyDevice],
+    *,
+    model: str | Model = LENET,
+    batch_size: int = 512,
+    group: Group | None = None,
+) -> float:
+    """Return the fraction of the targets y that the model predicts.
+
+    X (n, ...) and y (n, ...) are NumPy arrays. Every device counts the hits in its
+    shard with *its own* parameters, and the counts are summed, so a replica that
+    diverged lowers the result instead of hiding behind replica 0.
+    """
+    check_lists("device_params", device_params, len(devices))
+    check_array("X", X, "fiu", "numbers")
+    check_array("y", y, "iu", "whole numbers")
+    batch_size = check_count("batch_size", batch_size)
+    model, group = get_model(model), group_for(len(devices), group)
+    if model.vocabulary:
+        check_ids(X, model.vocabulary)
+    if not 0 < len(X) == len(y):
+        raise InvalidInput(
+            f"expected one label per example, got {len(X)} examples and {len(y)} labels"
+        )
+    B = backend_of(device_params[0][0])
+    bounds = even_bounds(len(X), group.size)
+    # All devices compute before the first result is waited for, so that they overlap.
+    guesses: list[list[Tensor]] = [[] for _ in devices]
+    for i, rank in enumerate(group.local_ranks):
+        start, end = bounds[rank]
+        for first in range(start, end, batch_size):
+            part = B.array(X[first : min(first + batch_size, end)], devices[i])
+            with B.pause(), framework_errors(model.name, part):
+                logits = model.forward_eval(B, device_params[i], part)
+                guesses[i].append(B.argmax(logits))
+    hits = []
+    for i, rank in enumerate(group.local_ranks):
+        labels = y[slice(*bounds[rank])].reshape(-1)
+        guess = [B.numpy(part) for part in guesses[i]]
+        right = np.concatenate(guess) == labels if guess else []
+        hits.append(B.array([np.count_nonzero(right)], devices[i]))
+    allreduce(hits, usual_algorithm(group), group)
+    return int(B.numpy(hits[0])[0]) / y.size
 
 
 @with_options

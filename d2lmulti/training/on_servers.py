@@ -17,11 +17,10 @@ from ..backends import get_backend
 from ..backends.protocol import AnyDevice, Backend, Tensor
 from ..checks import check_choice, check_count
 from ..comm.devices import devices as first_devices
-from ..data.batches import batch_count, batches
-from ..data.datasets import Dataset
+from ..data import Dataset, batch_count, batches
 from ..errors import InvalidInput
 from ..models import get_model
-from ..models.model import Model, losses_of
+from ..models.networks import Model, losses_of
 from ..observe.link import Link
 from ..observe.push_pull import (
     Event,
@@ -32,7 +31,7 @@ from ..observe.push_pull import (
 from ..optimizers import SGD
 from ..parallel.parameter_server import ParameterServer, run_events
 from ..plans.rounds import even_bounds
-from .arguments import DTYPES, check_data, check_fits, check_last_batch
+from .loop import DTYPES, check_data, check_fits, check_last_batch
 
 
 class Pushed(NamedTuple):

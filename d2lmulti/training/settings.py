@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.protocol import Backend, backend_of
+from ..backends import backend_of
+from ..backends.protocol import Backend
 from ..comm.group import Group
-from ..data.datasets import Dataset
+from ..data import Dataset
 from ..errors import InvalidInput, by_call
-from ..models.model import Model, run_layers
-from .metrics import allgather_values
+from ..models.networks import Model, run_layers
+from .history import allgather_values
 from .rate import Schedule, rate_at
 
 

@@ -15,17 +15,18 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from ..backends import backend_of
-from ..backends.protocol import AnyDevice, Tensor, element_count
+from ..backends import backend_of, element_count
+from ..backends.protocol import AnyDevice, Tensor
 from ..checks import check_choice, invalid
 from ..comm.collectives import allgather, usual_algorithm
 from ..comm.mesh import Mesh, check_axes
 from ..errors import InvalidInput
-from ..models.model import Model
+from ..models.networks import Model
 from ..optimizers import Optimizer
 from ..parallel import pipeline, sharded, tensor
 from ..parallel.buckets import reduce_in_buckets
 from ..parallel.data import Reducer, check_accumulates, get_params, train_batch
+from ..parallel.flat_parameters import unflatten
 from ..parallel.mesh import (
     MeshParams,
     gather_from_mesh,
@@ -34,7 +35,6 @@ from ..parallel.mesh import (
     train_on_mesh,
 )
 from ..parallel.sharded import PRECISIONS
-from ..parallel.sharded.sharded_params import unflatten
 from ..plans.allreduce import ALLREDUCE
 from ..plans.rounds import Plan
 from ..plans.schedules import CHUNKS, SCHEDULES, Schedule

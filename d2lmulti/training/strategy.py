@@ -14,12 +14,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..backends import backend_of
-from ..backends.protocol import AnyDevice, Tensor, element_count
+from ..backends import backend_of, element_count
+from ..backends.protocol import AnyDevice, Tensor
 from ..checks import MAX_INDEX, check_choice, check_count
 from ..comm.group import group_for
 from ..errors import InvalidInput
-from ..models.model import Model
+from ..models.networks import Model
 from ..optimizers import Optimizer
 
 

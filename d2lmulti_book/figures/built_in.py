@@ -1,12 +1,13 @@
-"""Pictures of what the frameworks' own tools do: DDP's hooks; losses beside a floor.
+"""What the frameworks' own tools do: DDP's hooks, MirroredStrategy, Horovod's cycles.
 
-Chapters: *built_in*, *tensorflow*.
+Chapters: *built_in*, *tensorflow*, *horovod*.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -63,5 +64,49 @@ def ddp_hooks() -> Figure:
     for at, name in ((4, "rank 0"), (3, "rank 1"), (1.9, "buckets"), (0.8, "network")):
         ax.text(-0.2, at, name, ha="right", va="center", size=10.5, color=INK)
     ax.set(xlim=(-1.9, 13.35), ylim=(0, 4.75))
+    ax.axis("off")
+    return figure
+
+
+def _box(ax: Axes, x: float, y: float, width: float, text: str, colour: str) -> None:
+    ink = "white" if colour == device_colour(0) else INK
+    shape = Rectangle((x, y - 0.33), width, 0.66, fc=colour, ec="white", lw=1.2)
+    ax.add_patch(shape)
+    ax.text(x + width / 2, y, text, ha="center", va="center", color=ink, size=10)
+
+
+def _arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
+    arrow = {"arrowstyle": "-|>", "color": INK, "lw": 1.2, "shrinkA": 0, "shrinkB": 0}
+    ax.annotate("", end, start, arrowprops=arrow)
+
+
+@styled
+def mirrored_step() -> Figure:
+    """Draw one step of MirroredStrategy on two devices with a batch of 28 images."""
+    figure, (ax,) = subplots(1, 1, 8, 3.2)
+    _box(ax, 0, 1.5, 1.35, "batch\n28", "#DDDDDD")
+    ax.add_patch(Rectangle((7.1, 0.5), 1.5, 2, fc="#DDDDDD", ec="white"))
+    ax.text(7.85, 1.5, "all-reduce\nSUM", ha="center", va="center", size=10)
+    for device, y in ((0, 2.2), (1, 0.8)):
+        colour = device_colour(device)
+        _box(ax, 1.8, y, 1.1, "shard\n14", colour)
+        _box(ax, 3.2, y, 1.9, "sum of losses\n/ 28", colour)
+        _box(ax, 5.4, y, 1.4, "partial\ngradient", colour)
+        _box(ax, 8.9, y, 1.9, "update mirrored\nvariable", colour)
+        _arrow(ax, (1.35, 1.5 + (y - 1.5) * 0.3), (1.8, y))
+        for begin, end in ((2.9, 3.2), (5.1, 5.4), (6.8, 7.1), (8.6, 8.9)):
+            _arrow(ax, (begin, y), (end, y))
+        ax.text(3.2, y + 0.42, f"device {device}", size=9.5, color=INK)
+    spans = (
+        (0, 2.9, "distributed data set"),
+        (3.2, 6.8, "strategy.run(f): once per device"),
+        (7.1, 10.8, "optimizer.apply"),
+    )
+    for begin, end, words in spans:
+        ax.plot((begin, end), (3.0, 3.0), color=INK, lw=1)
+        ax.text((begin + end) / 2, 3.12, words, ha="center", size=10, color=INK)
+    ax.plot((10, 10), (1.13, 1.87), color=INK, ls=":", lw=1.4)
+    ax.text(10.1, 1.5, "equal", va="center", size=9.5, style="italic", color=INK)
+    ax.set(xlim=(-0.05, 10.9), ylim=(0.3, 3.4))
     ax.axis("off")
     return figure

@@ -14,8 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
-from d2lmulti.backends.protocol import element_count
-from d2lmulti.models.model import Model
+from d2lmulti.backends import element_count
+from d2lmulti.models.networks import Model
 
 from .style import INK, device_colour, styled, subplots
 

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from d2lmulti.backends import (
+    BACKENDS,
     backend_names,
     backend_of,
     framework_names,
     get_backend,
+    owner_of,
     register_backend,
 )
-from d2lmulti.backends.protocol import BACKENDS, owner_of
 from d2lmulti.errors import InvalidInput
 
 INSTALL = {

@@ -9,10 +9,9 @@ from d2lmulti import get_params, ledger, train_batch
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.errors import InvalidInput
 from d2lmulti.models import get_model
-from d2lmulti.models.model import Model
-from d2lmulti.models.networks import initial_mlp, mlp
+from d2lmulti.models.networks import Model, initial_mlp, mlp
 from d2lmulti.optimizers import SGD
-from d2lmulti.parallel.deployment import DeploymentConfig, train_clones
+from d2lmulti.parallel.parameter_server import DeploymentConfig, train_clones
 
 SMALL = Model("small", lambda rng: initial_mlp(rng, (784, 6, 10)), mlp, mlp)
 SIZES = [784 * 6, 6, 6 * 10, 10]

@@ -9,13 +9,8 @@ import pytest
 from backends.compare import assert_same_bits
 
 import d2lmulti
-from d2lmulti.backends.common import (
-    BFLOAT16,
-    COMBINE,
-    DTYPES,
-    NUMPY_DTYPES,
-    numpy_dtype,
-)
+from d2lmulti.backends import BFLOAT16, DTYPES, NUMPY_DTYPES, numpy_dtype
+from d2lmulti.backends.common import COMBINE
 from d2lmulti.errors import InvalidInput
 from d2lmulti.plans.allreduce import ALLREDUCE
 from d2lmulti.plans.rounds import even_bounds

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from d2lmulti.models import MODELS
-from d2lmulti.models.model import run_layers
+from d2lmulti.models.networks import run_layers
 
 SEQUENCES = sorted(name for name, model in MODELS.items() if model.layers)
 

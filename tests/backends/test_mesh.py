@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from d2lmulti import allgather, allreduce, broadcast, ledger, reduce_scatter
+from d2lmulti.comm.collectives import copy_between
 from d2lmulti.comm.group import Group, local_group
-from d2lmulti.comm.mesh import AXES, Mesh
-from d2lmulti.comm.point_to_point import copy_between
-from d2lmulti.comm.subgroups import split_group
+from d2lmulti.comm.mesh import AXES, Mesh, split_group
 from d2lmulti.errors import InvalidInput
 from d2lmulti.processes.horovod import Horovod
 from d2lmulti.processes.process_info import ProcessInfo

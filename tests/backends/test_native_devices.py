@@ -2,7 +2,7 @@
 
 import pytest
 
-from d2lmulti.backends.common import parse_device, resolve_device
+from d2lmulti.backends import parse_device, resolve_device
 from d2lmulti.errors import DeviceUnavailable, InvalidInput
 
 NONSENSE = ["", "gpu", "tpu:0", "GPU:0", "cpu\n", "cpu:1", "gpu:-1", "sim:", 0, None]

@@ -8,11 +8,9 @@ from backends.compare import assert_same_bits
 
 from d2lmulti import devices, get_model, get_params, ledger, train_batch
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.data.batches import batches
-from d2lmulti.data.datasets import Dataset
+from d2lmulti.data import Dataset, batches
 from d2lmulti.errors import InvalidInput
-from d2lmulti.models.model import Model
-from d2lmulti.models.networks import initial_mlp, mlp
+from d2lmulti.models.networks import Model, initial_mlp, mlp
 from d2lmulti.observe.link import Link
 from d2lmulti.observe.push_pull import worker_seconds
 from d2lmulti.optimizers import SGD

@@ -9,7 +9,7 @@ import pytest
 
 from d2lmulti import devices, get_model
 from d2lmulti.events import observe
-from d2lmulti.models.model import Layer, Model
+from d2lmulti.models.networks import Layer, Model
 from d2lmulti.observe.pipeline_trace import PipelineTrace
 from d2lmulti.parallel.pipeline import cut_stages, place_params, train_stages
 

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from d2lmulti import devices, ledger
 from d2lmulti.comm.mesh import Mesh
 from d2lmulti.errors import InvalidInput
+from d2lmulti.parallel import online_softmax as blocks
 from d2lmulti.parallel.sequence import (
     ORDERS,
-    blocks,
+    check_tokens,
     ring_attention,
     token_positions,
     ulysses_attention,
 )
-from d2lmulti.parallel.sequence.positions import check_tokens
 
 ATTENTION = {"ring": ring_attention, "Ulysses": ulysses_attention}
 

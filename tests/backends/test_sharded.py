@@ -22,9 +22,8 @@ from d2lmulti import (
 )
 from d2lmulti.comm.group import local_group
 from d2lmulti.errors import InvalidInput
-from d2lmulti.models.model import Layer, Model
-from d2lmulti.models.networks import make_mlp
-from d2lmulti.parallel.sharded import forward_backward
+from d2lmulti.models.networks import Layer, Model, make_mlp
+from d2lmulti.parallel import sharded as forward_backward
 from d2lmulti.training.strategies import make_strategy
 
 BATCH = 29  # divides by nothing below

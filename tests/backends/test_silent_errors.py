@@ -16,7 +16,7 @@ from d2lmulti.comm.group import local_group
 from d2lmulti.errors import D2LMultiError
 from d2lmulti.models.networks import make_mlp
 from d2lmulti.plans.rounds import make_round
-from d2lmulti.training.evaluate import evaluate
+from d2lmulti.training.loop import evaluate
 
 SMALL = make_mlp("small", (6, 4, 3))
 

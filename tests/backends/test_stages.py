@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from d2lmulti import devices, get_model
+from d2lmulti.comm.collectives import copy_between
 from d2lmulti.comm.group import Group, local_group
-from d2lmulti.comm.point_to_point import copy_between
 from d2lmulti.errors import InvalidInput, PlanError
-from d2lmulti.models.model import Layer, Model
-from d2lmulti.models.networks import lenet
+from d2lmulti.models.networks import Layer, Model, lenet
 from d2lmulti.parallel.pipeline import (
     cut_stages,
     gather_stages,

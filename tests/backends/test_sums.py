@@ -17,7 +17,7 @@ import pytest
 
 from d2lmulti import get_backend, load, train
 from d2lmulti.observe.ledger import Ledger
-from d2lmulti.training.metrics import EpochTotals
+from d2lmulti.training.history import EpochTotals
 
 SUM = builtins.sum
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from d2lmulti import SGD, Adam, devices, get_params, ledger, train_batch
-from d2lmulti.backends.protocol import Backend, element_count
+from d2lmulti.backends import element_count
+from d2lmulti.backends.protocol import Backend
 from d2lmulti.errors import InvalidInput
 from d2lmulti.models.networks import make_mlp
 from d2lmulti.models.tensor_parallel import SplitModel, get_split

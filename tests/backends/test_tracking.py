@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import d2lmulti
-from d2lmulti.backends import get_backend, tracking
+from d2lmulti.backends import get_backend, tracked_frameworks
 from d2lmulti.comm.devices import track_devices
 from d2lmulti.errors import InvalidInput
 
@@ -75,7 +75,7 @@ def test_tracking_lasts_though_nobody_holds_it(B):
         with pytest.raises(RuntimeError):
             x + y
     finally:
-        tracking.frameworks[B.name].close()
+        tracked_frameworks[B.name].close()
     assert B.numpy(x).tolist() == [1.0, 2.0]
 
 

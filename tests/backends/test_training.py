@@ -11,7 +11,7 @@ from backends.compare import assert_same_bits
 
 from d2lmulti import History, evaluate, get_model, get_params, load, train
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.data.datasets import Dataset
+from d2lmulti.data import Dataset
 from d2lmulti.errors import InvalidInput
 
 EXAMPLES, BATCH = 150, 64  # so the last batch of an epoch holds 22

@@ -1,10 +1,8 @@
 """tools/check_pages.py passes a good book and finds each fault of a bad page."""
 
 import base64
-import re
 
 import pytest
-from book.conftest import once
 from book.notebooks import png
 
 pytestmark = pytest.mark.browser
@@ -57,7 +55,6 @@ def tabs(name):
 
 # A fault: what makes it (head, body) and what must be said about it.
 FAULTS = {
-    "console": ("<script>console.error('broken')</script>", "", "console: broken"),
     "script": ("<script>undefined_name()</script>", "", "script error: undefined_name"),
     "foreign": (
         '<script src="https://cdn.example.org/x.js"></script>',
@@ -68,78 +65,39 @@ FAULTS = {
     "alt": ("", '<img src="red.png" alt=" ">', "image without alt text: red.png"),
     "no-image": ("", '<img src="none.png" alt="x">', "does not load: none.png"),
     "wide": ("", '<div style="width:400px">wide</div>', "at 360 px: the page is 4"),
-    "very-wide": ("", '<p style="width:1500px">w</p>', "at 1280 px: the page is 15"),
     "pale": ("", '<p style="color:#bbb">pale</p>', "light: contrast 1.9"),
     "math": ("", '<div class="math">x^2</div>', "formulas, but no MathJax"),
     "link": ("", '<a href="nowhere.html">x</a>', "link to no page: nowhere.html"),
     "anchor": ("", '<a href="other.html#no">x</a>', "no place: other.html#no"),
-    "hidden": (
-        "",
-        '<details><p style="width:400px">wide</p></details>',
-        "at 360 px: the page is 4",
-    ),
+    "tabs": (SYNC.replace("localStorage.setItem", "(() => {})"), "", "after a reload"),
 }
 
 
-def build(folder, **pages):
+def check(folder, chapters=False, **pages):
+    import check_pages
+
     folder.mkdir(exist_ok=True)
     (folder / "red.png").write_bytes(base64.b64decode(png(size=(20, 10))))
     for name, (head, body) in pages.items():
         (folder / f"{name}.html").write_text(PAGE.format(head=head, body=body))
-    return folder
-
-
-def check(folder, chapters=False):
-    import check_pages
-
     return check_pages.check(folder, chapters)
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def test_each_fault_is_found_on_its_page_and_none_on_a_good_one(tmp_path):
     pages = {f"bad-{name}": fault[:2] for name, fault in FAULTS.items()}
-    pages |= {"good": ("", GOOD), "other": ("", "<p>Other.</p>")}
-    return once(
-        tmp_path_factory, "bad_pages", lambda folder: check(build(folder, **pages))
-    )
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_each_fault_is_found_on_its_page(found, name):
-    problems = found[f"bad-{name}.html"]
-    assert any(FAULTS[name][2] in problem for problem in problems), problems
-
-
-def test_a_good_page_has_no_problem(found):
-    assert "good.html" not in found
-    assert "other.html" not in found
-
-
-def test_tabs_that_stay_switched_are_well(tmp_path):
-    alone = re.sub(r"data-sync-\w+=.\w+.", "", tabs("alone"))  # need not follow
-    body = alone + tabs("a") + tabs("b")
-    assert check(build(tmp_path / "synced", one=(SYNC, body), two=(SYNC, body))) == {}
-
-
-@pytest.mark.parametrize(
-    ("script", "complaint"),
-    [
-        ("", "but after a click a set shows ['torch']"),
-        (
-            SYNC.replace("localStorage.setItem", "(() => {})"),
-            "but after a reload a set shows ['torch']",
-        ),
-    ],
-    ids=["not synced", "not kept"],
-)
-def test_tabs_that_switch_back_are_found(tmp_path, script, complaint):
-    body = tabs("a") + tabs("b")
-    problems = check(build(tmp_path / "loose", one=(script, body), two=(script, body)))
-    assert any(complaint in problem for problem in problems["one.html"]), problems
+    pages["bad-tabs"] = (FAULTS["tabs"][0], tabs("a") + tabs("b"))
+    pages |= {"good": (SYNC, GOOD + tabs("c") + tabs("d")), "other": ("", "<p>No.</p>")}
+    found = check(tmp_path, **pages)
+    assert {*found} == {f"bad-{name}.html" for name in FAULTS}
+    for name, (_, _, complaint) in FAULTS.items():
+        problems = found[f"bad-{name}.html"]
+        assert any(complaint in problem for problem in problems), (name, problems)
 
 
 def test_a_real_small_book_is_well(small_book):
-    assert check(small_book) == {}
+    import check_pages
+
+    assert check_pages.check(small_book, chapters=False) == {}
 
 
 def test_measures_of_a_chapter_and_its_place_in_the_search(tmp_path, monkeypatch):
@@ -148,21 +106,19 @@ def test_measures_of_a_chapter_and_its_place_in_the_search(tmp_path, monkeypatch
     code = '<div class="cell"><pre style="height: 2000px">x</pre></div>'
     figure = '<img src="red.png" alt="red" style="width: 200px; height: 100px">'
     words = '<p style="height: 3000px">words</p>'
-    results = '<ul class="search"><li><a href="chapters/{}.html">A</a></li></ul>'
-    pages = build(
+    found = (
+        '<div id="search-results"><p class="search-summary">One page.</p><ul class='
+        '"search"><li><a href="chapters/wrong.html">A</a></li></ul></div>'
+    )
+    monkeypatch.setattr(check_pages, "SEARCHES", {"FSDP": "sharding", "x": "wrong"})
+    problems = check(
         tmp_path / "chapters",
+        chapters=True,
         good=("", figure + code + words),
         late=("", words + code + figure),
         code=("", figure + code + code),
-        search=(
-            "",
-            '<div id="search-results"><p class="search-summary">One page.</p>'
-            + results.format("wrong")
-            + "</div>",
-        ),
+        search=("", found),
     )
-    monkeypatch.setattr(check_pages, "SEARCHES", {"FSDP": "sharding", "x": "wrong"})
-    problems = check(pages, chapters=True)
     assert set(problems) == {"late.html", "code.html", "search.html"}
     assert "first figure is not within" in problems["late.html"][0]
     assert "code and output, at most 45%" in problems["code.html"][0]

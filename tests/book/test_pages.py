@@ -4,9 +4,8 @@ import re
 import subprocess
 import sys
 
-import pytest
-from book.conftest import once, with_checkout
-from book.notebooks import ROOT, code, printed, save, text
+from book.conftest import with_checkout
+from book.notebooks import ROOT, code, save, text
 from bs4 import BeautifulSoup
 
 
@@ -32,34 +31,18 @@ def tab_sets(soup):
 
 def test_adjacent_tab_cells_become_one_synced_set_in_the_order_of_the_book(small_book):
     sets = tab_sets(page(small_book, "one"))
-    assert len(sets) == 3
+    assert len(sets) == 3  # the last in a hidden solution
     for tabs in sets:
         assert [label for label, _, _ in tabs] == ["PyTorch", "MXNet", "Paddle"]
         assert [sync for _, sync, _ in tabs] == [
-            ("framework", "torch"),
-            ("framework", "mxnet"),
-            ("framework", "paddle"),
+            ("framework", key) for key in ("torch", "mxnet", "paddle")
         ]
-
-
-def test_each_output_stands_under_its_own_cell(small_book):
-    torch, mxnet, paddle = (t for _, _, t in tab_sets(page(small_book, "one"))[0])
+    torch, mxnet, _ = (text for _, _, text in sets[0])
     order = ["import torch", "printed by torch", "more = ", "more of torch"]
-    assert [torch.index(words) for words in order] == sorted(
-        torch.index(words) for words in order
-    )
+    found = [torch.index(words) for words in order]
+    assert found == sorted(found)  # each output under its own cell
     assert mxnet.split() == ["import", "mxnet", "printed", "by", "mxnet"]
-    assert paddle.split() == ["import", "paddle", "printed", "by", "paddle"]
-
-
-def test_a_hidden_solution_may_hold_tabs(small_book):
-    solution = page(small_book, "one").find("div", class_="solution")
-    assert [t.split()[-1] for _, _, t in tab_sets(solution)[0]] == [
-        "torch",
-        "mxnet",
-        "paddle",
-    ]
-    assert "dropdown" in solution["class"]
+    assert "dropdown" in page(small_book, "one").find("div", class_="solution")["class"]
 
 
 def test_a_figure_has_number_caption_alt_text_and_can_be_referred_to(small_book):
@@ -92,47 +75,28 @@ def test_no_page_names_a_file_of_another_host(small_book):
     assert not {name: urls for name, urls in found.items() if urls}
 
 
-@pytest.fixture(scope="module")
-def warnings(tmp_path_factory):
-    """Build pages with mistakes; return what Sphinx says."""
-    return once(tmp_path_factory, "wrong_pages", build_wrong_pages)
-
-
-def build_wrong_pages(folder):
-    (folder / "conf.py").write_text(
+def test_a_missing_or_unknown_tab_is_a_warning(tmp_path):
+    (tmp_path / "conf.py").write_text(
         f"import sys\nsys.path.insert(0, {str(ROOT / '_ext')!r})\n"
         "extensions = ['myst_nb', 'code_tabs']\nnb_execution_mode = 'off'\n"
     )
-    (folder / "index.md").write_text("# Book\n\n```{toctree}\nmissing\nunknown\n```\n")
-    save(
-        folder / "missing.ipynb",
-        text("# Missing"),
-        code("%%tab torch\nx = 1", printed("one\n")),
-        code("%%tab mxnet\nx = 1", printed("two\n")),
+    (tmp_path / "index.md").write_text(
+        "# Book\n\n```{toctree}\nmissing\nunknown\n```\n"
     )
-    save(
-        folder / "unknown.ipynb",
-        text("# Unknown"),
-        *(code(f"%%tab {k}\n1") for k in ("torch", "mxnet", "paddle", "tensorflow")),
-    )
+    three = ("torch", "mxnet", "paddle")
+    for name, keys in (("missing", three[:2]), ("unknown", (*three, "tensorflow"))):
+        cells = [code(f"%%tab {key}\n1") for key in keys]
+        save(tmp_path / f"{name}.ipynb", text(f"# {name}"), *cells)
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", ".", "out"],
-        cwd=folder,
+        cwd=tmp_path,
         env=with_checkout(),
         capture_output=True,
         text=True,
     )
     assert done.returncode != 0
-    return done.stderr
-
-
-def test_a_missing_tab_is_a_warning(warnings):
-    assert re.search(
-        r"missing\.ipynb.*the code tab 'paddle' is missing beside torch, mxnet; "
-        r"write a cell that begins with '%%tab paddle'",
-        warnings,
-    ), warnings
-
-
-def test_an_unknown_tab_is_a_warning(warnings):
-    assert re.search(r"unknown\.ipynb.*unknown code tab 'tensorflow'", warnings)
+    for words in (
+        r"missing\.ipynb.*'paddle' is missing",
+        r"unknown\.ipynb.*tensorflow",
+    ):
+        assert re.search(words, done.stderr), done.stderr

@@ -10,14 +10,14 @@ EXPERTS = "backends/test_experts.py::test_any_shares_equal_one_device[torch]"
 TOKEN_BUGS = [
     Bug(
         "the online softmax forgets to scale down what it has",
-        "parallel/sequence/blocks.py",
+        "parallel/online_softmax.py",
         "rescale = B.exp(so_far[0] - top)",
         "rescale = 1.0",
         SEQUENCE,
     ),
     Bug(
         "keys and values go round the wrong way",
-        "parallel/sequence/attention.py",
+        "parallel/sequence.py",
         "make_round(rank, (rank + 1) % group.size,",
         "make_round(rank, (rank - 1) % group.size,",
         SEQUENCE,

@@ -13,8 +13,7 @@ import numpy as np
 from processes import asked
 
 import d2lmulti
-from d2lmulti.backends import backend_names, get_backend
-from d2lmulti.backends.common import DTYPES
+from d2lmulti.backends import DTYPES, backend_names, get_backend
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.comm.group import local_group
 from d2lmulti.plans.allreduce import ALLREDUCE

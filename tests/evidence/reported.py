@@ -98,8 +98,8 @@ def hardly_killed(row: Row) -> bool:
 def invalid_input(step: Any) -> list[Row]:
     """Run the tests that try bad options and damaged files."""
     step("bad options, damaged files")
-    names = ("backends/test_command_line.py", "pure/test_fuzz_files.py")
-    paths = [str(ROOT / "tests" / name) for name in names]
+    names = "test_messages.py backends/test_cli_options.py pure/test_fuzz_files.py"
+    paths = [str(ROOT / "tests" / name) for name in names.split()]
     found = recorded(*paths, "-n", "2")
     rows: list[Row] = []
     tried = sum(value for name, value in found if name == "bad options")

@@ -16,8 +16,7 @@ import pytest
 
 import d2lmulti
 from d2lmulti.comm.cooperative import Sum, together
-from d2lmulti.models.model import Model
-from d2lmulti.models.networks import lenet
+from d2lmulti.models.networks import Model, lenet
 
 FUNCTIONS = ("get_params", "allreduce", "split_batch", "train_batch")
 FRAMEWORKS = ("torch", "mxnet", "paddle")

@@ -17,11 +17,10 @@ from processes.asked_mesh import invalid, on_a_mesh
 from processes.asked_tokens import tokens_and_experts
 
 import d2lmulti
-from d2lmulti.backends import get_backend
-from d2lmulti.backends.common import DTYPES
+from d2lmulti.backends import DTYPES, get_backend
 from d2lmulti.backends.protocol import Backend
+from d2lmulti.comm.collectives import receive, send
 from d2lmulti.comm.group import Group, local_group
-from d2lmulti.comm.point_to_point import receive, send
 from d2lmulti.models.networks import make_mlp
 from d2lmulti.models.transformer import make_transformer
 from d2lmulti.optimizers import Adam, AdamW

@@ -8,10 +8,9 @@ import numpy as np
 
 import d2lmulti
 from d2lmulti.backends.protocol import Backend
+from d2lmulti.comm.collectives import receive, send
 from d2lmulti.comm.group import Group, local_group
-from d2lmulti.comm.mesh import Mesh
-from d2lmulti.comm.point_to_point import receive, send
-from d2lmulti.comm.subgroups import split_group
+from d2lmulti.comm.mesh import Mesh, split_group
 from d2lmulti.errors import InvalidInput
 from d2lmulti.plans.allreduce import ALLREDUCE
 

@@ -55,7 +55,7 @@ def ranks(program: str, gpus: int, env: list[dict[str, str]]) -> list[Any]:
 
 COUNT = """
 import json, torch, d2lmulti
-from d2lmulti.cli.doctor import trials
+from d2lmulti.cli import trials
 {before}
 B = d2lmulti.get_backend("torch")
 print(*B.describe_gpus(), *trials(B), sep="\\n")
@@ -115,7 +115,7 @@ def test_a_rank_touches_its_own_gpu_alone() -> None:
 
 TALK = """
 import json, os, d2lmulti
-from d2lmulti.comm.point_to_point import receive, send
+from d2lmulti.comm.collectives import receive, send
 from d2lmulti.processes.process_group import start, stop
 
 B = d2lmulti.get_backend("torch")

@@ -14,7 +14,8 @@ from backends.compare import digest
 from processes.staying import Staying, started_once
 
 import d2lmulti
-from d2lmulti.backends.protocol import Backend, nbytes
+from d2lmulti.backends import nbytes
+from d2lmulti.backends.protocol import Backend
 from d2lmulti.comm.group import local_group
 from d2lmulti.errors import InvalidInput
 from d2lmulti.plans.allreduce import ALLREDUCE

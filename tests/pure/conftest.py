@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pure.idx_files import write_set
 
-from d2lmulti.data import fashion_mnist
+from d2lmulti import data as fashion_mnist
 
 CLOSED = "http://127.0.0.1:9/"  # nobody listens there: as good as no network
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from d2lmulti.data import fashion_mnist
+from d2lmulti import data as fashion_mnist
 
 TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS = fashion_mnist.SHA256
 

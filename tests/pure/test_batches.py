@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from d2lmulti.data.batches import batch_count, batches
+from d2lmulti.data import batch_count, batches
 from d2lmulti.errors import InvalidInput
 
 

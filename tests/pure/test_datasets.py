@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from d2lmulti.data import datasets
-from d2lmulti.data.datasets import DATASETS, Dataset, load
+from d2lmulti import data as datasets
+from d2lmulti.data import DATASETS, Dataset, load
 from d2lmulti.errors import InvalidInput
 
 

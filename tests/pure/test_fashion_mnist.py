@@ -16,8 +16,8 @@ import pooch
 import pytest
 from pure.idx_files import TEST_IMAGES, TRAIN_IMAGES, TRAIN_LABELS, publish, write_set
 
-from d2lmulti.data import fashion_mnist
-from d2lmulti.data.datasets import load
+from d2lmulti import data as fashion_mnist
+from d2lmulti.data import load
 from d2lmulti.errors import DataCorrupt, DataUnavailable
 
 MINI = Path(__file__).parents[3] / "shared" / "data" / "fashion-mnist-mini"

@@ -15,11 +15,10 @@ from matplotlib.colors import to_hex
 
 from d2lmulti import devices, get_backend, get_split, split_params
 from d2lmulti.comm.mesh import Mesh
-from d2lmulti.data.datasets import Dataset
+from d2lmulti.data import Dataset
 from d2lmulti.errors import InvalidInput
 from d2lmulti.models import get_model
-from d2lmulti.models.model import Model
-from d2lmulti.models.networks import initial_mlp, mlp
+from d2lmulti.models.networks import Model, initial_mlp, mlp
 from d2lmulti.models.transformer import make_transformer
 from d2lmulti.observe.push_pull import worker_seconds
 from d2lmulti.plans.allreduce import ALLREDUCE, halving_doubling, ring, star

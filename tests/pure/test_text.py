@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from d2lmulti import train
-from d2lmulti.data.datasets import load, text
-from d2lmulti.data.text import ALPHABET, cut_pieces, decode, encode, read_story
+from d2lmulti.data import ALPHABET, cut_pieces, decode, encode, load, read_story, text
 from d2lmulti.errors import InvalidInput
 from d2lmulti.models.transformer import make_transformer
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ...checks import check_flag
 from ...errors import InvalidInput
 from .. import get_model
-from ..model import Model
+from ..networks import Model
 from .layers import (
     REPLICATED,
     RankInfo,

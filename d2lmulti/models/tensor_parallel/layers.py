@@ -18,9 +18,15 @@ import numpy as np
 
 from ...backends.protocol import Backend, Tensor
 from ...comm.cooperative import CommGenerator, Copy, Reduce
-from ...errors import framework_errors
-from ..model import Layer, Model, losses_of
-from ..networks import convolution, dense, dense_relu
+from ..networks import (
+    Layer,
+    Model,
+    convolution,
+    dense,
+    dense_relu,
+    framework_errors,
+    losses_of,
+)
 
 
 class ShardSpec(NamedTuple):

@@ -40,7 +40,7 @@ from ..experts import (
     run_experts,
     take_rows,
 )
-from ..model import Model
+from ..networks import Model
 from ..transformer import (
     attention,
     check_context,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...backends.protocol import Backend, Tensor
-from ...plans.rounds import even_bounds
+from ..backends.protocol import Backend, Tensor
+from ..plans.rounds import even_bounds
 
 MASKED = -1e9  # added to the score of a later key: exp(-1e9) is 0
 State = tuple[Tensor, Tensor, Tensor]  # so far: largest score, sum, sum of values

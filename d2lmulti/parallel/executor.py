@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from ...backends.protocol import AnyDevice, Backend, Tensor, element_count, nbytes
-from ...comm.group import Group
-from ...comm.point_to_point import copy_between, receive, send
-from ...events import notify, notify_work, observers
-from ...plans.pipeline import (
+from ..backends import element_count, nbytes
+from ..backends.protocol import AnyDevice, Backend, Tensor
+from ..comm.collectives import copy_between, receive, send
+from ..comm.group import Group
+from ..events import notify, notify_work, observers
+from ..plans.pipeline import (
     Backward,
     BackwardWeight,
     Forward,

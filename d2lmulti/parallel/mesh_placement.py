@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from ...backends import backend_of
-from ...backends.protocol import AnyDevice, Tensor, element_count
-from ...checks import check_count, check_kind, check_list
-from ...comm.collectives import broadcast
-from ...comm.mesh import Mesh
-from ...comm.subgroups import Subgroup
-from ...errors import InvalidInput, plural
-from ...models.tensor_parallel import REPLICATED, ShardSpec, SplitModel, get_split
-from ...plans.rounds import even_bounds
-from ..tensor import AnyModel, gather_params, split_params
+from ..backends import backend_of, element_count
+from ..backends.protocol import AnyDevice, Tensor
+from ..checks import check_count, check_kind, check_list
+from ..comm.collectives import broadcast
+from ..comm.mesh import Mesh, Subgroup
+from ..errors import InvalidInput, plural
+from ..models.tensor_parallel import REPLICATED, ShardSpec, SplitModel, get_split
+from ..plans.rounds import even_bounds
+from .tensor import AnyModel, gather_params, split_params
 
 
 class Stage(NamedTuple):

@@ -1,0 +1,83 @@
+"""What the command line prints, where to, and what ends it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from d2lmulti import cli
+from d2lmulti.training.checkpoint import load_checkpoint
+
+QUICK = ["train", "--model", "mlp", "--epochs", "2", "--batch-size", "512"]
+
+
+def test_train_shows_progress_on_a_terminal(framework, monkeypatch, capsys):
+    monkeypatch.delenv("D2LMULTI_QUIET", raising=False)
+    monkeypatch.setenv("D2LMULTI_BACKEND", framework.name)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert cli.main(QUICK) == 0
+    told = capsys.readouterr()
+    assert "mlp on 2" in told.err and "2.87k/2.87k" in told.err  # 2 epochs of 1,437
+    assert f"{framework.name} on" in told.out
+
+
+def test_bench_devices_prints_ratios(load, monkeypatch, capsys):
+    load("torch")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # which bench sets, and this gives back
+    assert cli.main(["bench", "devices", "--backend", "torch", "--repeats", "1"]) == 0
+    rows = capsys.readouterr().out.splitlines()[2:]
+    for n, row in zip(("1 device", "2 devices", "4 devices"), rows, strict=True):
+        assert re.fullmatch(rf"torch +{n} +[0-9.]+ +[0-9.]+  [0-9.]+ to [0-9.]+", row)
+
+
+def shell(command: str) -> subprocess.CompletedProcess:
+    """Run it in a shell that gives the exit code of a pipe's first broken part."""
+    program = f"{sys.executable} -m d2lmulti train --backend numpy --model mlp"
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{program} --epochs 1 {command}"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+def test_a_pipe_gets_one_line_and_a_closed_one_is_no_error():
+    done = shell("")
+    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
+    # The reader ends before a line is written, so that the pipe is broken for sure.
+    done = shell("| (exec 0<&-; sleep 0)")
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_closed_streams_change_no_result(tmp_path):
+    files = f"--json {tmp_path / 'h.json'} --checkpoint {tmp_path / 'run.npz'}"
+    done = shell(f"{files} <&- >&- 2>&-")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert len(json.loads((tmp_path / "h.json").read_text())["epochs"]) == 1
+    assert load_checkpoint(tmp_path / "run.npz").epoch == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
+def test_ctrl_c_is_one_line_and_leaves_the_last_checkpoint(tmp_path):
+    file = tmp_path / "run.npz"
+    options = f"--model mlp --epochs 99999 --save-every 1 --checkpoint {file}"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "d2lmulti", "train", "--backend", "numpy"]
+        + options.split(),
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell in the background may have told its programs to ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    while not file.exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (130, "interrupted\n")
+    assert [path.name for path in tmp_path.iterdir() if "tmp" in path.name] == []
+    load_checkpoint(file)

@@ -1,0 +1,305 @@
+"""Slider and calculator show what the library computes: in files, scripts, pages."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import asdict
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import schedule_charts
+from book.notebooks import ROOT
+from check_pages import FLAGS, chromium
+from interactive import PROGRAMS, tables
+
+from d2lmulti.plans.pipeline import (
+    Backward,
+    BackwardInput,
+    BackwardWeight,
+    Forward,
+)
+from d2lmulti.plans.schedules import SCHEDULES
+from d2lmulti_cluster.layout import RECOMPUTE, ImpossibleLayout, Layout
+from d2lmulti_cluster.networks import TRANSFORMERS, get_network
+from d2lmulti_cluster.presets import CLUSTERS, get_cluster
+from d2lmulti_cluster.step_time import step_time
+
+# -- the schedule slider ---------------------------------------------------------------
+
+STORED = json.loads(json.dumps(schedule_charts.all_charts()))
+SLOTS = {"F": 1, "B": 2, "I": 1, "W": 1}
+KINDS = {"F": Forward, "B": Backward, "I": BackwardInput, "W": BackwardWeight}
+
+
+def boxes(row: str, stages: int) -> list[dict[str, object]]:
+    """Read a row: kind, whether of the later stage, micro-batch, start and end."""
+    now, found = 0.0, []
+    for word in row.split():
+        if word.startswith("-"):
+            now += float(word[1:])
+            continue
+        kind = word[0].upper()
+        end = now + SLOTS[kind] / stages
+        later = word[0] != kind
+        box = {"kind": kind, "later": later, "micro": word[1:], "start": now}
+        found.append(box | {"end": end})
+        now = end
+    return found
+
+
+def every_chart():
+    for label, charts in STORED["charts"].items():
+        for size, chart in charts.items():
+            p, m = map(int, size.split())
+            yield label, p, m, chart
+
+
+@pytest.mark.parametrize("label", STORED["charts"])
+def test_the_rows_are_the_schedule(label):
+    """Every device's computations in order, and nothing begins before its input."""
+    name, chunks = schedule_charts.OFFERED[label]
+    for _, p, m, chart in (c for c in every_chart() if c[0] == label):
+        ends: dict[tuple[str, int, int], float] = {}
+        starts: list[tuple[float, list[tuple[str, int, int]]]] = []
+        for d, row in enumerate(chart["rows"]):
+            computed = [
+                i for i in SCHEDULES[name](p, m, chunks)[d] if type(i) in KINDS.values()
+            ]
+            drawn = boxes(row, chunks)
+            assert len(drawn) == len(computed)
+            first = min(i.stage for i in computed)
+            for box, i in zip(drawn, computed, strict=True):
+                assert KINDS[box["kind"]] is type(i) and int(box["micro"]) == i.micro
+                assert box["later"] == (i.stage > first)
+                kind = {"I": "B"}.get(box["kind"], box["kind"])
+                ends[kind, i.stage, i.micro] = box["end"]
+                step = {"F": -1, "B": 1, "W": 0}[kind]
+                before = ("B" if kind == "W" else kind, i.stage + step, i.micro)
+                starts.append((box["start"], before))
+        assert max(ends.values()) == chart["end"]
+        for start, before in starts:
+            assert ends.get(before, 0) <= start
+
+
+def test_the_figures_are_those_of_the_formulas():
+    for label, p, m, chart in every_chart():
+        idle = {
+            "naive": Fraction(p - 1, p),
+            "GPipe": Fraction(p - 1, m + p - 1),
+            "1F1B": Fraction(p - 1, m + p - 1),
+            "interleaved": Fraction(p - 1, 2 * m + p - 1) if m % p == 0 else None,
+            "zero-bubble (ZB-H1)": Fraction(p - 1, 3 * m + p - 1) if m >= p else None,
+        }.get(label)
+        if idle is not None:
+            assert chart["idle"] == round(float(idle), 4), (label, p, m)
+        held = {
+            "naive": [1] * p,
+            "GPipe": [m] * p,
+            "1F1B": [min(m, p - s) for s in range(p)],
+            "ZB-H2": [min(m, 2 * p - 1)] * p,
+        }.get(label)
+        if held is not None:
+            assert chart["held"] == held, (label, p, m)
+        if label in ("ZB-H2", "ZB-V") and m >= 2 * p - 1:
+            assert chart["longest"] == 3 * m
+
+
+# -- the scripts ----------------------------------------------------------------------
+
+FOLDER = ROOT / "_extra" / "calculator"
+NAMES = ("kernels", "layers", "replicas", "step_time", "pipeline")
+SCRIPTS = [FOLDER / f"{name}.js" for name in NAMES]
+SLIDER = ROOT / "_static" / "schedule_slider.js"
+NODE = pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed")
+MEMORY = ("needed", "states", "activations")
+
+
+@cache
+def drawn() -> list[dict[str, Any]]:
+    """Draw layouts and predict the step of each; None where it is no layout."""
+    rng = np.random.default_rng(14)
+
+    def some(values: Any) -> Any:
+        values = list(values)
+        return values[rng.integers(len(values))]
+
+    found = []
+    for _ in range(300):
+        model, cluster, program = some(TRANSFORMERS), some(CLUSTERS), some(PROGRAMS)
+        layout = Layout(
+            data=some((1, 2, 4, 7, 8, 64, 512)),
+            tensor=some((1, 2, 3, 4, 8, 16)),
+            pipeline=some((1, 2, 3, 4, 8, 16)),
+            micro_batch=some((1, 2, 4)),
+            micro_batches=some((1, 4, 8, 32)),
+            zero=some((0, 1, 2, 3)),
+            recompute=some(RECOMPUTE),
+            chunks=some((1, 1, 1, 2)),
+            sequence=some((True, False)),
+        )
+        about = {"network": model, "cluster": cluster, "program": program}
+        about |= {"layout": asdict(layout)}
+        found.append(about | {"step": _answer(model, layout, cluster, program)})
+    return found
+
+
+def _answer(
+    model: str, layout: Layout, cluster: str, program: str
+) -> dict[str, float] | None:
+    network, machines = TRANSFORMERS[model], CLUSTERS[cluster]
+    try:
+        step = step_time(network, layout, machines, PROGRAMS[program])
+    except ImpossibleLayout:
+        return None
+    names = "seconds stages gradients optimizer tokens_per_gpu utilisation".split()
+    memory = {name: getattr(step.memory, name) for name in MEMORY}
+    return {name: getattr(step, name) for name in names} | memory
+
+
+def evaluate(function: str, given: Any) -> Any:
+    """Call a JavaScript function with the slider's and the calculator's scripts."""
+    load = "".join(f"require({json.dumps(str(script))});" for script in SCRIPTS)
+    load += f"const {{ boxesOf }} = require({json.dumps(str(SLIDER))});"
+    read = "JSON.parse(require('fs').readFileSync(0))"
+    done = subprocess.run(
+        ["node", "-e", f"{load}console.log(JSON.stringify(({function})({read})));"],
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+@NODE
+def test_the_scripts_predict_what_the_library_does():
+    data, vectors = json.loads(json.dumps(tables())), drawn()
+    steps = evaluate(
+        "({ data, vectors }) => { const step = stepModel(data.constants);"
+        "return vectors.map((v) => step(data.networks[v.network], v.layout,"
+        "data.clusters[v.cluster], data.programs[v.program])); }",
+        {"data": data, "vectors": vectors},
+    )
+    compared = 0
+    for vector, found in zip(vectors, steps, strict=True):
+        if vector["step"] is None:
+            assert found is None, vector
+            continue
+        some = {name: found[name] for name in vector["step"]}
+        assert some == pytest.approx(vector["step"], rel=1e-9, abs=1e-30), vector
+        compared += len(some)
+    assert compared > 1800
+
+
+@NODE
+def test_the_chart_is_the_schedule_1f1b():
+    charts = STORED["charts"]
+    sizes = [list(map(int, size.split())) for size in charts["1F1B"]]
+    found = evaluate(
+        "(sizes) => sizes.map(([p, m]) =>"
+        "playPipeline(Array(p).fill({ forward: 1, backward: 2 }), m))",
+        sizes,
+    )
+    for chart, played in zip(charts["1F1B"].values(), found, strict=True):
+        assert played["rows"] == [boxes(row, 1) for row in chart["rows"]]
+        assert played["end"] == chart["end"]
+
+
+@NODE
+def test_the_script_reads_a_row_as_it_was_written():
+    rows = [
+        (row, STORED["stages"][label])
+        for label, *_, chart in every_chart()
+        for row in chart["rows"]
+    ]
+    found = evaluate("(rows) => rows.map(([row, n]) => boxesOf(row, n))", rows)
+    assert found == [boxes(*row) for row in rows]
+
+
+# -- the pages -------------------------------------------------------------------------
+
+
+def stored_on(page: Path, name: str) -> Any:
+    """Return the JSON in a figure of a page, and the figure."""
+    text = page.read_text(encoding="utf-8")
+    figure = re.search(rf'<figure[^>]*id="{name}".*?</figure>', text, re.DOTALL)[0]
+    data = re.search(r'<script type="application/json">(.*?)</script>', figure, re.S)
+    return json.loads(data[1]), figure
+
+
+def test_a_page_holds_its_data_and_its_scripts_and_asks_nobody(small_book):
+    page = small_book / "chapters" / "two.html"
+    charts, figure = stored_on(page, "a-slider")
+    assert charts == STORED
+    assert re.search(r"Figure 2\.1\s*</span>.*Choose a schedule", figure, re.DOTALL)
+    held, calculator = stored_on(page, "a-calculator")
+    assert held["data"] == json.loads(json.dumps(tables()))
+    sources = re.findall(r'src="([^"]*)"', calculator)
+    assert len(sources) == 6
+    assert all((page.parent / source).is_file() for source in sources)
+    assert "http" not in figure + calculator
+    one = (page.parent / "one.html").read_text(encoding="utf-8")
+    assert "application/json" not in one  # other pages carry none of it
+
+
+@pytest.fixture(scope="module")
+def window(small_book):
+    """The page with both, in a narrow window; what goes wrong fails the test."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=chromium(), args=FLAGS)
+        page = browser.new_page(viewport={"width": 360, "height": 900})
+        wrong: list[str] = []
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.goto((small_book / "chapters" / "two.html").as_uri())
+        yield page
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        assert not wrong
+        browser.close()
+
+
+@pytest.mark.browser
+def test_the_keyboard_chooses_a_schedule(window):
+    facts = window.locator('.schedule-slider [data-part="facts"]')
+    assert facts.inner_text().startswith("27.3 % idle")
+    window.locator('[data-part="schedule"]').focus()
+    for key in ("ArrowUp", "Tab", "Home", "Tab", "End"):  # GPipe, 2 devices, 16
+        window.keyboard.press(key)
+    idle = round(100 * STORED["charts"]["GPipe"]["2 16"]["idle"], 1)
+    assert facts.inner_text().startswith(f"{idle} % idle")
+    kinds = "rect.F, rect.B, rect.I, rect.W"
+    assert window.locator(".schedule-slider").locator(kinds).count() == 2 * 16 * 2
+
+
+@pytest.mark.browser
+def test_the_keyboard_chooses_a_layout_and_the_numbers_are_the_librarys(window):
+    box = window.locator(".step-calculator")
+    facts = box.locator('[data-part="facts"]')
+
+    def shown(layout: Layout) -> bool:
+        step = step_time(get_network("llama3-8b"), layout, get_cluster("dgx-h100"))
+        number = f"{float(f'{step.tokens_per_gpu:.4g}'):,.0f} tokens a second"
+        return number in facts.inner_text()
+
+    assert shown(Layout(8, 2, 4, 1, 16, zero=1)), facts.inner_text()
+    box.locator('[data-part="gpus"]').focus()
+    window.keyboard.press("ArrowDown")  # to 128 GPUs
+    assert shown(Layout(16, 2, 4, 1, 16, zero=1)), facts.inner_text()
+    window.keyboard.press("Home")  # to one GPU
+    assert not box.locator('[data-part="results"]').is_visible()
+    for name in ("tensor", "pipeline"):
+        box.locator(f'[data-part="{name}"]').focus()
+        window.keyboard.press("Home")
+    assert shown(Layout(1, 1, 1, 1, 16, zero=1)), facts.inner_text()
+    assert "does not fit" in box.locator('[data-part="fits"]').inner_text()
+    text = box.inner_text()
+    assert not re.search(r"undefined|NaN|Infinity|\{\w+\}", text), text

@@ -1,0 +1,202 @@
+"""What pages say of other files is so: scripts, messages, sources, sizes, links."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import reading_minutes
+import setup_venv
+import sizes
+import yaml
+from book.notebooks import ROOT
+from core import core_files
+from diff_names import named
+from notebook_rules import printed
+from pybtex.database import parse_file
+
+CHAPTERS = ROOT / "chapters"
+EXAMPLES = ROOT / "examples"
+
+
+def notebook(chapter: str) -> Any:
+    return nbformat.read(CHAPTERS / f"{chapter}.ipynb", as_version=4)
+
+
+def printed_by(nb: Any) -> str:
+    return "\n".join(printed(o) for c in nb.cells for o in c.get("outputs", []))
+
+
+# -- the page of whole scripts ---------------------------------------------------------
+
+
+def lines_of(name: str) -> list[str]:
+    return (EXAMPLES / name).read_text("utf-8").splitlines()
+
+
+def test_every_script_is_on_the_page_with_its_changed_lines_counted() -> None:
+    page = (CHAPTERS / "scripts.md").read_text("utf-8")
+    rows = re.findall(
+        r"^\| `(\w+\.py)` \| `(\w+\.py)` \| (\d+) \| (\d+) \|$", page, re.M
+    )
+    scripts = {path.name for path in EXAMPLES.glob("*.py")}
+    assert {name for row in rows for name in row[:2]} == scripts
+    for alone, many, added, taken in rows:
+        changes = difflib.unified_diff(lines_of(alone), lines_of(many), n=0)
+        signs = [line[0] for line in list(changes)[2:]]
+        assert (signs.count("+"), signs.count("-")) == (int(added), int(taken)), many
+    for name in scripts:
+        assert f"{{literalinclude}} ../examples/{name}\n" in page
+        assert len(lines_of(name)) <= 90
+    assert all(path.name in page for path in EXAMPLES.glob("*.sbatch"))
+    assert f"A script of {len(lines_of('pytorch_single.py'))} lines" in page
+
+
+def test_a_diff_names_no_folder_of_this_machine() -> None:
+    lines = [*difflib.unified_diff(["a\n"], ["b\n"], "/home/me/x.py", "/home/me/y.py")]
+    assert named(lines) == ["--- x.py\n", "+++ y.py\n", *lines[2:]]
+
+
+# -- the failure lab -------------------------------------------------------------------
+
+
+def test_the_messages_are_those_of_the_version_that_is_required() -> None:
+    shown = re.search(r"^PyTorch ([\d.]+) ", printed_by(notebook("failures")), re.M)
+    pin = re.search(r"^torch==([\d.]+)$", (ROOT / "requirements.txt").read_text(), re.M)
+    assert shown and pin and shown[1] == pin[1], (
+        "run `python tools/execute.py chapters/failures.ipynb`, read what has changed"
+    )
+
+
+def test_each_broken_run_has_one_right_answer_that_the_page_does_not_tell() -> None:
+    right = {
+        "first": "different collectives",
+        "second": "uneven numbers of batches",
+        "third": "set_epoch forgotten",
+    }
+    cells = [c.source for c in notebook("failures").cells if c.cell_type == "code"]
+    (source,) = [source for source in cells if "DIGESTS" in source]
+    names: dict[str, Any] = {}
+    exec(source, names)
+    for name, cause in right.items():
+        graded = {c: names["grade"](name, c) for c in names["CAUSES"]}
+        assert [c for c, mark in graded.items() if mark == "right"] == [cause]
+        assert cause not in (EXAMPLES / "broken" / f"{name}.py").read_text()
+    assert names["answers"] == dict.fromkeys(right)
+
+
+# -- the landing page ------------------------------------------------------------------
+
+INDEX = (CHAPTERS / "index.md").read_text(encoding="utf-8")
+ROWS = dict(re.findall(r"^\| \{doc\}`(\w+)` \| (.*) \|$", INDEX, re.MULTILINE))
+
+
+def test_every_notebook_has_a_row() -> None:
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    files = [entry["file"] for part in toc["parts"] for entry in part["chapters"]]
+    notebooks = {f"chapters/{path.stem}" for path in CHAPTERS.glob("*.ipynb")}
+    listed = {Path(file).stem for file in {*files} & notebooks}
+    assert {*ROWS} == listed - {"backend", "read_the_library"}
+
+
+@pytest.mark.parametrize("chapter", ROWS)
+def test_its_numbers_stand_on_the_page(chapter: str) -> None:
+    nb = notebook(chapter)
+    text = "\n".join([*(cell.source for cell in nb.cells), printed_by(nb)])
+    page = re.sub(r"\s+", " ", text)
+    numbers = re.findall(r"\*\*(.+?)\*\*", ROWS[chapter])
+    shown = [n for n in numbers if re.search(rf"(?<![\d.,]){re.escape(n)}", page)]
+    assert shown == numbers != []
+    minutes, exact = int(ROWS[chapter].split()[-1]), reading_minutes.minutes(chapter)
+    again = "run: python tools/reading_minutes.py"
+    assert abs(minutes - exact) <= max(10, exact / 4), again
+
+
+# -- the library's source --------------------------------------------------------------
+
+INCLUDE = re.compile(r"\{literalinclude\} (\S+)\n(?:(?!```).*\n)*?:pyobject: (\S+)")
+
+
+def prose(path: Path) -> str:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        return text
+    cells = json.loads(text)["cells"]
+    return "\n".join("".join(c["source"]) for c in cells if c["cell_type"] != "code")
+
+
+def names(body: list[ast.stmt]) -> Any:
+    """List functions and classes, and what is in the classes, as Sphinx calls them."""
+    for node in body:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            yield node.name
+        if isinstance(node, ast.ClassDef):
+            yield from (f"{node.name}.{inner}" for inner in names(node.body))
+
+
+def test_every_object_that_a_page_includes_exists() -> None:
+    pages = [p for p in CHAPTERS.iterdir() if p.suffix in (".md", ".ipynb")]
+    shown = [(p, *found) for p in pages for found in INCLUDE.findall(prose(p))]
+    missing = [
+        f"{page.name}: {name} in {file}"
+        for page, file, name in shown
+        if name not in names(ast.parse((page.parent / file).read_text("utf-8")).body)
+    ]
+    assert len(shown) > 20 and missing == []
+
+
+def test_the_readme_lists_the_core_and_counts_what_a_step_runs() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert "```\n" + "\n".join(core_files()) + "\n```" in text
+    told = re.search(
+        r"core of\s+(\d+) files and\s+about ([\d,]+) lines.*?PyTorch\s+backend, that "
+        r"is about\s+([\d,]+) lines.*?library\s+has\s+about ([\d,]+)", text, re.S
+    )  # fmt: skip
+    assert told
+    files, *counts = (int(count.replace(",", "")) for count in told.groups())
+    assert files == len(core_files())
+    assert counts == pytest.approx(list(sizes.what_a_step_runs().values()), rel=0.1)
+
+
+def test_the_page_reads_the_core_in_its_order() -> None:
+    printed_lines = printed_by(notebook("read_the_library")).splitlines()
+    rows = [line.split()[0] for line in printed_lines if " calls" in line]
+    files = [f"d2lmulti/{name}" for name in rows if name.endswith(".py")]
+    assert files[: len(core_files())] == core_files()
+
+
+# -- references and lock files ---------------------------------------------------------
+
+LINKS = {
+    "doi": r"10\.\d{4,9}/\S+",
+    "eprint": r"\d{4}\.\d{4,5}",  # arXiv's numbers since 2007
+    "url": r"https://\S+",
+}
+
+
+def test_every_reference_has_a_link() -> None:
+    for key, entry in parse_file(str(CHAPTERS / "references.bib")).entries.items():
+        links = [name for name in LINKS if name in entry.fields]
+        assert links, f"{key} has no doi, no eprint (arXiv) and no url"
+        for name in links:
+            assert re.fullmatch(LINKS[name], entry.fields[name]), f"{key}: {name}"
+
+
+@pytest.mark.parametrize("kind", ["", "-torch"])
+def test_a_lock_has_hashes_and_holds_what_its_requirements_ask_for(kind: str) -> None:
+    lock = (ROOT / f"requirements{kind}.lock").read_text()
+    torch, rest = setup_venv.split_lock(lock)
+    for pin in torch + rest:
+        assert re.match(r"[\w.-]+==\S+", pin) and "--hash=sha256:" in pin, pin
+    assert any(pin.startswith("torch==") for pin in torch)
+    assert any(pin.startswith("uv==") for pin in rest)
+    assert "://" not in lock
+    parts = [(ROOT / f"requirements{k}.txt").read_text() for k in ("-common", kind)]
+    for pin in re.findall(r"^[\w.-]+==[\w.]+", "".join(parts), re.M):
+        assert re.search(rf"^{re.escape(pin)}\b", lock, re.M), f"{pin}: run make lock"
