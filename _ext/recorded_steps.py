@@ -25,8 +25,7 @@ import d2lmulti
 from d2lmulti.backends import nbytes
 from d2lmulti.comm.group import local_group
 from d2lmulti.events import Observer, observe
-from d2lmulti.models.model import Layer, run_layers
-from d2lmulti.models.networks import make_mlp
+from d2lmulti.models.networks import Layer, make_mlp, run_layers
 from d2lmulti.observe.pipeline_trace import PipelineTrace
 from d2lmulti.parallel.buckets import reduce_in_buckets
 from d2lmulti.parallel.pipeline import (
