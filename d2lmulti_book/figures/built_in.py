@@ -110,3 +110,57 @@ def mirrored_step() -> Figure:
     ax.set(xlim=(-0.05, 10.9), ylim=(0.3, 3.4))
     ax.axis("off")
     return figure
+
+
+@styled
+def horovod_step() -> Figure:
+    """Draw a script on two ranks, with the numbers of Horovod's six changes."""
+    figure, (ax,) = subplots(1, 1, 8, 3.2)
+    shared = (
+        (1.45, 1.15, "5\nbroadcast"),
+        (6.3, 1.65, "4 wrapped\noptimizer:\nmean of the\ngradients"),
+    )
+    for left, width, words in shared:
+        ax.add_patch(Rectangle((left, 0.45), width, 2.1, fc="#DDDDDD", ec="white"))
+        ax.text(left + width / 2, 1.5, words, ha="center", va="center", size=10)
+    for rank, y in ((0, 2.2), (1, 0.8)):
+        colour = device_colour(rank)
+        _box(ax, 0, y, 1.2, "1 init,\n2 GPU", colour)
+        _box(ax, 2.85, y, 1.5, "its own\nexamples", colour)
+        _box(ax, 4.6, y, 1.45, "forward,\nbackward", colour)
+        _box(ax, 8.2, y, 1.4, "3 update,\nlr × size", colour)
+        for begin, end in ((1.2, 1.45), (2.6, 2.85), (4.35, 4.6), (6.05, 6.3)):
+            _arrow(ax, (begin, y), (end, y))
+        _arrow(ax, (7.95, y), (8.2, y))
+        ax.text(0, y + 0.42, f"rank {rank}", size=9.5, color=INK)
+    _box(ax, 9.85, 2.2, 1.25, "6 save", "#DDDDDD")
+    _arrow(ax, (9.6, 2.2), (9.85, 2.2))
+    ax.plot((2.85, 9.6), (3.0, 3.0), color=INK, lw=1)
+    ax.text(6.2, 3.1, "every step", ha="center", size=10, color=INK)
+    ax.set(xlim=(-0.05, 11.15), ylim=(0.3, 3.4))
+    ax.axis("off")
+    return figure
+
+
+@styled
+def horovod_cycles() -> Figure:
+    """Draw two cycles: what all ranks have is released, and fused if it is several."""
+    figure, (ax,) = subplots(1, 1, 8, 3.0)
+    ready = ((0.3, 0.7, 1.4, 1.8), (0.5, 1.2, 1.6, 1.9))
+    for rank, ends in enumerate(ready):
+        y, begin = 2.6 - rank, 0.0
+        for layer, end in zip((4, 3, 2, 1), ends, strict=True):
+            _box(ax, begin, y, end - begin, f"g{layer}", device_colour(rank))
+            begin = end
+    _box(ax, 1.0, 0.6, 0.35, "g4", "#DDDDDD")
+    _box(ax, 2.0, 0.6, 0.75, "g3 g2 g1, fused", "#DDDDDD")
+    for cycle, words in ((1, "both ranks have g4"), (2, "both have g3, g2, g1")):
+        ax.plot((cycle, cycle), (0.1, 3.05), color=INK, ls=":", lw=1.3)
+        ax.text(cycle + 0.02, 3.12, f"cycle ends:\n{words}", size=9.5, color=INK)
+    names = ((2.6, "rank 0"), (1.6, "rank 1"), (0.6, "all-reduces"))
+    for y, name in names:
+        ax.text(-0.05, y, name, ha="right", va="center", size=10, color=INK)
+    ax.text(0, 3.12, "gradients\nbecome ready", size=9.5, color=INK)
+    ax.set(xlim=(-0.45, 2.8), ylim=(0.05, 3.65))
+    ax.axis("off")
+    return figure

@@ -1,11 +1,11 @@
-"""Pictures of tensor parallelism: who holds what, and which layer moves how much.
+"""Pictures of tensor parallelism: the cut pair of layers, and who holds what.
 
 Chapter: *tensor_parallel*.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -20,17 +20,25 @@ _ALL = "#DDDDDD"  # what every device holds
 
 
 @styled
-def column_row_pair(devices: int = 2) -> Figure:
-    """Draw a column cut followed by a row cut, with f and g, forward and backward."""
+def column_row_pair(devices: int = 2, by_tokens: bool = False) -> Figure:
+    """Draw a column cut followed by a row cut, with f and g, forward and backward.
+
+    With `by_tokens`, each device holds only its own tokens before f and after g.
+    """
+    forward = (
+        ("all-gather", "reduce-scatter") if by_tokens else ("identity", "all-reduce")
+    )
     figure, (ax,) = subplots(1, 1, 8, 1.3 + 1.15 * devices)
     for rank in range(devices):
         y, color = float(devices - 1 - rank), device_colour(rank)
         ink = "white" if rank == 0 else INK
-        _box(ax, 0, y, "$X$", _ALL)
+        edge = (color, ink) if by_tokens else (_ALL, INK)
+        tokens = f", tokens {rank + 1}" if by_tokens else ""
+        _box(ax, 0, y, "$X$" + tokens, *edge)
         _box(ax, 2.1, y, f"$W_1$, columns {rank + 1}", color, ink)
         _box(ax, 4.2, y, "hidden units\nof its own", color, ink)
         _box(ax, 6.3, y, f"$W_2$, rows {rank + 1}", color, ink)
-        _box(ax, 8.8, y, "$Y$", _ALL)
+        _box(ax, 8.8, y, "$Y$" + tokens, *edge)
         for start in (1.5, 3.6, 5.7):
             _arrow(ax, (start, y), (start + 0.6, y))
         _arrow(ax, (7.8, y), (8.8, y))
@@ -38,12 +46,8 @@ def column_row_pair(devices: int = 2) -> Figure:
     for x, name in ((1.8, "f"), (8.3, "g")):
         ax.plot([x, x], [-0.42, devices - 0.58], color=INK, lw=5, alpha=0.85, zorder=4)
         ax.text(x, devices - 0.5, f"${name}$", ha="center", va="bottom", size=13)
-    for row, (words, at_f, at_g) in enumerate(
-        (
-            ("forward →", "identity", "all-reduce"),
-            ("← backward", "all-reduce", "identity"),
-        )
-    ):
+    rows = (("forward →", *forward), ("← backward", *reversed(forward)))
+    for row, (words, at_f, at_g) in enumerate(rows):
         y = -0.75 - 0.34 * row
         ax.text(1.8, y, at_f, ha="center", va="center", size=9)
         ax.text(8.3, y, at_g, ha="center", va="center", size=9)
@@ -120,27 +124,3 @@ def _weight(
         w, h = (width / stripes, height) if spec.dim == 1 else (width, height / stripes)
         place = (x + i * w, y) if spec.dim == 1 else (x, y + i * h)
         ax.add_patch(Rectangle(place, w, h, fc=colour, ec="white", lw=0.8))
-
-
-@styled
-def layer_bytes(by_label: Mapping[str, int]) -> Figure:
-    """Draw the bytes of every layer, forward and backward, from `ledger.by_label`."""
-    names = list(dict.fromkeys(_without_direction(label) for label in by_label))
-    figure, (ax,) = subplots(1, 1, 8, 0.7 + 0.42 * len(names))
-    for shift, direction, colour in (
-        (-0.19, "forward", device_colour(0)),
-        (0.19, "backward", device_colour(1)),
-    ):
-        sizes = [by_label.get(f"{name} {direction}", 0) / 1000 for name in names]
-        places = [y + shift for y in range(len(names))]
-        ax.barh(places, sizes, height=0.36, color=colour, label=direction)
-    ax.set_yticks(range(len(names)), names)
-    ax.invert_yaxis()
-    ax.set_xlabel("kB")
-    ax.grid(axis="y", visible=False)
-    figure.legend(loc="outside upper center", ncols=2)
-    return figure
-
-
-def _without_direction(label: str) -> str:
-    return label.removesuffix(" forward").removesuffix(" backward")
