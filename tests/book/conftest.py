@@ -135,7 +135,7 @@ def build_book(folder: Path) -> Path:
         shutil.copy(ROOT / name, folder / name)
     for name in ("glossary.md", "references.md"):
         shutil.copy(ROOT / "chapters" / name, chapters)
-    (chapters / "index.md").write_text("# A small book\n\nTo be looked at.\n")
+    (chapters / "index.md").write_text("# A small book\n\n## How to cite\n")
     (folder / "_toc.yml").write_text(TOC)
     save(chapters / "one.ipynb", *ONE)
     save(chapters / "two.ipynb", *TWO)
