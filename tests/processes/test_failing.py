@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from processes.failing import ENGINES, cases
 
-from d2lmulti.processes.mxnet_servers import launch_kvstore
+from d2lmulti.processes.launcher import launch_kvstore
 
 pytestmark = [
     pytest.mark.cluster,

@@ -19,9 +19,8 @@ import pytest
 
 import d2lmulti
 from d2lmulti.errors import PeerError
-from d2lmulti.processes.launcher import launch
+from d2lmulti.processes.launcher import Ranks, launch
 from d2lmulti.processes.process_group import started
-from d2lmulti.processes.ranks import Ranks
 from d2lmulti.processes.spawn import ProcessFailed, state_of
 
 pytestmark = pytest.mark.numpy  # NumPy's processes start in half a second

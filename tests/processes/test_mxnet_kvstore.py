@@ -13,7 +13,7 @@ import pytest
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.optimizers import SGD
 from d2lmulti.parallel.parameter_server import ParameterServer
-from d2lmulti.processes.mxnet_servers import launch_kvstore
+from d2lmulti.processes.launcher import launch_kvstore
 from d2lmulti.processes.spawn import ProcessFailed
 
 pytestmark = [

@@ -20,12 +20,17 @@ from d2lmulti.comm.group import local_group
 from d2lmulti.errors import InvalidInput
 from d2lmulti.plans.allreduce import ALLREDUCE
 from d2lmulti.plans.rounds import make_round
-from d2lmulti.processes.channel import CELL, CELLS, semaphore, semaphore_name
-from d2lmulti.processes.process_group import started
-from d2lmulti.processes.process_info import ProcessInfo
-from d2lmulti.processes.shared_memory import SharedMemory, on_host
+from d2lmulti.processes.engine import StatusTable
+from d2lmulti.processes.process_group import ProcessInfo, started
+from d2lmulti.processes.shared_memory import (
+    CELL,
+    CELLS,
+    SharedMemory,
+    on_host,
+    semaphore,
+    semaphore_name,
+)
 from d2lmulti.processes.spawn import Processes
-from d2lmulti.processes.status_table import StatusTable
 
 # Nothing, one element, a few, more than the channels hold at once.
 CAPACITY = CELLS * CELL
