@@ -24,8 +24,12 @@ FOLDED = {"hide-input", "remove-input", "hide-cell", "remove-cell"}
 Rules = Callable[[NotebookNode], Iterator[str]]  # of one cell
 
 # What nobody reads as words: options of a directive, addresses, formulas set apart.
-_NO_WORDS = re.compile(r"^:[\w-]+:.*$|\]\([^)]*\)|<[^>]*>|^\$\$.*?^\$\$", re.M | re.S)
-_SOLUTION = re.compile(r"\{solution-(start|end)\}")
+_NO_WORDS = re.compile(
+    r"^:[\w-]+:[^\n]*$|\]\([^)\n]*\)|<[\w/.:#-]+>|\$\$.*?\$\$|\$[^$\n]*\$", re.M | re.S
+)
+# Exercises are practice, and so are their solutions, which are folded.
+_EXERCISE = re.compile(r"^(`{3,}|:{3,})\{exercise\}.*?^\1 *$", re.M | re.S)
+_PRACTICE = re.compile(r"\{(?:solution|exercise)-(start|end)\}")
 
 # Changes from run to run or from machine to machine, so it can be no stored output.
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]{6,}")
@@ -58,16 +62,17 @@ def words(text: str) -> int:
 
 
 def measures(nb: NotebookNode) -> tuple[int, int]:
-    """Count the words of a page and its lines of visible code, without solutions."""
+    """Count the words of a page and its lines of visible code, without exercises."""
     prose = code = 0
-    solution = False
+    practice = False
     for cell in nb.cells:
         if cell.cell_type == "markdown":
-            parts = _SOLUTION.split(cell.source)  # text, start or end, text, ...
+            text = _EXERCISE.sub(" ", cell.source)
+            parts = _PRACTICE.split(text)  # text, start or end, text, ...
             for mark, part in zip(["", *parts[1::2]], parts[::2], strict=True):
-                solution = mark == "start" or (solution and mark != "end")
-                prose += 0 if solution else words(part)
-        elif not solution and not FOLDED & set(tags_of(cell)):
+                practice = mark == "start" or (practice and mark != "end")
+                prose += 0 if practice else words(part)
+        elif not practice and not FOLDED & set(tags_of(cell)):
             if asked_by(cell).tab in (None, "torch"):
                 code += len(cell.source.splitlines())
     return prose, code
@@ -105,7 +110,7 @@ def _form(nb: NotebookNode) -> Iterator[str]:
         yield f"{most} code cells run under one backend; at most {MAX_CELLS}"
     prose, lines = measures(nb)
     if prose > MAX_WORDS:
-        yield f"{prose} words without solutions; at most {MAX_WORDS}"
+        yield f"{prose} words without exercises; at most {MAX_WORDS}"
     if lines > MAX_CODE_LINES:
         yield f"{lines} lines of visible code; at most {MAX_CODE_LINES}"
     if keys and asks_for_no_framework(nb):

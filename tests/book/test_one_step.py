@@ -206,7 +206,7 @@ def test_an_address_leads_to_a_moment(page):
     assert part(page, "now").inner_text().startswith("5 of ")
     page.locator(".one-step").press("ArrowRight")
     part(page, "link").click()
-    assert page.url == f"{page.address}#step-zero3-2-6"
+    assert page.evaluate("location.hash") == "#step-zero3-2-6"
 
 
 @pytest.mark.browser
