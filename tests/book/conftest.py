@@ -100,7 +100,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def small_book(tmp_path_factory) -> Path:
     """Build a book of two chapters with the real settings; return its HTML folder."""
-    folder = tmp_path_factory.mktemp("small_book")
+    return build_book(tmp_path_factory.mktemp("small_book"))
+
+
+def build_book(folder: Path) -> Path:
+    """Write the small book into a folder and build it."""
     chapters = folder / "chapters"
     chapters.mkdir()
     for name in ("_ext", "_extra", "_static"):
