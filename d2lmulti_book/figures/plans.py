@@ -196,15 +196,17 @@ def two_levels(nodes: int = 2, per_node: int = 4) -> Figure:
                 for node in range(nodes)
                 for a, b in ring
             ]
+        kind = "<|-|>" if phase == 1 else "-|>"
         for start, end, bend in ends:
+            colour = device_colour(start[1]) if phase == 1 else INK
             look: dict[str, Any] = {
+                "color": colour,
                 "lw": 1.8,
-                "connectionstyle": f"arc3,rad={bend}",
-                "zorder": 2,
+                "shrinkA": 11,
+                "shrinkB": 11,
             }
-            look |= {"color": device_colour(start[1]) if phase == 1 else INK}
-            look |= {"kind": "<|-|>" if phase == 1 else "-|>"}
-            arrow(ax, start, end, head=12, shrinkA=11, shrinkB=11, **look)
+            curve = f"arc3,rad={bend}"
+            arrow(ax, start, end, kind, 12, connectionstyle=curve, **look)
         for rank in range(nodes * per_node):
             x, y = divmod(rank, per_node)
             dot(ax, x, y, rank, device_colour(y), 19)
