@@ -1,13 +1,13 @@
 """Observers: transfers, loads from the host and device work are reported to listeners.
 
-Where bytes move or a device computes, one `notify_` function of this file is called. A
+Where bytes move or a device computes, `notify` or `notify_work` is called. A
 ledger counts what is reported, a timeline reads its clock. Without a listener, a call
 ends after one truth test. Chapter: *data_parallel*.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
@@ -71,39 +71,8 @@ def unobserved() -> Iterator[None]:
         observers.reset(token)
 
 
-def notify_round(this_round: Any, itemsize: int) -> None:
-    """Report an exchanged round of messages."""
-    for listener in observers.get():
-        listener.on_round(this_round, itemsize)
-
-
-def notify_rounds(rounds: Iterable[Any], itemsize: int) -> Iterator[Any]:
-    """Yield the rounds; report each when the next one is asked for."""
-    for this_round in rounds:
-        yield this_round
-        notify_round(this_round, itemsize)
-
-
-def notify_copy(source: int, target: int, count: int, itemsize: int) -> None:
-    """Report a copy between devices that the program made itself."""
-    for listener in observers.get():
-        listener.on_copy(source, target, count, itemsize)
-
-
-def notify_load(nbytes: int) -> None:
-    """Report bytes copied from the host to a device."""
-    for listener in observers.get():
-        listener.on_load(nbytes)
-
-
-def notify_mark(label: str) -> None:
-    """Report that something happened now, between two rounds."""
-    for listener in observers.get():
-        listener.on_mark(label)
-
-
 def notify(event: str, *facts: object) -> None:
-    """Report what a pipeline does, by the method of that name of all listeners."""
+    """Report an event, by the method of `Observer` of that name, to all listeners."""
     for listener in observers.get():
         getattr(listener, event)(*facts)
 

@@ -19,7 +19,7 @@ from ..backends.protocol import Tensor
 from ..checks import check_choice, check_count, check_list, check_lists, check_same
 from ..comm.group import Group, Op, Work, check_algorithm, group_for, start_allreduce
 from ..errors import InvalidInput
-from ..events import notify_mark
+from ..events import notify
 from ..optimizers import zeros_like
 from ..plans.rounds import Plan
 
@@ -148,7 +148,7 @@ class GradientBuckets:
                 return
             self._missing[i] -= 1
             if not self._missing[i]:
-                notify_mark(f"gradient {i} ready")
+                notify("on_mark", f"gradient {i} ready")
             while (number := len(self._works)) < len(self.buckets) and not any(
                 self._missing[i] for i in self.buckets[number]
             ):

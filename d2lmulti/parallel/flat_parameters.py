@@ -22,7 +22,7 @@ from ..checks import check_choice, check_count, check_kind, check_list
 from ..comm.collectives import allgather, reduce_scatter
 from ..comm.group import Group, exchange, group_for
 from ..errors import InvalidInput
-from ..events import notify_mark
+from ..events import notify
 from ..models import get_model
 from ..models.networks import LENET, Layer, Model
 from ..optimizers import zeros_like
@@ -191,7 +191,7 @@ def gather_parts(
     for shards in zip(*parts, strict=True):
         with backend_of(shards[0]).pause():
             gathered.append(allgather(shards, group))
-        notify_mark("all-gather")
+        notify("on_mark", "all-gather")
     return [list(flats) for flats in zip(*gathered, strict=True)]
 
 
@@ -313,14 +313,14 @@ def gather_flat_(flats: Sequence[Tensor], group: Group) -> None:
             shards = [B.read(x, *cut) for x, cut in zip(flats, own, strict=True)]
             for flat, full in zip(flats, allgather(shards, group), strict=True):
                 B.write_(flat, 0, size, full)
-    notify_mark("all-gather")
+    notify("on_mark", "all-gather")
 
 
 def scatter_flat(grads: Sequence[Tensor], group: Group) -> list[Tensor]:
     """Return each device's shard of the sum of flat vectors."""
     with backend_of(grads[0]).pause():
         shards = reduce_scatter(grads, group)
-    notify_mark("reduce-scatter")
+    notify("on_mark", "reduce-scatter")
     return shards
 
 

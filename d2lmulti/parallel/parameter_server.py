@@ -18,7 +18,7 @@ from ..checks import check_choice, check_count, check_list, check_positive
 from ..comm.devices import Device, devices
 from ..comm.group import local_group
 from ..errors import InvalidInput
-from ..events import notify_round, observers
+from ..events import notify, observers
 from ..models import get_model
 from ..models.networks import LENET, Model, framework_errors, losses_of
 from ..observe.push_pull import Event, check_backups, check_mode, check_workers
@@ -186,7 +186,7 @@ class ParameterServer:
             servers = [len(self.devices) + server for server in range(len(self._sizes))]
             source, target = (servers, worker) if pull else (worker, servers)
             this_round = make_round(source, target, 0, self._sizes, add=not pull)
-            notify_round(this_round, itemsize(self._shards[0]))
+            notify("on_round", this_round, itemsize(self._shards[0]))
 
     def _check_worker(self, worker: int) -> None:
         check_count("worker", worker, min=0, max=len(self.devices) - 1)
@@ -350,4 +350,4 @@ def _count(params: Sequence[Tensor], config: DeploymentConfig, add: bool) -> Non
         home = config.num_clones + config.variables_device(i).task
         source, target = (clones, home) if add else (home, clones)
         this_round = make_round(source, target, 0, element_count(p), add)
-        notify_round(this_round, itemsize(p))
+        notify("on_round", this_round, itemsize(p))

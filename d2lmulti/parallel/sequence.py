@@ -27,7 +27,7 @@ from ..checks import (
 )
 from ..comm.group import Group, exchange, group_for
 from ..errors import InvalidInput, plural
-from ..events import notify_mark
+from ..events import notify
 from ..plans.rounds import MOST_ELEMENTS, even_bounds, make_round
 from .online_softmax import AttentionOutput, BlockAttention
 
@@ -194,7 +194,7 @@ def ring_attention(
             for own, block in zip(attention, blocks_at(step, blocks), strict=True):
                 own.update(*block)
         outputs = [own.finish() for own in attention]
-    notify_mark("ring attention forward")
+    notify("on_mark", "ring attention forward")
 
     def backward(grads: Sequence[Tensor]) -> tuple[list[Tensor], ...]:
         check_like("gradients", grads, tokens, queries[0])
@@ -229,7 +229,7 @@ def ring_attention(
                 ]
                 for i in (0, 1)
             )
-        notify_mark("ring attention backward")
+        notify("on_mark", "ring attention backward")
         return dQs, dKs, dVs
 
     return AttentionOutput(outputs, backward)
@@ -264,7 +264,7 @@ def ulysses_attention(
         for own, K, V in zip(attention, Ks, Vs, strict=True):
             own.update(K, V, everywhere)
         outputs = _to_tokens(tokens, [own.finish() for own in attention])
-    notify_mark("Ulysses forward")
+    notify("on_mark", "Ulysses forward")
 
     def backward(grads: Sequence[Tensor]) -> tuple[list[Tensor], ...]:
         check_like("gradients", grads, tokens, queries[0])
@@ -278,7 +278,7 @@ def ulysses_attention(
                 dVs.append(dV)
             dQs = [own.finish_backward() for own in attention]
             found = tuple(_to_tokens(tokens, xs) for xs in (dQs, dKs, dVs))
-        notify_mark("Ulysses backward")
+        notify("on_mark", "Ulysses backward")
         return found
 
     return AttentionOutput(outputs, backward)

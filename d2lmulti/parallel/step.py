@@ -16,7 +16,7 @@ from ..backends.protocol import AnyDevice, Backend, Tensor
 from ..checks import check_count, check_ids, check_list, check_positive
 from ..comm.group import Group, group_for, local_group, start_allreduce
 from ..errors import InvalidInput, plural
-from ..events import notify_load, notify_work, observers
+from ..events import notify, notify_work, observers
 from ..optimizers import Optimizer, check_optimizer, check_states
 from ..plans.rounds import Plan, even_bounds
 
@@ -25,7 +25,7 @@ def load(x: Tensor, device: AnyDevice) -> Tensor:
     """Copy `x` from the host to a device, into storage of its own."""
     copy = backend_of(x).copy_to(x, device)
     if observers.get():
-        notify_load(nbytes(copy))
+        notify("on_load", nbytes(copy))
     return copy
 
 

@@ -1,13 +1,11 @@
 """The learning rate of every step: one number, or a schedule that warms up and decays.
 
 A schedule is data with one method, so processes can compare it and a checkpoint can
-name it. Two rules say how the rate grows with the batch. Chapter: *large_batch*.
-Source: Goyal et al. (2017); Krizhevsky (2014).
+name it. Chapter: *large_batch*. Source: Goyal et al. (2017).
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,15 +53,6 @@ class GradualWarmup(Schedule):
 
 
 @dataclass(frozen=True)
-class ConstantWarmup(GradualWarmup):
-    """Keep `start` for all `steps` steps; after them `then` takes over, in one jump."""
-
-    def rate(self, step: int) -> float:
-        """Return the learning rate of a step."""
-        return self.start if step < self.steps else rate_at(self.then, step)
-
-
-@dataclass(frozen=True)
 class StepDecay(Schedule):
     """Multiply the learning rate by `factor` at each of the steps `at`."""
 
@@ -79,24 +68,6 @@ class StepDecay(Schedule):
     def rate(self, step: int) -> float:
         """Return the learning rate of a step."""
         return self.lr * self.factor ** sum(step >= first for first in self.at)
-
-
-def scale_linearly(lr: float, k: float) -> float:
-    """Return k times the learning rate: for SGD at a k times larger batch.
-
-    It holds while k steps hardly change the gradient. Source: Krizhevsky (2014).
-    """
-    return check_positive("lr", lr) * check_positive("k", k)
-
-
-def scale_by_root(lr: float, k: float) -> float:
-    """Return sqrt(k) times the learning rate: for Adam at a k times larger batch.
-
-    Below the noise scale, such a batch already makes Adam's step sqrt(k) times longer.
-    With SGD this rule keeps the variance of one step, not that of a run. Source:
-    Krizhevsky (2014), Malladi et al. (2022).
-    """
-    return check_positive("lr", lr) * math.sqrt(check_positive("k", k))
 
 
 def check_rate(name: str, lr: Any) -> float | Schedule:
