@@ -18,7 +18,6 @@ from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
-from .checks import check_path
 from .errors import InvalidInput, WriteFailed
 
 AnyPath = str | os.PathLike[str]
@@ -55,7 +54,7 @@ def check_output(path: AnyPath) -> Path:
     Raises `InvalidInput` for a folder, a device or a read-only file, and `WriteFailed`
     where no file can be created.
     """
-    target = Path(os.path.realpath(check_path("output", path)))
+    target = Path(os.path.realpath(path))
     if os.path.exists(target) and not target.is_file():
         raise InvalidInput(f"cannot write {target}: expected an ordinary file")
     # Replacing a file needs no permission to write it, so this protects the content.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from d2lmulti.checks import MAX_RANKS, check_count, check_kind
+from d2lmulti.checks import MAX_RANKS, check_count
 from d2lmulti.observe.timeline import Timeline
 from d2lmulti.plans.rounds import Round
 
@@ -81,10 +81,7 @@ def play(
     >>> round(play(ring(4, 1000), uniform(1e-6, 1e9)).seconds * 1e6, 3)
     12.0
     """
-    check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
     check_count("itemsize", itemsize, max=64)
-    if timeline is not None:
-        check_kind("timeline", timeline, Timeline, "a Timeline")
     seen, now, way = Played(), np.zeros(0), None
     for this_round in rounds:
         if not len(this_round):

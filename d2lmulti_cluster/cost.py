@@ -17,7 +17,6 @@ from d2lmulti.checks import (
     MAX_RANKS,
     check_choice,
     check_count,
-    check_kind,
     check_list,
     check_number,
     check_positive,
@@ -76,7 +75,6 @@ def hierarchical(n: int, nbytes: float, cluster: Cluster) -> float:
     Full nodes, and a network card for each device: otherwise they share one, which the
     clock plays.
     """
-    check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
     k = min(n, cluster.per_node)
     nodes = cluster.nodes(n)
     check_number("nbytes", nbytes, min=0)
@@ -112,7 +110,6 @@ def formula_seconds(algorithm: str, n: int, nbytes: float, cluster: Cluster) -> 
     is taken to cross the network, which holds for the ring (each of its rounds has one
     that does) and is the worst case for the others.
     """
-    check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
     check_choice("algorithm", algorithm, [*FORMULAS, "hierarchical"])
     check_count("n", n, max=MAX_RANKS)
     check_number("nbytes", nbytes, min=0)

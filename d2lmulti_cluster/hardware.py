@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from d2lmulti.checks import (
     MAX_RANKS,
     check_count,
-    check_kind,
     check_number,
     check_positive,
 )
@@ -68,9 +67,6 @@ class Cluster:
     fabric: str = "nvlink"  # or pcie: which of NCCL's published latencies hold
 
     def __post_init__(self) -> None:
-        check_kind("device", self.device, Device, "a Device")
-        for name in ("inside", "between"):
-            check_kind(name, getattr(self, name), Link, "a Link")
         for name in ("per_node", "nics", "per_leaf"):
             check_count(name, getattr(self, name), max=MAX_RANKS)
         check_number("oversubscription", self.oversubscription, min=1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from d2lmulti.checks import check_kind, check_number
+from d2lmulti.checks import check_number
 
 from .hardware import Cluster, Device
 from .nccl import KERNEL, beside, nccl_seconds
@@ -40,7 +40,6 @@ def matmul_seconds(device: Device, m: float, n: float, k: float) -> float:
     as long as a full one. At least the time in which the memory delivers the operands.
     Raises `InvalidInput` for negative sizes.
     """
-    check_kind("device", device, Device, "a Device", "see find_device(name)")
     for name, size in (("m", m), ("n", n), ("k", k)):
         check_number(name, size, min=0)
     if not m * n * k:
@@ -57,7 +56,6 @@ def matmul_seconds(device: Device, m: float, n: float, k: float) -> float:
 
 def memory_seconds(device: Device, nbytes: float, kernels: float = 1) -> float:
     """Tell how long operations take that only read and write so many bytes."""
-    check_kind("device", device, Device, "a Device", "see find_device(name)")
     check_number("nbytes", nbytes, min=0)
     check_number("kernels", kernels, min=0)
     return nbytes / (device.memory_bandwidth * device.memory_share) + kernels * KERNEL

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from d2lmulti.checks import MAX_RANKS, check_choice, check_count, check_flag
+from d2lmulti.checks import MAX_RANKS, check_choice, check_count
 from d2lmulti.errors import InvalidInput
 
 from .networks import Software, Transformer
@@ -47,7 +47,6 @@ class Layout:
             check_count(name, getattr(self, name), max=2**31)
         check_count("zero", self.zero, min=0, max=3, hint="use ZeRO 0, 1, 2 or 3")
         check_choice("recompute", self.recompute, RECOMPUTE)
-        check_flag("sequence", self.sequence)
 
     @property
     def gpus(self) -> int:

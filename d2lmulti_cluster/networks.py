@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from d2lmulti.checks import check_choice, check_count, check_flag, check_number
+from d2lmulti.checks import check_choice, check_count, check_number
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,6 @@ class Transformer:
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "ffn", "vocabulary", "sequence"):
             check_count(name, getattr(self, name), max=2**40)
-        for name in ("gated", "tied"):
-            check_flag(name, getattr(self, name))
         check_count("kv_heads", self.kv_heads, min=0, max=self.heads)
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from d2lmulti.checks import MAX_RANKS, check_count, check_kind
+from d2lmulti.checks import MAX_RANKS, check_count
 from d2lmulti.errors import InvalidInput
 
 from .convolution import ConvStep, conv_step
@@ -46,7 +46,6 @@ def layouts(
     model: Transformer, gpus: int, batch: int, per_node: int
 ) -> Iterator[Layout]:
     """Give every layout of so many GPUs; tensor parallelism stays within a node."""
-    check_kind("model", model, Transformer, "a Transformer", "see get_network(name)")
     check_count("gpus", gpus, max=MAX_RANKS)
     check_count("batch", batch, max=2**31)
     check_count("per_node", per_node, max=MAX_RANKS)
@@ -78,7 +77,6 @@ def plan_layouts(
     `batch`: sequences of a step; 4 a GPU and at least 256 if not given. Raises
     `InvalidInput` where no layout splits the batch.
     """
-    check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
     check_count("gpus", gpus, max=MAX_RANKS)
     if batch is None:
         batch = max(4, -(-256 // gpus)) * gpus
@@ -102,7 +100,6 @@ def plan_data_parallel(
 
     Raises `InvalidInput` for a batch that the GPUs do not divide.
     """
-    check_kind("net", net, ConvNet, "a ConvNet", "see get_network(name)")
     check_count("gpus", gpus, max=MAX_RANKS)
     each = 32
     if batch is not None:

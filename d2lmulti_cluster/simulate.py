@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from d2lmulti.checks import MAX_RANKS, check_choice, check_count, check_kind, shown
+from d2lmulti.checks import MAX_RANKS, check_choice, check_count, shown
 from d2lmulti.errors import InvalidInput
 from d2lmulti.plans.allreduce import ALLREDUCE
 from d2lmulti.plans.collectives import (
@@ -105,7 +105,6 @@ def simulate(
     """
     check_choice("collective", collective, PLANS)
     check_choice("algorithm", algorithm, ALLREDUCE)
-    check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
     check_count("ranks", ranks, max=MAX_RANKS)
     check_count("nbytes", nbytes, max=MOST_ELEMENTS)
     length, rest = divmod(nbytes, ITEM)

@@ -12,8 +12,6 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from d2lmulti.checks import check_kind
-
 from .cost import spans
 from .hardware import Cluster
 from .layer_time import Split, Work, head_work, layer_work, memory_seconds
@@ -179,10 +177,6 @@ def step_time(
     >>> 1.2 < step.seconds * step.tokens_per_gpu * 8 / 1e6 / 0.8 < 1.4
     True
     """
-    check_kind("model", model, Transformer, "a Transformer", "see get_network(name)")
-    check_kind("layout", layout, Layout, "a Layout")
-    check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
-    check_kind("software", software, Software, "a Software")
     if model.heads % layout.tensor:
         raise ImpossibleLayout(
             f"expected a tensor-parallel size that divides {model.heads} heads, got "

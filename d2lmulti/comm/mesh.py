@@ -21,7 +21,6 @@ from ..checks import (
     MAX_RANKS,
     check_choice,
     check_count,
-    check_kind,
     check_list,
     check_same,
 )
@@ -73,7 +72,6 @@ def split_group(
     another process has other parts, for a sub-group to be split again, and on an engine
     that has no sub-groups (Horovod).
     """
-    check_kind("group", group, Group, "a group of ranks")
     if isinstance(group, Subgroup):
         raise InvalidInput(
             f"expected the group of all ranks, got a sub-group of "
@@ -163,7 +161,7 @@ class Mesh:
         check_count("devices of a mesh", self.size, max=MAX_RANKS)
         if group is None:
             group = current_group.get() or local_group(self.size)
-        self.group = check_kind("group", group, Group, "a group of ranks")
+        self.group = group
         if self.size != group.size:
             product = " x ".join(f"{axis}={size}" for axis, size in self.axes.items())
             raise InvalidInput(
@@ -235,7 +233,6 @@ class Mesh:
         that comes back: what the collective returned for it, or None if it worked in
         place. `mesh.along("data", allreduce, grads, op="mean")` averages along `data`.
         """
-        check_kind("collective", collective, Callable, "a collective")
         local = self.group.local_ranks
         if len(check_list("data", data, "tensors, one per device")) != len(local):
             raise InvalidInput(

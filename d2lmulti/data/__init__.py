@@ -20,11 +20,8 @@ from typing import Any
 import numpy as np
 
 from ..checks import (
-    check_array,
     check_choice,
     check_count,
-    check_flag,
-    check_kind,
     invalid,
 )
 from ..comm.group import Group
@@ -64,8 +61,6 @@ def batches(
     >>> [part.tolist() for part, _ in batches(X, X, 2, shuffle=False)]
     [[0, 1], [2, 3], [4]]
     """
-    check_array("X", X)
-    check_array("y", y)
     n = len(X)
     if not 0 < n == len(y):
         raise InvalidInput(
@@ -73,13 +68,12 @@ def batches(
         )
     count = batch_count(n, batch_size)
     order = np.arange(n)
-    if check_flag("shuffle", shuffle):
+    if shuffle:
         check_count("seed", seed, min=0, max=None)
         check_count("epoch", epoch, min=0, max=None)
         order = np.random.default_rng([seed, epoch]).permutation(n)
     parts = (order[i * batch_size : (i + 1) * batch_size] for i in range(count))
     if group is not None:
-        check_kind("group", group, Group, "a group of ranks")
         parts = (_own(part, group) for part in parts)
     return ((X[part], y[part]) for part in parts)
 
@@ -191,7 +185,6 @@ def cut_pieces(text: str, length: int) -> tuple[np.ndarray, np.ndarray]:
     y is X one place further on; what does not fill a sequence is left out. Raises
     `InvalidInput` unless there are at least ten sequences.
     """
-    check_kind("text", text, str, "a text")
     longest = (len(text) - 1) // 10
     check_count("length", length, max=longest)
     ids = encode(text)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from ..checks import check_kind, check_number
+from ..checks import check_number
 from ..errors import InvalidInput
 from ..events import Observer, observe
 
@@ -36,7 +36,6 @@ class Timeline(Observer):
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        check_kind("clock", clock, Callable, "a function that tells seconds")
         self.spans: list[Span] = []
         self.clock = clock
         self.start = clock()

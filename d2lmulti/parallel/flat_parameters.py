@@ -18,7 +18,7 @@ import numpy as np
 
 from ..backends import backend_of, element_count
 from ..backends.protocol import AnyDevice, Backend, Tensor
-from ..checks import check_choice, check_count, check_kind, check_list
+from ..checks import check_choice, check_count, check_list
 from ..comm.collectives import allgather, reduce_scatter
 from ..comm.group import Group, exchange, group_for
 from ..errors import InvalidInput
@@ -176,7 +176,6 @@ def gather_shards(
     Vectors that a device holds in full are copied from that device itself, so replicas
     that differ stay visible. In mixed precision the master weights are gathered.
     """
-    check_sharded(sharded)
     flats: Sequence[Sequence[Tensor]] = sharded
     if sharded.zero == 3 or sharded.compute_dtype:
         flats = gather_parts(sharded.master_weights or sharded, group)
@@ -275,12 +274,6 @@ def check_precision(
             "paddle neither. Leave precision out"
         ) from error
     return compute_dtype
-
-
-def check_sharded(sharded: ShardedParams) -> None:
-    """Raise `InvalidInput` unless `shard_params` made it."""
-    hint = "make it with shard_params(params, devices, model)"
-    check_kind("sharded", sharded, ShardedParams, "sharded parameters", hint)
 
 
 def _copy(x: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from ..errors import InvalidInput
 from ..events import notify, observers
 from ..models import get_model
 from ..models.networks import LENET, Model, framework_errors, losses_of
-from ..observe.push_pull import Event, check_backups, check_mode, check_workers
+from ..observe.push_pull import Event, check_mode
 from ..optimizers import Optimizer, check_optimizer
 from ..plans.placement import server_sizes, shard_to_servers
 from ..plans.rounds import make_round
@@ -63,9 +63,7 @@ class ParameterServer:
     ) -> None:
         check_list("params", params, "tensors")
         check_list("devices", devices, "devices", hint="use devices(1)")
-        check_workers(len(devices))
-        check_mode(mode, staleness)
-        check_backups(mode, backups, len(devices))
+        check_mode(mode, len(devices), staleness, backups)
         check_positive("lr", lr, "try 0.05")
         B = backend_of(params[0])
         self.lr, self.mode, self.staleness, self.backups = lr, mode, staleness, backups

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from heapq import heappop, heappush
 
-from ..checks import MAX_RANKS, check_count, check_kind, check_number
+from ..checks import MAX_RANKS, check_count, check_number
 from ..errors import PlanError
 
 # -- instructions ----------------------------------------------------------------------
@@ -215,7 +215,6 @@ def add_transfers(
     `PlanError` where nobody can go on, and as `stage_ranks` does.
     """
     durations = Durations() if durations is None else durations
-    check_kind("durations", durations, Durations, "Durations")
     ranks = stage_ranks(order)
     lists: Lists = [[] for _ in order]
     left = [deque(device_order) for device_order in order]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import NamedTuple
 
-from ..checks import MAX_RANKS, check_choice, check_count, check_kind, check_list
+from ..checks import MAX_RANKS, check_choice, check_count, check_list
 from .rounds import even_bounds
 
 
@@ -108,7 +108,6 @@ def server_sizes(parts: Sequence[ServerShard], servers: int) -> list[int]:
     """Count the elements that each server keeps."""
     held = [0] * check_count("servers", servers, max=MAX_RANKS)
     for part in check_list("parts", parts, "parts, see place", min_length=0):
-        check_kind("an entry of parts", part, ServerShard, "a Part")
         check_count("a part's server", part.server, min=0, max=servers - 1)
         held[part.server] += part.last - part.first
     return held

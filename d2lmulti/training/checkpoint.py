@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import check_count, check_flag, check_kind, check_path
+from ..checks import check_count
 from ..comm.group import Group
 from ..errors import DataCorrupt, DataUnavailable, InvalidInput
 from ..events import unobserved
@@ -75,7 +75,6 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
     Raises `InvalidInput` for a field that `load_checkpoint` would reject, and what
     `write_atomically` raises.
     """
-    check_kind("checkpoint", checkpoint, Checkpoint, "a Checkpoint")
     try:
         _check_fields(checkpoint)
     except (TypeError, ValueError) as error:
@@ -99,7 +98,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     Raises `DataUnavailable` if the file cannot be opened, and `DataCorrupt` if it is
     truncated, damaged, or not a checkpoint of this version.
     """
-    name = check_path("checkpoint", path)
+    name = path
     try:
         content = Path(name).read_bytes()
     except OSError as error:
@@ -173,10 +172,7 @@ class Saver:
     ) -> None:
         if every is not None:
             check_count("save_every", every)
-        check_flag("resume", resume)
-        if path is not None:
-            check_path("checkpoint", path)
-        elif resume or every is not None:
+        if path is None and (resume or every is not None):
             raise InvalidInput(
                 "expected a checkpoint file with resume or save_every, got none; pass "
                 "checkpoint='run.npz'"

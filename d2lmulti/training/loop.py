@@ -17,12 +17,10 @@ import numpy as np
 from ..backends import backend_of, get_backend
 from ..backends.protocol import AnyDevice, Backend, Tensor
 from ..checks import (
-    check_array,
     check_choice,
     check_count,
     check_finite,
     check_ids,
-    check_kind,
     check_labels,
     check_lists,
 )
@@ -62,7 +60,6 @@ def check_data(data: str | Dataset, dtype: str) -> Dataset:
     """
     if isinstance(data, str):
         data = load(data, dtype)
-    check_kind("dataset", data, Dataset, "a data set")
     for X, y in ((data.train_X, data.train_y), (data.test_X, data.test_y)):
         check_labels(f"labels of {data.name}", y, len(data.classes))
         check_finite(f"examples of {data.name}", X)
@@ -132,8 +129,6 @@ def evaluate(
     diverged lowers the result instead of hiding behind replica 0.
     """
     check_lists("device_params", device_params, len(devices))
-    check_array("X", X, "fiu", "numbers")
-    check_array("y", y, "iu", "whole numbers")
     batch_size = check_count("batch_size", batch_size)
     model, group = get_model(model), group_for(len(devices), group)
     if model.vocabulary:

@@ -217,7 +217,7 @@ class PipelineParallel(WithStages):
         return pipeline.place_params(whole, self.cut, self.devices, self.ranks)
 
     def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        placed = pipeline.StageParams(map(list, owned), self.ranks)
+        placed = pipeline.StageParams(map(list, owned), self.ranks, self.group)
         return [pipeline.gather_stages(placed, self.devices[0])]
 
     def step(self, batch: Batch, lr: float) -> list[Tensor]:
