@@ -11,6 +11,7 @@ from typing import Any
 
 from d2lmulti.checks import MAX_RANKS, check_choice, check_count, shown
 from d2lmulti.errors import InvalidInput
+from d2lmulti.files import progress
 from d2lmulti.plans.allreduce import ALLREDUCE
 from d2lmulti.plans.collectives import (
     allgather,
@@ -20,7 +21,6 @@ from d2lmulti.plans.collectives import (
     reduce_scatter,
 )
 from d2lmulti.plans.rounds import MOST_ELEMENTS, Plan, Round
-from d2lmulti.progress import progress
 
 from .clock import play
 from .cost import bus_bandwidth, formula_seconds

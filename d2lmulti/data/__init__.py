@@ -26,8 +26,8 @@ from ..checks import (
 )
 from ..comm.group import Group
 from ..errors import DataCorrupt, DataUnavailable, InvalidInput
+from ..files import progress
 from ..plans.rounds import even_bounds
-from ..progress import progress
 
 
 def batch_count(n: int, batch_size: int) -> int:

@@ -193,10 +193,6 @@ class Saver:
             on_rank_zero(group, lambda: self._claim(stack))
             yield self._start_from(beginning, steps)
 
-    def is_due(self, step: int) -> bool:
-        """Return whether to save after this many steps of an epoch."""
-        return self.every is not None and step % self.every == 0
-
     def save(self, at: Checkpoint, split: Strategy) -> None:
         """Write the state of the run and of its strategy, on rank 0."""
         if self.path is None:

@@ -30,22 +30,26 @@ from ..comm.group import Group, allreduce, group_for
 from ..data import Dataset, batch_count, batches, load
 from ..errors import InvalidInput
 from ..events import unobserved
+from ..files import progress
 from ..models import get_model
 from ..models.networks import LENET, Model, framework_errors
 from ..observe.ledger import ledger
 from ..optimizers import Optimizer, make_optimizer
 from ..plans.rounds import even_bounds
-from ..progress import progress
 from .checkpoint import Checkpoint, Saver
-from .history import Epoch, EpochTotals, History, allgather_values, check_state
-from .rate import Schedule, make_rate, rate_at
-from .settings import (
+from .history import (
+    Epoch,
+    EpochTotals,
+    History,
     about_machine,
+    allgather_values,
     check_settings,
+    check_state,
     describe,
     fingerprint,
-    rates_of,
+    logits_of,
 )
+from .rate import Schedule, make_rate, rate_at
 from .strategies import choose_strategy, with_options
 from .strategy import Batch, Strategy
 
@@ -246,17 +250,18 @@ def train(
     }
     steps = batch_count(n, batch_size)
     beginning = Checkpoint(settings, params=start)
+    known: dict[str, Any] = {}
+    if saver.path is not None or group.is_distributed:
+        known = fingerprint(data, rate, epochs * steps)
     if saver.path is not None:
-        known = fingerprint(B, data, model, start, rate, epochs * steps)
-        beginning.settings = settings | known
+        logits = logits_of(B, data, model, start)
+        beginning.settings = settings | known | {"logits": logits}
     with saver.held(group, beginning, steps) as at:
         split.place([B.array(p) for p in at.params], learner)
         if group.is_distributed:  # else there is nobody to compare with
             beside = {
                 **about_machine(B),
                 "model": [model, [p.shape for p in start]],
-                "dataset": data,
-                "rates": rates_of(rate, epochs * steps),
                 "epochs": epochs,
                 "optimizer": split.optimizer,
                 **split.settings(),
@@ -265,7 +270,7 @@ def train(
                 "resume": resume,
                 "start": [at.epoch, at.step, at.params, at.state, at.buffers],
             }
-            check_settings(group, settings | beside)
+            check_settings(group, settings | known | beside)
         if at.began:
             with unobserved():
                 split.restore(at.state, at.buffers)
@@ -322,7 +327,7 @@ def _run_epoch(
             losses = split.step(batch, rate_at(rate, before_it + at.step))
             totals.record(losses, whole * each)
             at.step += 1
-            if saver.is_due(at.step):
+            if saver.every and at.step % saver.every == 0:
                 update_totals()
                 saver.save(at, split)
             bar.update(whole)

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from d2lmulti.parallel.experts import expert_capacity
+from d2lmulti.models.experts import expert_capacity
 
 from .style import INK, device_colour, styled, without_frame
 

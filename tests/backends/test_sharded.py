@@ -250,7 +250,6 @@ def test_what_cannot_be_sharded_is_refused(reference):
         (lambda: shard_params(params, places, MODEL, 0), "zero, got 0"),
         (lambda: shard_params(params, places, MODEL, group=local_group(3)), "3 ranks"),
         (lambda: step(sharded, [*places, "sim:2"], 0.1), "2 for 3 devices"),
-        (lambda: step([params, params], places, 0.1), "sharded"),
         (lambda: step(sharded, places, 0.1, optimizer=SGD(0.9)), "state"),
     ]:
         with pytest.raises(InvalidInput, match=words):
