@@ -30,7 +30,7 @@ from .backends.protocol import Backend
 from .checks import invalid
 from .comm.devices import devices, with_place
 from .comm.group import Group, local_group
-from .data import DATASETS
+from .data import DATASETS, DTYPES
 from .errors import BackendNotInstalled, D2LMultiError, InvalidInput
 from .files import check_outputs, write_json
 from .models import MODELS
@@ -40,7 +40,6 @@ from .processes import process_group
 from .processes.process_info import launched, process_info
 from .training import loop
 from .training.history import History, on_rank_zero
-from .training.loop import DTYPES
 from .training.strategies import STRATEGIES, option_help
 
 

@@ -283,7 +283,10 @@ def start_allreduce(
         rounds: Iterable[Round] = ALLREDUCE["ring"](group.size, length)
         work = start_native("allreduce", data, rounds, group, op)
     else:
-        rounds = _rounds(algorithm, group.size, length)
+        if callable(algorithm):
+            rounds = algorithm(group.size, length)
+        else:
+            rounds = _remembered(algorithm, group.size, length)
         exchange(data, rounds, group, op, f"{op} all-reduce")
     if op != "mean":
         return work
@@ -293,14 +296,6 @@ def start_allreduce(
         divide_(data, group)
 
     return Work(end)
-
-
-def _rounds(algorithm: str | Plan, ranks: int, length: int) -> Iterable[Round]:
-    if callable(algorithm):
-        return algorithm(ranks, length)
-    if ranks > 16:
-        return ALLREDUCE[algorithm](ranks, length)
-    return _remembered(algorithm, ranks, length)
 
 
 @lru_cache(maxsize=256)  # a training step repeats the same few plans

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..checks import MAX_RANKS
-from ..events import Observer, observe
+from ..events import observe
 from ..plans.rounds import Round, make_round
 
 _MAX_ROWS = 1 << 16  # messages noted before those of the same link are added up
@@ -34,7 +34,7 @@ class Mark(NamedTuple):
 
 
 @dataclass
-class Ledger(Observer):
+class Ledger:
     """Messages and bytes between devices, and bytes loaded from the host."""
 
     rounds: int = 0  #: of messages

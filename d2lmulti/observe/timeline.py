@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ..checks import check_number
 from ..errors import InvalidInput
-from ..events import Observer, observe
+from ..events import observe
 
 
 class Span(NamedTuple):
@@ -28,7 +28,7 @@ class Span(NamedTuple):
     end: float
 
 
-class Timeline(Observer):
+class Timeline:
     """Named spans on tracks, in the order in which they were recorded.
 
     `clock` is what measured spans read, in seconds. Modelled spans come with times of

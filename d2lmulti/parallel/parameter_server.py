@@ -22,7 +22,7 @@ from ..events import notify, observers
 from ..models import get_model
 from ..models.networks import LENET, Model, framework_errors, losses_of
 from ..observe.push_pull import Event, check_mode
-from ..optimizers import Optimizer, check_optimizer
+from ..optimizers import SGD, Optimizer
 from ..plans.placement import server_sizes, shard_to_servers
 from ..plans.rounds import make_round
 from .step import Step, load
@@ -85,7 +85,7 @@ class ParameterServer:
         for tensors in (self._shards, *self._replicas):
             for x in tensors:
                 B.attach_grad(x)
-        self._optimizer = check_optimizer(optimizer)
+        self._optimizer = optimizer or SGD()
         self._state = self._optimizer.init(self._shards)
         self._pulled: dict[int, int] = {}  # worker -> version it computes from
         self._pushed: dict[int, list[Tensor]] = {}  # gradients of the next update

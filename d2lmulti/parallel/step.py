@@ -17,7 +17,7 @@ from ..checks import check_count, check_ids, check_list, check_positive
 from ..comm.group import Group, group_for, local_group, start_allreduce
 from ..errors import InvalidInput, plural
 from ..events import notify, notify_work, observers
-from ..optimizers import Optimizer, check_optimizer, check_states
+from ..optimizers import SGD, Optimizer, check_states
 from ..plans.rounds import Plan, even_bounds
 
 
@@ -145,7 +145,7 @@ class Step:
         check_list("devices", devices, "devices", hint="use devices(1)")
         self.B = check_batch(X, y, vocabulary)
         self.X, self.y, self.devices = X, y, devices
-        self.optimizer = check_optimizer(optimizer)
+        self.optimizer = optimizer or SGD()
         if stages is None:
             self.states = check_states(states, len(devices))
         else:

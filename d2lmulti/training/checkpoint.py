@@ -57,17 +57,6 @@ class Checkpoint:
     state: Sequence[np.ndarray] = ()
     buffers: Sequence[Sequence[np.ndarray]] = ()
 
-    @property
-    def began(self) -> bool:
-        """Whether any step has been taken."""
-        return self.epoch > 0 or self.step > 0
-
-    def next_epoch(self, finished: dict[str, Any]) -> None:
-        """Record a finished epoch and move to the start of the next."""
-        self.epochs = [*self.epochs, finished]
-        self.epoch, self.step = self.epoch + 1, 0
-        self.loss, self.seconds, self.bytes_moved = 0.0, 0.0, 0
-
 
 def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
     """Write a checkpoint atomically: the old file stays until the new one is complete.

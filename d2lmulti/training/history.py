@@ -116,23 +116,20 @@ class EpochTotals:
     def __init__(self, group: Group, moved: Ledger, epoch: int, step: int) -> None:
         self.group, self.moved = group, moved
         self.epoch, self.step = epoch, step  # the position, both from 0
-        self._steps: list[tuple[Sequence[Tensor], int]] = []  # losses and targets
+        # Of each step: its local losses, and the number of targets in all of them.
+        self.steps: list[tuple[Sequence[Tensor], int]] = []
         self._last_finite: float | None = None
         self._began = time.perf_counter()
 
-    def record(self, losses: Sequence[Tensor], targets: int) -> None:
-        """Keep a step's local losses, which are summed over so many targets in all."""
-        self._steps.append((losses, targets))
-
     def collect(self, loss: float) -> tuple[float, float, int]:
-        """Return `loss` plus the losses recorded since the last call, seconds, bytes.
+        """Return `loss` plus the losses of `steps`, which are cleared, seconds, bytes.
 
         The sum adds the losses in the same order as one process would: step by step,
         and rank by rank in each step. Each process counts the bytes it received.
         Raises `Diverged` for a loss that is not finite.
         """
         losses = [
-            [float(backend_of(x).numpy(x)) for x in step] for step, _ in self._steps
+            [float(backend_of(x).numpy(x)) for x in step] for step, _ in self.steps
         ]
         seconds, count = time.perf_counter() - self._began, self.moved.bytes
         if self.group.is_distributed:
@@ -142,7 +139,7 @@ class EpochTotals:
             losses = [[x for rank in step for x in rank] for step in by_step]
             seconds = max(values[1] for values in gathered)
             count = sum(values[2] for values in gathered)
-        for step, (_, targets) in zip(losses, self._steps, strict=True):
+        for step, (_, targets) in zip(losses, self.steps, strict=True):
             mean, self.step = add_up(0.0, step) / targets, self.step + 1
             if not math.isfinite(mean):
                 before = "there was none before"
@@ -154,7 +151,7 @@ class EpochTotals:
                     "and check the data for very large values"
                 )
             self._last_finite = mean
-        self._steps.clear()
+        self.steps.clear()
         return add_up(loss, (x for step in losses for x in step)), seconds, count
 
 

@@ -27,7 +27,7 @@ from ..checks import (
 from ..comm.collectives import usual_algorithm
 from ..comm.devices import devices as first_devices
 from ..comm.group import Group, allreduce, group_for
-from ..data import Dataset, batch_count, batches, load
+from ..data import DTYPES, Dataset, batch_count, batches, load
 from ..errors import InvalidInput
 from ..events import unobserved
 from ..files import progress
@@ -52,8 +52,6 @@ from .history import (
 from .rate import Schedule, make_rate, rate_at
 from .strategies import choose_strategy, with_options
 from .strategy import Batch, Strategy
-
-DTYPES = ("float32", "float64")
 
 
 def check_data(data: str | Dataset, dtype: str) -> Dataset:
@@ -271,7 +269,7 @@ def train(
                 "start": [at.epoch, at.step, at.params, at.state, at.buffers],
             }
             check_settings(group, settings | known | beside)
-        if at.began:
+        if at.epoch or at.step:
             with unobserved():
                 split.restore(at.state, at.buffers)
         for name, value in split.options().items():
@@ -295,7 +293,9 @@ def train(
                 loss = at.loss / data.train_y.size
                 epoch = Epoch(loss, accuracy, at.seconds, at.bytes_moved)
                 history.epochs.append(epoch)
-                at.next_epoch(asdict(epoch))
+                at.epochs = [*at.epochs, asdict(epoch)]
+                at.epoch, at.step = at.epoch + 1, 0
+                at.loss, at.seconds, at.bytes_moved = 0.0, 0.0, 0
                 saver.save(at, split)
                 bar.set_postfix(loss=f"{loss:.3f}", accuracy=f"{accuracy:.3f}")
         history.device_params, _ = split.replicas()
@@ -325,7 +325,7 @@ def _run_epoch(
             whole = min(batch_size, n - at.step * batch_size)  # examples
             batch = Batch(B.array(X), B.array(y), n=whole * each)
             losses = split.step(batch, rate_at(rate, before_it + at.step))
-            totals.record(losses, whole * each)
+            totals.steps.append((losses, whole * each))
             at.step += 1
             if saver.every and at.step % saver.every == 0:
                 update_totals()

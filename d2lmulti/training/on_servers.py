@@ -17,7 +17,7 @@ from ..backends import get_backend
 from ..backends.protocol import AnyDevice, Backend, Tensor
 from ..checks import check_choice, check_count
 from ..comm.devices import devices as first_devices
-from ..data import Dataset, batch_count, batches
+from ..data import DTYPES, Dataset, batch_count, batches
 from ..errors import InvalidInput
 from ..models import get_model
 from ..models.networks import Model, losses_of
@@ -31,7 +31,7 @@ from ..observe.push_pull import (
 from ..optimizers import SGD
 from ..parallel.parameter_server import ParameterServer, run_events
 from ..plans.rounds import even_bounds
-from .loop import DTYPES, check_data, check_fits, check_last_batch
+from .loop import check_data, check_fits, check_last_batch
 
 
 class Pushed(NamedTuple):
