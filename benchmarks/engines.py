@@ -26,8 +26,7 @@ from d2lmulti.models.networks import LENET, Model, initial_mlp, mlp
 from d2lmulti.parallel.buckets import reduce_in_buckets
 from d2lmulti.parallel.data import get_params, train_batch
 from d2lmulti.processes.launcher import launch
-from d2lmulti.processes.process_group import ENGINES, started
-from d2lmulti.processes.process_info import process_info
+from d2lmulti.processes.process_group import ENGINES, process_info, started
 
 from .timing import Timing, beside
 

@@ -37,7 +37,7 @@ from .models import MODELS
 from .observe.timeline import Timeline, timeline
 from .optimizers import OPTIMIZERS
 from .processes import process_group
-from .processes.process_info import launched, process_info
+from .processes.process_group import launched, process_info
 from .training import loop
 from .training.history import History, on_rank_zero
 from .training.strategies import STRATEGIES, option_help

@@ -24,7 +24,7 @@ from ..comm.group import Combine, Work
 from ..errors import InvalidInput
 from ..plans.rounds import Round, even_bounds
 from .engine import ProcessEngine, wait_for_server
-from .process_info import ProcessInfo, rendezvous_address
+from .process_group import ProcessInfo, rendezvous_address
 
 # Collective -> what each front end calls it; MXNet's own engine runs it later.
 _FUNCTIONS = {

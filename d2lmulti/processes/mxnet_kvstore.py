@@ -1,7 +1,7 @@
 """MXNet's real parameter server (`dist_sync`, `dist_async`) behind push and pull.
 
 A `KVStore` lives in a worker process; scheduler and servers are processes of their own
-(see `mxnet_servers.launch_kvstore`). It can push and pull and nothing else, so plans
+(see `launcher.launch_kvstore`). It can push and pull and nothing else, so plans
 and collectives do not run on it. Chapter: *parameter_server*.
 """
 
@@ -69,7 +69,7 @@ class KVStore:
         if os.environ.get("DMLC_ROLE") != "worker":
             raise InvalidInput(
                 "expected a worker of a launched group (DMLC_ROLE=worker); start the "
-                "program with d2lmulti.processes.mxnet_servers.launch_kvstore"
+                "program with d2lmulti.processes.launcher.launch_kvstore"
             )
         if wrong := {B.dtype_of(p) for p in params} - {"float32"}:
             # Measured with 1.9.1: the tensors stay float64, their values are rounded.

@@ -38,7 +38,7 @@ from ..checks import check_contiguous, check_native
 from ..comm.group import Combine, Work
 from ..plans.message_order import RankMessages
 from .engine import Parts, ProcessEngine, wait_for_server
-from .process_info import ProcessInfo, launched_here, rendezvous_address
+from .process_group import ProcessInfo, launched_here, rendezvous_address
 from .spawn import free_port, loopback
 
 # Its gloo sums float16 wrongly, and of bool it adds the bytes.

@@ -10,12 +10,16 @@ Chapter: *many_machines*.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
+from itertools import count
+from pathlib import Path
 
-from ..checks import check_choice
+from ..checks import check_choice, check_count, check_positive
 from ..comm.group import Group, current_group, local_group
 from ..errors import InvalidInput
-from .process_info import ProcessInfo, launched, process_info
 
 # Name -> the module whose `connect(info)` joins the other processes.
 ENGINES = {
@@ -24,6 +28,109 @@ ENGINES = {
     "paddle": "paddle",
     "horovod": "horovod",
 }
+# Launcher's engine -> prefix of its variables, then rank, world size, and the number of
+# ranks on this machine. The names of torchrun are the plainest, so they come last.
+_VARIABLES = {
+    "shared_memory": ("D2LMULTI_", "RANK", "WORLD_SIZE", "LOCAL_SIZE"),
+    "paddle": ("PADDLE_", "TRAINER_ID", "TRAINERS_NUM", "LOCAL_SIZE"),
+    "horovod": ("HOROVOD_", "RANK", "SIZE", "LOCAL_SIZE"),
+    "torch": ("", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+}
+_rendezvous = count()  # numbers of the files in which the ranks find each other
+
+
+@dataclass(frozen=True)
+class ProcessInfo:
+    """Rank and world size, the same on this machine, and the launcher's engine."""
+
+    rank: int
+    size: int
+    local_rank: int
+    engine: str
+    local_size: int = 1
+
+
+def process_info(env: Mapping[str, str] | None = None) -> ProcessInfo:
+    """Read this process's place from the environment.
+
+    Raises `InvalidInput` in a process that no launcher has started, and for values that
+    cannot be, such as a rank that is not below the world size.
+    """
+    env = os.environ if env is None else env
+    for engine, (prefix, *names) in _VARIABLES.items():
+        rank, size, local_size = (prefix + name for name in names)
+        if rank in env and size in env:
+            n = _number(env, size, 1)
+            number = _number(env, rank, 0, n - 1)
+            local_rank = f"{prefix}LOCAL_RANK"
+            return ProcessInfo(
+                number,
+                n,
+                _number(env, local_rank, 0) if local_rank in env else number,
+                env.get("D2LMULTI_ENGINE", engine),
+                _number(env, local_size, 1) if local_size in env else n,
+            )
+    raise InvalidInput(
+        "expected a process that a launcher has started, got no rank in the "
+        "environment; start it with d2lmulti.processes.launch or torchrun"
+    )
+
+
+def launched(env: Mapping[str, str] | None = None) -> bool:
+    """Tell whether a launcher has started this process."""
+    env = os.environ if env is None else env
+    return any(
+        prefix + rank in env and prefix + size in env
+        for prefix, rank, size, _ in _VARIABLES.values()
+    )
+
+
+def launched_here() -> bool:
+    """Tell whether `launch` started this process, and all others on its machine."""
+    return "D2LMULTI_STATUS_TABLE" in os.environ
+
+
+def rendezvous_address() -> tuple[str, int]:
+    """Read the address and port at which the ranks of several machines find rank 0.
+
+    Raises `InvalidInput` where MASTER_ADDR or MASTER_PORT is missing, or no port.
+    """
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        if not os.environ.get(name):
+            raise InvalidInput(
+                f"expected {name} in the environment, got none; start with torchrun or "
+                "d2lmulti.processes.launch, or say where rank 0 is to be met"
+            )
+    return os.environ["MASTER_ADDR"], _number(os.environ, "MASTER_PORT", 0, 2**16 - 1)
+
+
+def rendezvous_file() -> Path | None:
+    """Name a file in which the ranks of a `launch` find each other, else None.
+
+    They live on one machine, and nobody else can write to its folder. Every call names
+    another file, the same on all ranks.
+    """
+    if not launched_here():
+        return None
+    return Path(os.environ["D2LMULTI_FOLDER"]) / f"rendezvous {next(_rendezvous)}"
+
+
+def time_limit() -> float:
+    """Read after how many seconds a rank stops waiting: D2LMULTI_TIMEOUT, or 300.
+
+    An engine itself notices ranks that have ended; this is for those that hang where no
+    `launch` watches them.
+    """
+    seconds = float(os.environ.get("D2LMULTI_TIMEOUT", "300"))
+    return check_positive("D2LMULTI_TIMEOUT", seconds)
+
+
+def _number(
+    env: Mapping[str, str], name: str, low: int, high: int | None = None
+) -> int:
+    text = env[name].strip()
+    value = int(text) if text.lstrip("-").isdecimal() else text
+    return check_count(name, value, low, high)
 
 
 def start(engine: str | None = None) -> Group:

@@ -24,7 +24,7 @@ from ..checks import check_contiguous, check_native
 from ..comm.group import Combine, Work
 from ..plans.message_order import RankMessages
 from .engine import Parts, ProcessEngine
-from .process_info import (
+from .process_group import (
     ProcessInfo,
     launched_here,
     rendezvous_address,

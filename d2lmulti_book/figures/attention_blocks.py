@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
-from .style import INK, device_colour, styled, subplots, without_frame
+from .style import INK, arrow, box, device_colour, styled, subplots, without_frame
 
 _EMPTY = "#EEEEEE"
 
@@ -70,25 +68,24 @@ def ring_of_keys(ranks: int = 4) -> Figure:
         centers = 1.5 * np.column_stack([np.cos(turns), np.sin(turns)])
         for rank, center in enumerate(centers):
             owner = (rank - 1) % ranks
-            _card(ax, center + [0, 0.2], f"{stays} of {rank}", rank)
-            _card(ax, center - [0, 0.2], f"{moves} of {owner}", owner)
+            x, y = center - [0.8, 0.19]
+            card, words_of = (1.6, 0.38), f"{moves} of {owner}"
+            box(
+                ax,
+                (x, y + 0.2),
+                card,
+                f"{stays} of {rank}",
+                device_colour(rank),
+                size=9,
+            )
+            box(ax, (x, y - 0.2), card, words_of, device_colour(owner), size=9)
             ax.text(*center + [0, 0.5], f"rank {rank}", ha="center", size=9, color=INK)
             middle = 0.59 * (center + centers[(rank + 1) % ranks])
             along = centers[(rank + 1) % ranks] - center
             along = along / np.hypot(*along) * 0.33
-            ax.annotate(
-                "", middle + along, middle - along,
-                arrowprops={"arrowstyle": "-|>", "color": INK, "lw": 1.6},
-            )  # fmt: skip
+            arrow(ax, middle - along, middle + along, lw=1.6)
         ax.text(0, 0, words, ha="center", va="center", size=9, color=INK)
         ax.set_title(title, size=11)
         ax.set(xlim=(-2.4, 2.4), ylim=(-2.1, 2.3), aspect="equal")
         ax.axis("off")
     return figure
-
-
-def _card(ax: Axes, center: np.ndarray, words: str, rank: int) -> None:
-    x, y = center
-    color, ink = device_colour(rank), "white" if rank == 0 else INK
-    ax.add_patch(Rectangle((x - 0.8, y - 0.19), 1.6, 0.38, fc=color, ec="white"))
-    ax.text(x, y, words, ha="center", va="center", size=9, color=ink)

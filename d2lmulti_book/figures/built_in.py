@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .style import INK, device_colour, styled, subplots
+from .style import INK, PALE, arrow, box, canvas, device_colour, styled, subplots
 
 
 @styled
@@ -30,30 +30,29 @@ def losses_with_floor(curves: Mapping[str, Sequence[float]], floor: float) -> Fi
 @styled
 def ddp_hooks() -> Figure:
     """Draw one step of DDP: buckets fill during backward and are all-reduced."""
-    figure, (ax,) = subplots(1, 1, 8, 3.9)
-
-    def box(x: float, y: float, width: float, text: str, colour: str) -> None:
-        ink = "white" if colour == device_colour(0) else INK
-        bar = Rectangle((x, y - 0.3), width, 0.6, fc=colour, ec="white", lw=1.2)
-        ax.add_patch(bar)
-        ax.text(x + width / 2, y, text, ha="center", va="center", color=ink, size=10)
-
+    figure, ax = canvas(8, 3.9, (-1.9, 13.35), (0, 4.75))
     for y, slow in ((4, 1.0), (3, 1.08)):  # rank 1 is a little slower
-        box(0, y, 2.4 * slow, "forward", "#DDDDDD")
+        _bar(ax, 0, y, 2.4 * slow, "forward")
         for i, layer in enumerate((4, 3, 2, 1)):
             colour = device_colour(i // 2)
-            box((2.4 + 1.5 * i) * slow, y, 1.5 * slow, f"layer {layer}", colour)
-        box(11.95, y, 1.3, "step", "#DDDDDD")
+            _bar(ax, (2.4 + 1.5 * i) * slow, y, 1.5 * slow, f"layer {layer}", colour)
+        _bar(ax, 11.95, y, 1.3, "step")
     for i, layer in enumerate((4, 3, 2, 1)):
         ready = (3.9 + 1.5 * i) * 1.08
         left = (4.4, 5.3, 8.0, 8.9)[i]
-        box(left, 1.9, 0.9, f"g{layer}", device_colour(i // 2))
-        arrow = {"arrowstyle": "-|>", "color": INK, "lw": 1}
-        ax.annotate("", (left + 0.45, 2.24), (ready, 2.68), arrowprops=arrow)
+        _bar(ax, left, 1.9, 0.9, f"g{layer}", device_colour(i // 2))
+        arrow(ax, (ready, 2.68), (left + 0.45, 2.24))
     for bucket, (begin, end) in enumerate(((5.83, 8.6), (9.07, 11.84))):
         left = (4.4, 8.0)[bucket]
         ax.add_patch(Rectangle((left - 0.1, 1.52), 2, 0.76, fill=False, ec=INK, lw=1.3))
-        box(begin, 0.8, end - begin, f"all-reduce {bucket + 1}", device_colour(bucket))
+        _bar(
+            ax,
+            begin,
+            0.8,
+            end - begin,
+            f"all-reduce {bucket + 1}",
+            device_colour(bucket),
+        )
         ax.text(left - 0.25, 1.9, f"{bucket + 1}", ha="right", va="center", size=10.5)
     ax.plot((9.07, 9.07), (0.05, 1.4), color=INK, ls=":", lw=1.2)
     ax.text(8.9, 0.2, "hidden behind the backward pass", ha="right", size=10)
@@ -63,39 +62,31 @@ def ddp_hooks() -> Figure:
     ax.text(5.75, 4.5, "backward pass", ha="center", size=10, color=INK)
     for at, name in ((4, "rank 0"), (3, "rank 1"), (1.9, "buckets"), (0.8, "network")):
         ax.text(-0.2, at, name, ha="right", va="center", size=10.5, color=INK)
-    ax.set(xlim=(-1.9, 13.35), ylim=(0, 4.75))
-    ax.axis("off")
     return figure
 
 
-def _box(ax: Axes, x: float, y: float, width: float, text: str, colour: str) -> None:
-    ink = "white" if colour == device_colour(0) else INK
-    shape = Rectangle((x, y - 0.33), width, 0.66, fc=colour, ec="white", lw=1.2)
-    ax.add_patch(shape)
-    ax.text(x + width / 2, y, text, ha="center", va="center", color=ink, size=10)
-
-
-def _arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
-    arrow = {"arrowstyle": "-|>", "color": INK, "lw": 1.2, "shrinkA": 0, "shrinkB": 0}
-    ax.annotate("", end, start, arrowprops=arrow)
+def _bar(
+    ax: Axes, x: float, y: float, width: float, words: str, colour: str = PALE
+) -> None:
+    """Draw a box that begins at x and whose middle is at the height y."""
+    box(ax, (x, y - 0.32), (width, 0.64), words, colour)
 
 
 @styled
 def mirrored_step() -> Figure:
     """Draw one step of MirroredStrategy on two devices with a batch of 28 images."""
-    figure, (ax,) = subplots(1, 1, 8, 3.2)
-    _box(ax, 0, 1.5, 1.35, "batch\n28", "#DDDDDD")
-    ax.add_patch(Rectangle((7.1, 0.5), 1.5, 2, fc="#DDDDDD", ec="white"))
-    ax.text(7.85, 1.5, "all-reduce\nSUM", ha="center", va="center", size=10)
+    figure, ax = canvas(8, 3.2, (-0.05, 10.9), (0.3, 3.4))
+    _bar(ax, 0, 1.5, 1.35, "batch\n28")
+    box(ax, (7.1, 0.5), (1.5, 2), "all-reduce\nSUM")
     for device, y in ((0, 2.2), (1, 0.8)):
         colour = device_colour(device)
-        _box(ax, 1.8, y, 1.1, "shard\n14", colour)
-        _box(ax, 3.2, y, 1.9, "sum of losses\n/ 28", colour)
-        _box(ax, 5.4, y, 1.4, "partial\ngradient", colour)
-        _box(ax, 8.9, y, 1.9, "update mirrored\nvariable", colour)
-        _arrow(ax, (1.35, 1.5 + (y - 1.5) * 0.3), (1.8, y))
+        _bar(ax, 1.8, y, 1.1, "shard\n14", colour)
+        _bar(ax, 3.2, y, 1.9, "sum of losses\n/ 28", colour)
+        _bar(ax, 5.4, y, 1.4, "partial\ngradient", colour)
+        _bar(ax, 8.9, y, 1.9, "update mirrored\nvariable", colour)
+        arrow(ax, (1.35, 1.5 + (y - 1.5) * 0.3), (1.8, y))
         for begin, end in ((2.9, 3.2), (5.1, 5.4), (6.8, 7.1), (8.6, 8.9)):
-            _arrow(ax, (begin, y), (end, y))
+            arrow(ax, (begin, y), (end, y))
         ax.text(3.2, y + 0.42, f"device {device}", size=9.5, color=INK)
     spans = (
         (0, 2.9, "distributed data set"),
@@ -107,6 +98,53 @@ def mirrored_step() -> Figure:
         ax.text((begin + end) / 2, 3.12, words, ha="center", size=10, color=INK)
     ax.plot((10, 10), (1.13, 1.87), color=INK, ls=":", lw=1.4)
     ax.text(10.1, 1.5, "equal", va="center", size=9.5, style="italic", color=INK)
-    ax.set(xlim=(-0.05, 10.9), ylim=(0.3, 3.4))
-    ax.axis("off")
+    return figure
+
+
+@styled
+def horovod_step() -> Figure:
+    """Draw a script on two ranks, with the numbers of Horovod's six changes."""
+    figure, ax = canvas(8, 3.2, (-0.05, 11.15), (0.3, 3.4))
+    shared = (
+        (1.45, 1.15, "5\nbroadcast"),
+        (6.3, 1.65, "4 wrapped\noptimizer:\nmean of the\ngradients"),
+    )
+    for left, width, words in shared:
+        box(ax, (left, 0.45), (width, 2.1), words)
+    for rank, y in ((0, 2.2), (1, 0.8)):
+        colour = device_colour(rank)
+        _bar(ax, 0, y, 1.2, "1 init,\n2 GPU", colour)
+        _bar(ax, 2.85, y, 1.5, "its own\nexamples", colour)
+        _bar(ax, 4.6, y, 1.45, "forward,\nbackward", colour)
+        _bar(ax, 8.2, y, 1.4, "3 update,\nlr × size", colour)
+        for begin, end in ((1.2, 1.45), (2.6, 2.85), (4.35, 4.6), (6.05, 6.3)):
+            arrow(ax, (begin, y), (end, y))
+        arrow(ax, (7.95, y), (8.2, y))
+        ax.text(0, y + 0.42, f"rank {rank}", size=9.5, color=INK)
+    _bar(ax, 9.85, 2.2, 1.25, "6 save")
+    arrow(ax, (9.6, 2.2), (9.85, 2.2))
+    ax.plot((2.85, 9.6), (3.0, 3.0), color=INK, lw=1)
+    ax.text(6.2, 3.1, "every step", ha="center", size=10, color=INK)
+    return figure
+
+
+@styled
+def horovod_cycles() -> Figure:
+    """Draw two cycles: what all ranks have is released, and fused if it is several."""
+    figure, ax = canvas(8, 3.0, (-0.45, 2.8), (0.05, 3.65))
+    ready = ((0.3, 0.7, 1.4, 1.8), (0.5, 1.2, 1.6, 1.9))
+    for rank, ends in enumerate(ready):
+        y, begin = 2.6 - rank, 0.0
+        for layer, end in zip((4, 3, 2, 1), ends, strict=True):
+            _bar(ax, begin, y, end - begin, f"g{layer}", device_colour(rank))
+            begin = end
+    _bar(ax, 1.0, 0.6, 0.35, "g4")
+    _bar(ax, 2.0, 0.6, 0.75, "g3 g2 g1, fused")
+    for cycle, words in ((1, "both ranks have g4"), (2, "both have g3, g2, g1")):
+        ax.plot((cycle, cycle), (0.1, 3.05), color=INK, ls=":", lw=1.3)
+        ax.text(cycle + 0.02, 3.12, f"cycle ends:\n{words}", size=9.5, color=INK)
+    names = ((2.6, "rank 0"), (1.6, "rank 1"), (0.6, "all-reduces"))
+    for y, name in names:
+        ax.text(-0.05, y, name, ha="right", va="center", size=10, color=INK)
+    ax.text(0, 3.12, "gradients\nbecome ready", size=9.5, color=INK)
     return figure

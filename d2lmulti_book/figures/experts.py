@@ -15,7 +15,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from d2lmulti.models.experts import expert_capacity
 
-from .style import INK, device_colour, styled, without_frame
+from .style import INK, arrow, box, canvas, device_colour, styled, without_frame
 
 _DROPPED = "#DDDDDD"
 
@@ -62,45 +62,35 @@ def dispatch_combine() -> Figure:
     Tokens have the color of the rank that they come from. Each row is a rank; the
     tokens of both ranks that chose an expert meet on its rank and return home.
     """
-    figure, ax = plt.subplots(figsize=(7.4, 3.3))
+    figure, ax = canvas(7.4, 3.3, (-1.7, 10.9), (-3.6, 6.0))
     chosen = ((0, 1, 1), (1, 0, 1))  # for each rank, the expert of its tokens
     inside = [  # for each expert, the tokens that it computes: (rank, index)
         [(r, i) for r, part in enumerate(chosen) for i, e in enumerate(part) if e == at]
         for at in range(2)
     ]
+    tokens: list[tuple[float, float, int, int]] = []
     for rank, part in enumerate(chosen):
         top = 4.0 - 4.2 * rank  # of three or four places for tokens, downward
         ax.text(-0.5, top - 1, f"rank {rank}", ha="right", va="center", size=10)
-        ax.add_patch(
-            Rectangle((4.0, top - 3.2), 2.6, 3.4, fc="#EEEEEE", ec=INK, lw=0.8)
-        )
+        box(ax, (4.0, top - 3.2), (2.6, 3.4), colour="#EEEEEE", edge=INK)
         ax.text(5.9, top - 1.5, f"expert\n{rank}", ha="center", va="center", size=10)
         for place, (source, i) in enumerate(inside[rank]):
             y, home = top - 0.3 - 0.8 * place, 4.0 - 4.2 * source - 0.3 - 0.9 * i
-            _token(ax, 4.7, y, source, i)
+            tokens.append((4.7, y, source, i))
             for start, end in (((0.6, home), (4.3, y)), ((6.6, y), (9.7, home))):
-                ax.annotate(
-                    "", end, start,
-                    arrowprops={"arrowstyle": "-|>", "color": device_colour(source)},
-                )  # fmt: skip
+                arrow(ax, start, end, color=device_colour(source))
         for i in range(len(part)):
-            for x in (0.2, 10.1):
-                _token(ax, x, top - 0.3 - 0.9 * i, rank, i)
+            tokens += [(x, top - 0.3 - 0.9 * i, rank, i) for x in (0.2, 10.1)]
+    for x, y, rank, i in tokens:
+        words, colour = "abc"[i], device_colour(rank)
+        box(ax, (x - 0.35, y - 0.33), (0.7, 0.66), words, colour, size=9)
     for x, words in (
         (0.2, "router\nchooses"), (2.4, "dispatch:\nall-to-all"),
         (5.3, "experts\ncompute"), (8.1, "combine:\nall-to-all"),
         (10.1, "times gate,\nadded"),
     ):  # fmt: skip
         ax.text(x, 5.3, words, ha="center", va="center", size=10, color=INK)
-    ax.set(xlim=(-1.7, 10.9), ylim=(-3.6, 6.0))
-    ax.axis("off")
     return figure
-
-
-def _token(ax: Axes, x: float, y: float, rank: int, index: int) -> None:
-    color, ink = device_colour(rank), "white" if rank == 0 else INK
-    ax.add_patch(Rectangle((x - 0.35, y - 0.33), 0.7, 0.66, fc=color, ec="white"))
-    ax.text(x, y, "abc"[index], ha="center", va="center", size=9, color=ink)
 
 
 def _draw(

@@ -1,69 +1,69 @@
-"""Pictures of tensor parallelism: who holds what, and which layer moves how much.
+"""Pictures of tensor parallelism: the cut pair of layers, and who holds what.
 
 Chapter: *tensor_parallel*.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
+from matplotlib.patches import Patch, Rectangle
 
 from d2lmulti.backends.protocol import Tensor
 from d2lmulti.models.tensor_parallel import ShardSpec, SplitModel
 
-from .style import INK, device_colour, styled, subplots
-
-_ALL = "#DDDDDD"  # what every device holds
+from .style import (
+    INK,
+    PALE,
+    arrow,
+    box,
+    canvas,
+    device_colour,
+    device_patches,
+    styled,
+    subplots,
+)
 
 
 @styled
-def column_row_pair(devices: int = 2) -> Figure:
-    """Draw a column cut followed by a row cut, with f and g, forward and backward."""
-    figure, (ax,) = subplots(1, 1, 8, 1.3 + 1.15 * devices)
+def column_row_pair(devices: int = 2, by_tokens: bool = False) -> Figure:
+    """Draw a column cut followed by a row cut, with f and g, forward and backward.
+
+    With `by_tokens`, each device holds only its own tokens before f and after g.
+    """
+    forward = (
+        ("all-gather", "reduce-scatter") if by_tokens else ("identity", "all-reduce")
+    )
+    height = 1.3 + 1.15 * devices
+    figure, ax = canvas(8, height, (-1.25, 10.4), (-1.3, devices))
     for rank in range(devices):
         y, color = float(devices - 1 - rank), device_colour(rank)
-        ink = "white" if rank == 0 else INK
-        _box(ax, 0, y, "$X$", _ALL)
-        _box(ax, 2.1, y, f"$W_1$, columns {rank + 1}", color, ink)
-        _box(ax, 4.2, y, "hidden units\nof its own", color, ink)
-        _box(ax, 6.3, y, f"$W_2$, rows {rank + 1}", color, ink)
-        _box(ax, 8.8, y, "$Y$", _ALL)
+        edge = color if by_tokens else PALE
+        tokens = f", tokens {rank + 1}" if by_tokens else ""
+        for x, words, of in (
+            (0, "$X$" + tokens, edge),
+            (2.1, f"$W_1$, columns {rank + 1}", color),
+            (4.2, "hidden units\nof its own", color),
+            (6.3, f"$W_2$, rows {rank + 1}", color),
+            (8.8, "$Y$" + tokens, edge),
+        ):
+            box(ax, (x, y - 0.32), (1.5, 0.64), words, of, size=9)
         for start in (1.5, 3.6, 5.7):
-            _arrow(ax, (start, y), (start + 0.6, y))
-        _arrow(ax, (7.8, y), (8.8, y))
+            arrow(ax, (start, y), (start + 0.6, y))
+        arrow(ax, (7.8, y), (8.8, y))
         ax.text(-0.15, y, f"device {rank}", ha="right", va="center", size=9)
     for x, name in ((1.8, "f"), (8.3, "g")):
         ax.plot([x, x], [-0.42, devices - 0.58], color=INK, lw=5, alpha=0.85, zorder=4)
         ax.text(x, devices - 0.5, f"${name}$", ha="center", va="bottom", size=13)
-    for row, (words, at_f, at_g) in enumerate(
-        (
-            ("forward →", "identity", "all-reduce"),
-            ("← backward", "all-reduce", "identity"),
-        )
-    ):
+    rows = (("forward →", *forward), ("← backward", *reversed(forward)))
+    for row, (words, at_f, at_g) in enumerate(rows):
         y = -0.75 - 0.34 * row
         ax.text(1.8, y, at_f, ha="center", va="center", size=9)
         ax.text(8.3, y, at_g, ha="center", va="center", size=9)
         ax.text(5.05, y, words, ha="center", va="center", size=9, color=INK)
-    ax.set(xlim=(-1.25, 10.4), ylim=(-1.3, devices), aspect="auto")
-    ax.axis("off")
     return figure
-
-
-def _box(ax: Axes, x: float, y: float, words: str, color: str, ink: str = INK) -> None:
-    ax.add_patch(Rectangle((x, y - 0.32), 1.5, 0.64, fc=color, ec="white", zorder=2))
-    ax.text(x + 0.75, y, words, ha="center", va="center", size=9, color=ink, zorder=3)
-
-
-def _arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
-    arrow = FancyArrowPatch(
-        start, end, arrowstyle="-|>", mutation_scale=9, color=INK, lw=1.1,
-        shrinkA=0, shrinkB=0,
-    )  # fmt: skip
-    ax.add_patch(arrow)
 
 
 @styled
@@ -95,9 +95,9 @@ def who_holds(model: SplitModel, device_shards: Sequence[Sequence[Tensor]]) -> F
         x += max(width, 7) + 2  # room for the name
     ax.set(xlim=(-1, x), ylim=(tallest + 2, -2), aspect="equal")  # row 0 on top
     ax.axis("off")
-    handles = [Patch(color=device_colour(i), label=f"device {i}") for i in range(ranks)]
+    handles = device_patches(ranks)
     if any(spec.dim is None for _, spec, _ in drawn):
-        handles.append(Patch(color=_ALL, label="every device"))
+        handles.append(Patch(color=PALE, label="every device"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
 
@@ -116,31 +116,7 @@ def _weight(
     (x, y), (height, width) = corner, sides
     stripes = spec.blocks * ranks if spec.dim is not None else 1
     for i in range(stripes):
-        colour = _ALL if spec.dim is None else device_colour(i % ranks)
+        colour = PALE if spec.dim is None else device_colour(i % ranks)
         w, h = (width / stripes, height) if spec.dim == 1 else (width, height / stripes)
         place = (x + i * w, y) if spec.dim == 1 else (x, y + i * h)
         ax.add_patch(Rectangle(place, w, h, fc=colour, ec="white", lw=0.8))
-
-
-@styled
-def layer_bytes(by_label: Mapping[str, int]) -> Figure:
-    """Draw the bytes of every layer, forward and backward, from `ledger.by_label`."""
-    names = list(dict.fromkeys(_without_direction(label) for label in by_label))
-    figure, (ax,) = subplots(1, 1, 8, 0.7 + 0.42 * len(names))
-    for shift, direction, colour in (
-        (-0.19, "forward", device_colour(0)),
-        (0.19, "backward", device_colour(1)),
-    ):
-        sizes = [by_label.get(f"{name} {direction}", 0) / 1000 for name in names]
-        places = [y + shift for y in range(len(names))]
-        ax.barh(places, sizes, height=0.36, color=colour, label=direction)
-    ax.set_yticks(range(len(names)), names)
-    ax.invert_yaxis()
-    ax.set_xlabel("kB")
-    ax.grid(axis="y", visible=False)
-    figure.legend(loc="outside upper center", ncols=2)
-    return figure
-
-
-def _without_direction(label: str) -> str:
-    return label.removesuffix(" forward").removesuffix(" backward")

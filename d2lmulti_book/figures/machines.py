@@ -1,105 +1,111 @@
-"""Pictures of simulated devices, of a device's queue, and of an input pipeline.
+"""Pictures of simulated devices, a device's queue, a node, and an input pipeline.
 
 Chapters: *setup*, *devices*, *bottlenecks*.
 """
 
 from __future__ import annotations
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from .style import INK, device_colour, styled, subplots
-
-_PALE = "#EEEEEE"
-_IDLE = "#DDDDDD"
+from .style import INK, arrow, box, canvas, device_colour, styled
 
 
 @styled
 def devices_and_ledger() -> Figure:
     """Draw two simulated devices, the messages between them, and the ledger."""
-    figure, (ax,) = subplots(1, 1, 8, 3.4)
-    _box(ax, (-0.3, 0.1), (7.1, 4.0), "", _PALE)
+    figure, ax = canvas(8, 3.4, (-0.4, 10.4), (0.0, 4.2))
+    box(ax, (-0.3, 0.1), (7.1, 4.0), colour="#EEEEEE")
     ax.text(3.25, 0.4, "one CPU, one memory", ha="center", size=10, color=INK)
     for rank, x in enumerate((0.0, 4.5)):
         ink = "white" if rank == 0 else INK
-        _box(ax, (x, 0.9), (2.0, 2.9), "", device_colour(rank), ink)
+        box(ax, (x, 0.9), (2.0, 2.9), "", device_colour(rank))
         ax.text(x + 1, 3.4, f"sim:{rank}", ha="center", size=11, color=ink)
-        _box(
-            ax,
-            (x + 0.2, 1.3),
-            (1.6, 1.6),
-            "1,000 values\nof 8 bytes,\nits own",
-            "white",
-        )
-    _arrow(ax, (4.5, 2.75), (2.0, 2.75))
-    _arrow(ax, (2.0, 1.75), (4.5, 1.75))
+        words = "1,000 values\nof 8 bytes,\nits own"
+        box(ax, (x + 0.2, 1.3), (1.6, 1.6), words, "white")
+    arrow(ax, (4.5, 2.75), (2.0, 2.75))
+    arrow(ax, (2.0, 1.75), (4.5, 1.75))
     ax.text(3.25, 2.9, "values of sim:1", ha="center", size=10, color=INK)
     ax.text(3.25, 1.9, "sum", ha="center", size=10, color=INK)
-    _box(ax, (7.7, 0.1), (2.6, 4.0), "", "white", edge=INK)
+    box(ax, (7.7, 0.1), (2.6, 4.0), "", "white", edge=INK)
     ax.text(9.0, 3.6, "ledger", ha="center", size=11, color=INK)
     lines = ("1 → 0    8,000 bytes", "0 → 1    8,000 bytes")
     for y, words in zip((2.75, 1.75), lines, strict=True):
         ax.text(9.0, y, words, ha="center", va="center", size=10, color=INK)
     ax.text(9.0, 0.75, "2 messages,\n16,000 bytes", ha="center", va="center", size=10)
-    _finish(ax, (-0.4, 10.4), (0.0, 4.2))
     return figure
 
 
 @styled
 def host_queue() -> Figure:
     """Draw three calls of the host, their waiting in the queue, and a read."""
-    figure, (ax,) = subplots(1, 1, 8, 3.6)
+    figure, ax = canvas(8, 3.6, (-1.1, 10.7), (-0.5, 4.8))
     calls = {1: 0.0, 2: 0.7, 3: 1.4, 4: 8.0}
     runs = {1: (0.7, 3.0), 2: (3.0, 5.3), 3: (5.3, 7.6), 4: (8.7, 10.6)}
     for number, begin in calls.items():
         color = device_colour((4, 1, 3, 5)[number - 1])
-        _box(ax, (begin, 3.2), (0.7, 0.8), str(number), color)
+        box(ax, (begin, 3.2), (0.7, 0.8), str(number), color)
         start, end = runs[number]
-        _box(ax, (start, 0.4), (end - start, 0.8), f"operation {number}", color)
+        box(ax, (start, 0.4), (end - start, 0.8), f"operation {number}", color)
         if start > begin + 0.7:  # it waits until the one before has run
             y = 2.35 if number == 2 else 1.75
-            _box(ax, (begin + 0.7, y), (start - begin - 0.7, 0.45), str(number), color)
+            box(ax, (begin + 0.7, y), (start - begin - 0.7, 0.45), str(number), color)
         else:
-            _arrow(ax, (start, 3.2), (start, 1.2))
-    _box(ax, (2.1, 3.2), (5.9, 0.8), "y.item() waits for operation 3", _IDLE)
-    _box(ax, (7.6, 0.4), (1.1, 0.8), "idle", _IDLE)
-    _arrow(ax, (7.6, 1.2), (8.0, 3.2))
+            arrow(ax, (start, 3.2), (start, 1.2))
+    box(ax, (2.1, 3.2), (5.9, 0.8), "y.item() waits for operation 3")
+    box(ax, (7.6, 0.4), (1.1, 0.8), "idle")
+    arrow(ax, (7.6, 1.2), (8.0, 3.2))
     ax.text(7.6, 2.2, "the value", ha="right", va="center", size=10, color=INK)
     for x, words in ((2.1, "the call has returned"), (8.0, "the result is here")):
         ax.plot([x, x], [4.0, 4.25], color=INK, lw=1.2)
         ax.text(x, 4.32, words, ha="center", va="bottom", size=10, color=INK)
     for y, words in ((3.6, "host"), (2.3, "queue"), (0.8, "device")):
         ax.text(-0.2, y, words, ha="right", va="center", size=11, color=INK)
-    _arrow(ax, (0.0, 0.1), (10.6, 0.1))
+    arrow(ax, (0.0, 0.1), (10.6, 0.1))
     ax.text(10.6, -0.1, "time", ha="right", va="top", size=10, color=INK)
-    _finish(ax, (-1.1, 10.7), (-0.5, 4.8))
+    return figure
+
+
+@styled
+def node_topology() -> Figure:
+    """Draw how four GPUs of a node are connected, with the rates of an A100's links."""
+    figure, ax = canvas(8, 4.4, (-0.7, 10.1), (-0.1, 5.7))
+    look = {"color": INK, "lw": 1.3, "zorder": 0}
+    box(ax, (0, 0), (10, 0.75), "NVLink (NV12): 300 GB/s per GPU")
+    for side in (0, 1):
+        x = 5.4 * side
+        box(ax, (x, 4.4), (4.6, 0.75), f"processor {side} and its memory", "#EEEEEE")
+        box(ax, (x + 0.9, 3.0), (2.8, 0.7), "PCIe switch (PIX)", "#EEEEEE")
+        box(ax, (x + 3.2, 1.45), (1.4, 0.8), "NIC", "white", edge=INK)
+        ax.plot([x + 2.3, x + 2.3], [3.7, 4.4], **look)
+        ax.plot([x + 3.9, x + 2.9], [2.25, 3.0], **look)
+        for slot in (0, 1):
+            gpu, left = 2 * side + slot, x + 1.55 * slot
+            box(ax, (left, 1.45), (1.4, 0.8), f"GPU {gpu}", device_colour(gpu))
+            ax.plot([left + 0.7, x + 1.7 + 0.6 * slot], [2.25, 3.0], **look)
+            ax.plot([left + 0.7, left + 0.7], [0.75, 1.45], **look)
+    ax.plot([4.6, 5.4], [4.78, 4.78], **look)
+    for x, y, words in ((5.0, 4.95, "SYS"), (-0.05, 2.65, "31.5 GB/s")):
+        ax.text(x, y, words, ha="center", va="bottom", size=10, color=INK)
     return figure
 
 
 @styled
 def input_pipeline(workers: int = 2) -> Figure:
     """Draw workers, the queue of batches, and the device as three stages."""
-    figure, (ax,) = subplots(1, 1, 8, 3.6)
+    figure, ax = canvas(8, 3.6, (-0.1, 10.1), (0.2, 4.9))
     for w in range(workers):
         y = 2.7 - 1.2 * w
-        _box(ax, (0, y), (2.6, 0.9), f"worker {w}\nprepares a batch", device_colour(1))
-        _arrow(ax, (2.6, y + 0.45), (3.7, 2.4 if w == 0 else 2.2))
+        box(ax, (0, y), (2.6, 0.9), f"worker {w}\nprepares a batch", device_colour(1))
+        arrow(ax, (2.6, y + 0.45), (3.7, 2.4 if w == 0 else 2.2))
     for slot in range(2 * workers):
         full = slot >= workers
         color = device_colour(4) if full else "white"
         corner = (3.7 + 0.65 * slot, 1.85)
-        _box(ax, corner, (0.6, 0.9), "batch" if full else "", color, edge=INK)
-    _arrow(ax, (6.3, 2.3), (7.4, 2.3))
-    _box(
-        ax,
-        (7.4, 1.5),
-        (2.6, 1.6),
-        "device\ntrains on a batch",
-        device_colour(0),
-        "white",
-    )
-    _arrow(ax, (8.7, 3.1), (1.3, 3.6), rad=0.16)
+        box(ax, corner, (0.6, 0.9), "batch" if full else "", color, edge=INK)
+    arrow(ax, (6.3, 2.3), (7.4, 2.3))
+    words = "device\ntrains on a batch"
+    box(ax, (7.4, 1.5), (2.6, 1.6), words, device_colour(0))
+    arrow(ax, (8.7, 3.1), (1.3, 3.6), connectionstyle="arc3,rad=0.16")
     ax.text(5, 4.45, "index of the next batch to prepare", ha="center", size=10)
     for x, name, cost in (
         (1.3, "1. load", r"a batch every $\ell / w$"),
@@ -108,34 +114,4 @@ def input_pipeline(workers: int = 2) -> Figure:
     ):
         ax.text(x, 0.95, name, ha="center", size=11, color=INK)
         ax.text(x, 0.45, cost, ha="center", size=11, color=INK)
-    _finish(ax, (-0.1, 10.1), (0.2, 4.9))
     return figure
-
-
-def _box(
-    ax: Axes,
-    corner: tuple[float, float],
-    sides: tuple[float, float],
-    words: str,
-    color: str,
-    ink: str = INK,
-    edge: str = "white",
-) -> None:
-    ax.add_patch(Rectangle(corner, *sides, fc=color, ec=edge, lw=1))
-    x, y = corner[0] + sides[0] / 2, corner[1] + sides[1] / 2
-    ax.text(x, y, words, ha="center", va="center", size=10, color=ink)
-
-
-def _arrow(
-    ax: Axes, start: tuple[float, float], end: tuple[float, float], rad: float = 0.0
-) -> None:
-    arrow = FancyArrowPatch(
-        start, end, arrowstyle="-|>", mutation_scale=11, color=INK, lw=1.3,
-        shrinkA=0, shrinkB=0, connectionstyle=f"arc3,rad={rad}",
-    )  # fmt: skip
-    ax.add_patch(arrow)
-
-
-def _finish(ax: Axes, xlim: tuple[float, float], ylim: tuple[float, float]) -> None:
-    ax.set(xlim=xlim, ylim=ylim)
-    ax.axis("off")

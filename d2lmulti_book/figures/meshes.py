@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from d2lmulti.comm.mesh import Mesh
 from d2lmulti.errors import InvalidInput
 
-from .style import INK, device_colour, styled, subplots
+from .style import INK, canvas, device_colour, styled, subplots
 
 _AXES = 3  # as many as a picture on paper can tell apart
 _STEPS = np.array([(0.0, -2.2), (2.6, 0.0), (1.1, 0.75)])  # one along each axis
@@ -29,7 +29,8 @@ def mesh_in_two_nodes() -> Figure:
     mesh = Mesh(data=2, tensor=2, pipeline=2)
     points = [np.array([*mesh.coordinates(rank).values()]) for rank in range(8)]
     places = [point @ _STEPS for point in points]
-    figure, (ax,) = subplots(1, 1, 6.3, 3.7)
+    figure, ax = canvas(6.3, 3.7, (-0.9, 5.6), (-2.75, 1.1))
+    ax.set_aspect("equal")
     for node in range(2):
         corners = [places[_NODE * node + i] for i in (0, 2, 3, 1)]
         center = sum(corners) / _NODE
@@ -46,9 +47,6 @@ def mesh_in_two_nodes() -> Figure:
         ax.text(x, y, str(rank), ha="center", va="center", size=11, zorder=4)
         at = ",".join(str(i) for i in points[rank])
         ax.text(x + 0.12, y - 0.33, at, size=9, color=INK)
-    ax.set(xlim=(-0.9, 5.6), ylim=(-2.75, 1.1))
-    ax.set_aspect("equal")
-    ax.axis("off")
     return figure
 
 

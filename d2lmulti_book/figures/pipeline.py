@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.patches import FancyArrowPatch, Patch
 
 from d2lmulti.observe.pipeline_trace import PipelineTrace, play_schedule
 from d2lmulti.plans.pipeline import (
@@ -23,7 +23,7 @@ from d2lmulti.plans.pipeline import (
 )
 from d2lmulti.plans.schedules import SCHEDULES
 
-from .style import INK, device_colour, styled, subplots
+from .style import INK, device_colour, styled, subplots, without_frame
 
 # What it is called, its colour, its ink.
 _KINDS: dict[type[Instruction], tuple[str, str, str]] = {
@@ -79,14 +79,14 @@ def gantt(traces: Mapping[str, PipelineTrace]) -> Figure:
     """
     rows = [trace.devices for trace in traces.values()]
     figure, axes = subplots(
-        len(rows), 1, 9, 0.75 + sum(0.34 * n + 0.42 for n in rows),
+        len(rows), 1, 7, 0.75 + sum(0.3 * n + 0.38 for n in rows),
         sharex=True, height_ratios=[n + 0.3 for n in rows],
     )  # fmt: skip
     end = max(trace.makespan for trace in traces.values())
     for ax, (label, trace) in zip(axes, traces.items(), strict=True):
         _panel(ax, trace, end)
         ax.set_title(f"{label}: {100 * trace.idle_share:.0f} % idle", loc="left")
-    axes[-1].set(xlim=(0, end), xlabel="time, in slots of the modelled clock")
+    axes[-1].set(xlim=(0, end), xlabel="time, in slots of the modeled clock")
     used = {type(s.instruction) for t in traces.values() for s in t.spans}
     handles = [
         Patch(color=colour, label=name)
@@ -96,7 +96,7 @@ def gantt(traces: Mapping[str, PipelineTrace]) -> Figure:
     handles.append(Patch(fc="#EEEEEE", label="idle"))
     if any(trace.stages > trace.devices for trace in traces.values()):
         handles.append(Patch(color=INK, label="of a later stage"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=6)
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
     return figure
 
 
@@ -132,20 +132,52 @@ def _panel(ax: Axes, trace: PipelineTrace, end: float) -> None:
 
 @styled
 def live_activations(traces: Mapping[str, PipelineTrace]) -> Figure:
-    """Draw how many micro-batches every device holds over time, a panel a trace."""
-    width = min(9, 1 + 2.8 * len(traces))
-    figure, axes = subplots(1, len(traces), width, 2.9, sharey=True)
-    styles = ("-", "--", "-.", ":")
-    for ax, (label, trace) in zip(axes, traces.items(), strict=True):
+    """Draw how many micro-batches every device holds over time.
+
+    A column per trace and a row per device: equal curves would hide each other.
+    """
+    rows = max(trace.devices for trace in traces.values())
+    size = {"width": 7, "height": 0.6 + 0.62 * rows}
+    shared = {"sharex": True, "sharey": True}
+    figure, axes = subplots(rows, len(traces), **size, **shared)
+    for column, (label, trace) in enumerate(traces.items()):
         for d in range(trace.devices):
+            ax = axes[d * len(traces) + column]
             times, live, _ = zip(*trace.levels(d), strict=True)
-            line = {"color": device_colour(d), "ls": styles[d % 4], "lw": 1.8}
-            ax.step(times, live, where="post", label=f"device {d}", **line)
-        ax.set_title(label, loc="left")
-        ax.set(xlim=(0, trace.makespan), xlabel="time, in slots")
-        ax.yaxis.get_major_locator().set_params(integer=True)
-        ax.grid(alpha=0.3)
-    axes[0].set(ylim=(0, None), ylabel="micro-batches held")
-    handles, labels = max((ax.get_legend_handles_labels() for ax in axes), key=len)
-    figure.legend(handles, labels, loc="outside lower center", ncols=8)
+            ax.fill_between(times, live, step="post", color=device_colour(d))
+            peak = f"at most {max(live)}"
+            ax.text(1, 0.97, peak, ha="right", va="top", transform=ax.transAxes)
+            ax.grid(alpha=0.3)
+            if column == 0:
+                ax.set_ylabel(f"device {d}", rotation=0, ha="right", va="center")
+        axes[column].set_title(label, loc="left")
+        axes[(rows - 1) * len(traces) + column].set_xlabel("time, in slots")
+    end = max(trace.makespan for trace in traces.values())
+    axes[0].set(xlim=(0, end), ylim=(0, None))
+    axes[0].yaxis.get_major_locator().set_params(integer=True)
+    return figure
+
+
+@styled
+def deadlock() -> Figure:
+    """Draw the messages with which 1F1B deadlocks on four devices, if sends block.
+
+    Every device is sending, so none receives. The last two send to each other.
+    """
+    figure, (ax,) = subplots(1, 1, 7, 1.3)
+    outputs = [(0, 1, "output 3"), (1, 2, "output 2"), (2, 3, "output 1")]
+    for source, target, label in [*outputs, (3, 2, "gradient 0")]:
+        below = -0.14 if target < source else 0.14 if source == 2 else 0
+        way = target - source
+        ends = (source + 0.24 * way, below), (target - 0.24 * way, below)
+        arrow = {"arrowstyle": "-|>", "mutation_scale": 14, "lw": 2}
+        ax.add_patch(FancyArrowPatch(*ends, color="#D55E00", **arrow))
+        y, va = (below - 0.06, "top") if way < 0 else (below + 0.04, "bottom")
+        ax.text((source + target) / 2, y, label, ha="center", va=va, size=10)
+    for d in range(4):
+        centre = {"ha": "center", "va": "center", "size": 10, "color": INK}
+        box = {"fc": "white", "ec": device_colour(d), "lw": 2, "pad": 6}
+        ax.text(d, 0, f"device {d}\nsends", bbox=box, **centre)
+    ax.set(xlim=(-0.4, 3.4), ylim=(-0.5, 0.5), xticks=[], yticks=[])
+    without_frame(ax)
     return figure

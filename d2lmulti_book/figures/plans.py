@@ -7,16 +7,17 @@ from what trains. Chapter: *allreduce*.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.patches import Rectangle
 
 from d2lmulti.plans.rounds import Round
 from d2lmulti.plans.verify import snapshots
 
-from .style import INK, device_colour, styled, subplots
+from .style import INK, arrow, device_colour, styled, subplots
 
 COMPLETE = "#009E73"
 # From one contribution to all but one: from light to dark, also in print.
@@ -117,18 +118,10 @@ def _draw_transfers(ax: Axes, this_round: Round, edges: np.ndarray, ranks: int) 
         written = (t.target_first, end), t.length, 0.8
         ax.add_patch(Rectangle(*written, fill=False, ec=INK, lw=1.8, ls=line))
         x = -0.03 * edges[-1]
-        ax.add_patch(
-            FancyArrowPatch(
-                (x, start + 0.4),
-                (x, end + 0.4),
-                arrowstyle="-|>",
-                mutation_scale=7,
-                lw=1.1,
-                ls=line,
-                color=device_colour(t.source),
-                connectionstyle=f"arc3,rad={0.5 if t.target > t.source else -0.5}",
-            )
-        )
+        bend = f"arc3,rad={0.5 if t.target > t.source else -0.5}"
+        look: dict[str, Any] = {"ls": line, "color": device_colour(t.source), "lw": 1.1}
+        ends = (x, start + 0.4), (x, end + 0.4)
+        arrow(ax, *ends, head=7, connectionstyle=bend, shrinkA=2, shrinkB=2, **look)
 
 
 @styled
@@ -154,14 +147,16 @@ def star_and_ring(ranks: int = 4) -> Figure:
             if row == 0 and not source:
                 continue  # the same link, the other way
             busy = start == 0
-            links.add_patch(
-                FancyArrowPatch(
-                    place[source], place[target], arrowstyle="-|>", mutation_scale=14,
-                    lw=2.2 if busy else 1.2, ls="-" if busy else (0, (3, 2)),
-                    color=INK if busy else "#999999", shrinkA=13, shrinkB=13,
-                    zorder=2 if busy else 1,
-                )
-            )  # fmt: skip
+            look: dict[str, Any] = {
+                "color": "#999999",
+                "lw": 1.2,
+                "ls": (0, (3, 2)),
+                "zorder": 1,
+            }
+            if busy:
+                look = {"color": INK, "lw": 2.2, "zorder": 2}
+            look |= {"shrinkA": 13, "shrinkB": 13}
+            arrow(links, place[source], place[target], head=14, **look)
         for rank, (x, y) in enumerate(place):
             links.plot(x, y, "o", ms=21, color=device_colour(rank), zorder=3)
             ink = "white" if rank == 0 else INK

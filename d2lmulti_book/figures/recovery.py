@@ -8,13 +8,13 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .style import INK, device_colour, styled, subplots
+from .style import INK, PALE, arrow, canvas, device_colour, styled
 
 
 @styled
 def save_fail_redo() -> Figure:
     """Draw training, saves, a failure, the restart and the repeated work over time."""
-    figure, (ax,) = subplots(1, 1, 8, 2.8)
+    figure, ax = canvas(8, 2.8, (-0.2, 17), (-1.35, 1.7))
     train, save, lost = device_colour(0), device_colour(1), "#CC3311"
     bars = (
         (0, 3.6, "train", train),
@@ -22,7 +22,7 @@ def save_fail_redo() -> Figure:
         (4.2, 3.6, "train", train),
         (7.8, 0.6, "", save),
         (8.4, 2.1, "lost", lost),
-        (10.5, 1.8, "restart", "#DDDDDD"),
+        (10.5, 1.8, "restart", PALE),
         (12.3, 2.1, "redo", train),
         (14.4, 1.5, "train", train),
         (15.9, 0.6, "", save),
@@ -31,7 +31,7 @@ def save_fail_redo() -> Figure:
         hatch = "///" if name == "redo" else None
         style = {"fc": colour, "ec": "white", "lw": 1.2, "hatch": hatch}
         ax.add_patch(Rectangle((x, 0), width, 0.8, **style))
-        ink = INK if colour == "#DDDDDD" else "white"
+        ink = INK if colour == PALE else "white"
         pad = {"fc": colour, "ec": "none", "pad": 1.5}
         middle = x + width / 2 + (0.15 if name == "restart" else 0)
         where = {"ha": "center", "va": "center", "size": 10.5, "bbox": pad}
@@ -45,17 +45,12 @@ def save_fail_redo() -> Figure:
         (10.5, 12.3, "$R$"),
     )
     for begin, end, name in spans:
-        arrow = {"arrowstyle": "|-|, widthA=0.3, widthB=0.3", "color": INK}
-        ax.annotate("", (begin, 1.05), (end, 1.05), arrowprops=arrow)
+        arrow(ax, (begin, 1.05), (end, 1.05), "|-|, widthA=0.3, widthB=0.3")
         ax.text((begin + end) / 2, 1.22, name, ha="center", size=10.5, color=INK)
     ax.plot(10.5, 0.4, "X", ms=13, color=INK, mec="white", zorder=5)
     ax.text(10.5, -0.12, "failure", ha="center", va="top", size=10.5, color=INK)
-    back = {"arrowstyle": "-|>", "color": INK, "lw": 1.3}
-    back |= {"connectionstyle": "arc3,rad=-0.24"}
-    ax.annotate("", (8.4, -0.5), (12.3, -0.05), arrowprops=back)
+    arrow(ax, (12.3, -0.05), (8.4, -0.5), connectionstyle="arc3,rad=-0.24")
     ax.text(11.6, -0.85, "resume from the last save", size=10, color=INK)
-    ax.annotate("", (16.8, -1.2), (0, -1.2), arrowprops={"arrowstyle": "-|>"})
+    arrow(ax, (0, -1.2), (16.8, -1.2))
     ax.text(16.8, -1.15, "time", ha="right", va="bottom", size=10, color=INK)
-    ax.set(xlim=(-0.2, 17), ylim=(-1.35, 1.7))
-    ax.axis("off")
     return figure

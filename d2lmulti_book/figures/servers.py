@@ -6,16 +6,14 @@ Workers keep the colors that devices have in `plot.py`. Chapter: *parameter_serv
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from d2lmulti.plans.placement import PLACEMENTS, shard_to_servers
 
-from .style import INK, device_colour, styled, subplots
+from .style import INK, arrow, box, canvas, device_colour, styled, subplots
 
 if TYPE_CHECKING:
     from d2lmulti.training.on_servers import ServerHistory
@@ -26,54 +24,36 @@ Curve = Sequence[tuple[float, float]]  # (seconds, loss), one run
 @styled
 def push_and_pull(workers: int = 3, servers: int = 2) -> Figure:
     """Draw workers and servers: gradients pushed and weights pulled, by key range."""
-    figure, (ax,) = subplots(1, 1, 8, 4.1)
     width, gap, top = 1.3, 0.5, 3.0  # of a key range in a worker, and between workers
     step = servers * width + gap
     total = workers * step - gap
+    figure, ax = canvas(8, 4.1, (-0.1, total + 0.1), (-0.75, top + 1.45))
     ranges = [chr(ord("A") + i) for i in range(servers)]
     centers = [total * (i + 0.5) / servers for i in range(servers)]
     for worker in range(workers):
-        color, ink = device_colour(worker), "white" if worker == 0 else INK
+        color = device_colour(worker)
         left = worker * step
         middle, label = left + servers * width / 2, f"worker {worker}, its own examples"
         ax.text(middle, top + 1.05, label, ha="center", size=9.5)
         for server, (name, center) in enumerate(zip(ranges, centers, strict=True)):
             x = left + server * width
-            _box(ax, (x, top, width, 0.85), f"range {name}", color, ink)
+            box(ax, (x, top), (width, 0.85), f"range {name}", color, size=9.5)
             here = x + width / 2
             there = center + 0.62 * (worker - (workers - 1) / 2)
             push = (here - 0.11, top), (there - 0.11, 1.0)
             pull = (there + 0.11, 1.0), (here + 0.11, top)
-            _arrow(ax, *push, color=color, lw=2.2)
-            _arrow(ax, *pull, color=INK, lw=1.0, ls="--")
+            arrow(ax, *push, color=color, lw=2.2)
+            arrow(ax, *pull, lw=1.0, ls="--")
     for server, (name, center) in enumerate(zip(ranges, centers, strict=True)):
         words = f"server {server}: weights of key range {name}"
-        _box(ax, (center - 1.85, 0.15, 3.7, 0.85), words, "#DDDDDD", INK)
+        box(ax, (center - 1.85, 0.15), (3.7, 0.85), words, size=9.5)
     for x, words, look in (
         (0.2, "push: gradients", {"color": device_colour(0), "lw": 2.2}),
         (total / 2 + 0.3, "pull: weights", {"color": INK, "lw": 1.0, "ls": "--"}),
     ):
         ax.plot([x, x + 0.8], [-0.45, -0.45], **look)
         ax.text(x + 0.95, -0.45, words, va="center", size=9.5)
-    ax.set(xlim=(-0.1, total + 0.1), ylim=(-0.75, top + 1.45))
-    ax.axis("off")
     return figure
-
-
-def _arrow(
-    ax: Axes, start: tuple[float, float], end: tuple[float, float], **look: Any
-) -> None:
-    arrow = {"arrowstyle": "-|>", "shrinkA": 1, "shrinkB": 1, **look}
-    ax.annotate("", end, start, arrowprops=arrow)
-
-
-def _box(
-    ax: Axes, box: tuple[float, float, float, float], words: str, color: str, ink: str
-) -> None:
-    x, y, width, height = box
-    ax.add_patch(Rectangle((x, y), width, height, fc=color, ec="white", lw=1.5))
-    ax.text(x + width / 2, y + height / 2, words, ha="center", va="center", size=9.5,
-            color=ink)  # fmt: skip
 
 
 @styled

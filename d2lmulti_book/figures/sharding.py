@@ -1,4 +1,4 @@
-"""Picture of ZeRO's stages: what each GPU holds of the model's state.
+"""Pictures of ZeRO: what each GPU holds of the state, and how a step updates it.
 
 Chapter: *sharding*.
 """
@@ -6,6 +6,7 @@ Chapter: *sharding*.
 from __future__ import annotations
 
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from .style import INK, device_colour, styled, subplots, without_frame
 
@@ -47,4 +48,46 @@ def memory_bars(billions: float = 7, devices: int = 8, limit: float = 80) -> Fig
     ax.set_xlabel(f"GB on each of {devices} GPUs, {billions:g} billion parameters")
     without_frame(ax)
     figure.legend(loc="outside lower center", ncols=3, fontsize=10)
+    return figure
+
+
+@styled
+def zero_step(ranks: int = 4) -> Figure:
+    """Draw how ZeRO 1 updates: reduce-scatter, update of one shard, all-gather.
+
+    Each row is a rank and each bar one flat vector, cut into a shard per rank. A pale
+    shard is a rank's own gradient, not yet summed.
+    """
+    figure, (ax,) = subplots(1, 1, 8, 3.1)
+    titles = ("own gradients", "summed gradients", "updated shards", "weights")
+    between = ("reduce-\nscatter", "update", "all-\ngather")
+    width, step = 2.0, 3.15
+    for column, title in enumerate(titles):
+        left = column * step
+        ax.text(left + width / 2, -0.75, title, ha="center", size=10.5, color=INK)
+        for rank in range(ranks):
+            for shard in range(ranks):
+                own = column in (0, 3) or shard == rank
+                colour = device_colour(shard) if own else "white"
+                box = Rectangle(
+                    (left + shard * width / ranks, rank - 0.3),
+                    width / ranks,
+                    0.6,
+                    fc=colour,
+                    ec="#999999",
+                    alpha=0.3 if column == 0 else 1,
+                    ls="-" if own else (0, (2, 2)),
+                )
+                ax.add_patch(box)
+        if column < len(between):
+            middle = ranks / 2 - 0.5
+            ends = {"xytext": (left + width + 0.1, middle)}
+            arrow = {"arrowstyle": "-|>", "color": INK, "lw": 1.4}
+            ax.annotate("", (left + step - 0.1, middle), arrowprops=arrow, **ends)
+            x = left + (width + step) / 2
+            ax.text(x, middle - 0.15, between[column], ha="center", size=10, color=INK)
+    for rank in range(ranks):
+        ax.text(-0.15, rank, f"rank {rank}", ha="right", va="center", size=10)
+    ax.set(xlim=(-1.1, 3 * step + width + 0.1), ylim=(ranks - 0.5, -1.1))
+    ax.axis("off")
     return figure

@@ -12,12 +12,21 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
 from d2lmulti.backends import element_count
 from d2lmulti.models.networks import Model
 
-from .style import INK, device_colour, styled, subplots
+from .style import (
+    INK,
+    PALE,
+    arrow,
+    box,
+    canvas,
+    device_colour,
+    device_patches,
+    styled,
+    subplots,
+)
 
 _MARKERS = ("o", "s", "^")
 _WIDTH = 4.1  # inches: on a telephone, letters of 9 points are still legible
@@ -65,8 +74,7 @@ def three_ways(
         ax.set_title(title)
         ax.text(width / 2, -0.25, crossing, ha="center", va="top", size=9, color=INK)
         ax.axis("off")
-    handles = [Patch(color=device_colour(d), label=f"device {d}") for d in (0, 1)]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2)
+    figure.legend(handles=device_patches(2), loc="outside lower center", ncols=2)
     return figure
 
 
@@ -107,41 +115,26 @@ def overview() -> Figure:
         ax.set_title(title)
         ax.text(1.175, -0.15, sent, ha="center", va="top", size=9, color=INK)
         ax.axis("off")
-    handles = [Patch(color=device_colour(d), label=f"device {d}") for d in (0, 1)]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2)
+    figure.legend(handles=device_patches(2), loc="outside lower center", ncols=2)
     return figure
 
 
 @styled
 def data_parallel_step() -> Figure:
     """Draw one step on two devices: two shards, two replicas, and one sum."""
-    figure, (ax,) = subplots(1, 1, 6.4, 3.9)
+    figure, ax = canvas(6.4, 3.9, (-0.1, 5.9), (-0.7, 4.8))
     rows = ["half of the batch", "replica: all weights", "gradient of the shard",
             "sum of the gradients", "same step, same weights"]  # fmt: skip
     for device in (0, 1):
-        left, ink = 3.4 * device, "white" if device == 0 else INK
+        left = 3.4 * device
         ax.text(left + 1.2, -0.35, f"device {device}", ha="center", va="center")
         for i, words in enumerate(rows):
-            color = device_colour(device) if i in (0, 2) else "#DDDDDD"
-            ax.add_patch(Rectangle((left, i), 2.4, 0.62, fc=color, ec="white"))
-            ax.text(
-                left + 1.2, i + 0.31, words, ha="center", va="center", size=9.5,
-                color=ink if i in (0, 2) else INK,
-            )  # fmt: skip
-        for i in range(len(rows) - 1):
-            up = FancyArrowPatch(
-                (left + 1.2, i + 0.62), (left + 1.2, i + 1), arrowstyle="-|>",
-                mutation_scale=8, color=INK, lw=1.1, shrinkA=0, shrinkB=0,
-            )  # fmt: skip
-            ax.add_patch(up)
-    exchange = FancyArrowPatch(
-        (2.45, 2.8), (3.35, 2.8), arrowstyle="<|-|>", mutation_scale=10, color=INK,
-        lw=1.4, shrinkA=0, shrinkB=0,
-    )  # fmt: skip
-    ax.add_patch(exchange)
+            colour = device_colour(device) if i in (0, 2) else PALE
+            box(ax, (left, i), (2.4, 0.62), words, colour, size=9.5)
+            if i:
+                arrow(ax, (left + 1.2, i - 0.38), (left + 1.2, i), head=8)
+    arrow(ax, (2.45, 2.8), (3.35, 2.8), "<|-|>", lw=1.4)
     ax.text(2.9, 2.98, "all-reduce", ha="center", va="bottom", size=9.5, color=INK)
-    ax.set(xlim=(-0.1, 5.9), ylim=(-0.7, 4.8))
-    ax.axis("off")
     return figure
 
 
@@ -151,29 +144,18 @@ def _tower(
     """Draw layers from the bottom up, on the images that they compute on."""
     ax.text(left + 0.5, 0.3, batch, ha="center", va="center", size=9, color=INK)
     for i, (name, device) in enumerate(zip(names, devices, strict=True)):
-        colour = device_colour(device)
-        ax.add_patch(Rectangle((left, i + 0.8), 1, 0.7, fc=colour, ec="white"))
-        ink = "white" if device == 0 else INK
-        middle = (left + 0.5, i + 1.13)
-        ax.text(*middle, name, ha="center", va="center", size=9, color=ink)
+        box(ax, (left, i + 0.8), (1, 0.7), name, device_colour(device), size=9)
 
 
 def _cross(ax: Axes, x: float, below: int) -> None:
     """Draw an arrow across the border above the lowest `below` layers of a tower."""
-    arrow = FancyArrowPatch(
-        (x, below + 0.46), (x, below + 0.84), arrowstyle="<|-|>", mutation_scale=7,
-        color=INK, lw=1.2, shrinkA=0, shrinkB=0, zorder=3,
-    )  # fmt: skip
-    ax.add_patch(arrow)
+    arrow(ax, (x, below + 0.46), (x, below + 0.84), "<|-|>", 7, zorder=3)
 
 
 def _meet(ax: Axes, y: float, direction: str) -> None:
     """Draw an arrow between two towers: solid forward, dashed backward."""
-    arrow = FancyArrowPatch(
-        (0.85, y), (1.5, y), arrowstyle="<|-|>", mutation_scale=8, color=INK, lw=1.2,
-        ls=(0, (3, 1.5)) if direction == "backward" else "-", shrinkA=0, shrinkB=0,
-    )  # fmt: skip
-    ax.add_patch(arrow)
+    dashes = (0, (3, 1.5)) if direction == "backward" else "-"
+    arrow(ax, (0.85, y), (1.5, y), "<|-|>", 8, ls=dashes, zorder=3)
 
 
 @styled

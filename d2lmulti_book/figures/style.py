@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch
+from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
 from d2lmulti.plans.rounds import Round
 
@@ -32,6 +32,8 @@ COLOURS = (
     "#000000",
 )
 INK = "#222222"
+PALE = "#DDDDDD"  # what is idle, or the same on every device
+Point = tuple[float, float]
 styled = plt.rc_context(  # `@styled` stands over every function that draws a figure
     {
         "axes.spines.right": False,
@@ -66,6 +68,49 @@ def without_frame(ax: Axes) -> None:
     ax.spines[:].set_visible(False)
 
 
+def canvas(
+    width: float, height: float, xlim: Point, ylim: Point
+) -> tuple[Figure, Axes]:
+    """Make a drawing of so many inches, without axes."""
+    figure, (ax,) = subplots(1, 1, width, height)
+    ax.set(xlim=xlim, ylim=ylim)
+    ax.axis("off")
+    return figure, ax
+
+
+def box(
+    ax: Axes,
+    corner: Point,
+    sides: Point,
+    words: str = "",
+    colour: str = PALE,
+    *,
+    ink: str = "",
+    edge: str = "white",
+    size: float = 10,
+) -> None:
+    """Draw a box with words, which are white on the colour of device 0."""
+    ink = ink or ("white" if colour == COLOURS[0] else INK)
+    ax.add_patch(Rectangle(corner, *sides, fc=colour, ec=edge, lw=1.2))
+    x, y = corner[0] + sides[0] / 2, corner[1] + sides[1] / 2
+    ax.text(x, y, words, ha="center", va="center", size=size, color=ink)
+
+
+def arrow(
+    ax: Axes, start: Point, end: Point, kind: str = "-|>", head: float = 10, **look: Any
+) -> None:
+    """Draw an arrow from one point to another."""
+    look = {"color": INK, "lw": 1.2, "shrinkA": 0, "shrinkB": 0, **look}
+    ax.add_patch(
+        FancyArrowPatch(start, end, arrowstyle=kind, mutation_scale=head, **look)
+    )
+
+
+def device_patches(n: int) -> list[Patch]:
+    """Make the entries of a legend that says which colour is which device's."""
+    return [Patch(color=device_colour(i), label=f"device {i}") for i in range(n)]
+
+
 @styled
 def plan_rounds(plan: Iterable[Round], ranks: int, title: str = "") -> Figure:
     """Draw each round of a plan: an arrow a transfer, solid to add, dashed to copy."""
@@ -88,16 +133,9 @@ def plan_rounds(plan: Iterable[Round], ranks: int, title: str = "") -> Figure:
         for transfer in this_round:
             start = (0.98, ranks - transfer.source - 0.5)
             end = (3.02, ranks - transfer.target - 0.5)
-            arrow = FancyArrowPatch(
-                start,
-                end,
-                arrowstyle="-|>",
-                mutation_scale=12,
-                lw=1.6,
-                color=device_colour(transfer.source),
-                ls="-" if transfer.add else (0, (4, 2)),
-            )
-            ax.add_patch(arrow)
+            look: dict[str, Any] = {"color": device_colour(transfer.source), "lw": 1.6}
+            dash = "-" if transfer.add else (0, (4, 2))
+            arrow(ax, start, end, head=12, ls=dash, shrinkA=2, shrinkB=2, **look)
         kinds = {"added" if t.add else "copied" for t in this_round}
         ax.text(2, -0.12, " and ".join(sorted(kinds)), ha="center", size=9, color=INK)
     return figure

@@ -13,7 +13,7 @@ from d2lmulti.comm.group import Group, local_group
 from d2lmulti.comm.mesh import AXES, Mesh, split_group
 from d2lmulti.errors import InvalidInput
 from d2lmulti.processes.horovod import Horovod
-from d2lmulti.processes.process_info import ProcessInfo
+from d2lmulti.processes.process_group import ProcessInfo
 
 
 def sizes_of(axes: int, most: int) -> list[tuple[int, ...]]:

@@ -134,7 +134,7 @@ def test_another_number_as_the_rate_is_a_choice(reference, digits, tmp_path):
 def in_a_process(rates, digits):
     from d2lmulti import train
     from d2lmulti.errors import InvalidInput
-    from d2lmulti.processes.process_info import process_info
+    from d2lmulti.processes.process_group import process_info
 
     lr = rates[process_info().rank]
     try:

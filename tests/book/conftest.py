@@ -57,6 +57,7 @@ TWO = [
     text("# Moving gradients\n\nAfter {numref}`fig-bytes`."),
     text("```{schedule-slider}\n:name: a-slider\n\nChoose a schedule.\n```"),
     text("```{step-calculator}\n:name: a-calculator\n\nChoose a layout.\n```"),
+    text("```{one-step}\n:name: a-step\n:first: ring 4 19\n\nPlay it.\n```"),
     code("%load_ext d2lmulti_book.notebook"),
     *(code(f"%%tab {k}\nx = 1", printed(f"{k} again\n")) for k in TABS),
 ]

@@ -7,6 +7,7 @@ import datetime
 import importlib
 import inspect
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -17,30 +18,52 @@ import pytest
 
 SHEET = Path(__file__).resolve().parents[2] / "chapters" / "cheatsheet.md"
 SHELL = ("torchrun ", "python ", "horovodrun ")
-# Tool -> the modules that its rows name, as they name them.
-MODULES = {
-    "PyTorch": {"torch": "torch"},
-    "Paddle": {"paddle": "paddle"},
+# Column -> what its names stand for, as `pkgutil.resolve_name` finds it.
+NAMES = {
+    "PyTorch": {
+        "torch": "torch",
+        "dist": "torch.distributed",
+        "DDP": "torch.nn.parallel:DistributedDataParallel",
+        "DistributedSampler": "torch.utils.data:DistributedSampler",
+    },
+    "Paddle": {"paddle": "paddle", "dist": "paddle.distributed"},
+    "TensorFlow, Keras": {"tf": "tensorflow", "keras": "keras"},
     "Horovod": {"torch": "torch", "hvd": "horovod.torch"},
     "MXNet": {"mx": "mxnet"},
-    "TensorFlow": {"tf": "tensorflow", "keras": "keras"},
-    "Keras": {"tf": "tensorflow", "keras": "keras"},
 }
 
 
-def tools() -> dict[str, dict[str, str]]:
-    """Return {tool: {step: how}} as the page has them."""
-    found = {}
-    for block in SHEET.read_text("utf-8").split(":::{tab-item} ")[1:]:
-        rows = re.findall(r"^\| \*\*(.+?)\*\* \| (.+) \|$", block, re.MULTILINE)
-        found[block.partition("\n")[0]] = dict(rows)
+def tables() -> list[dict[str, dict[str, str]]]:
+    """Return {tool: {step: how}} of each table of the page, and check its shape."""
+    found = []
+    for table in re.findall(r"(?:^\|.*\|\n)+", SHEET.read_text("utf-8"), re.MULTILINE):
+        head, _, *rows = [line.strip("| ").split(" | ") for line in table.splitlines()]
+        assert all(len(row) == len(head) for row in rows), head
+        steps = [row[0].strip("*") for row in rows]
+        columns = list(zip(*rows, strict=True))[1:]
+        ways = [dict(zip(steps, column, strict=True)) for column in columns]
+        found.append(dict(zip(head[1:], ways, strict=True)))
     return found
 
 
+def tools() -> dict[str, dict[str, str]]:
+    today, older = tables()
+    return today | older
+
+
+def notes_of(tool: str) -> str:
+    """Return the notes below a tool's table."""
+    sections = SHEET.read_text("utf-8").split("\n## ")
+    (notes,) = (
+        s.partition("Notes on the rows:")[2] for s in sections if f"| {tool} |" in s
+    )
+    return notes
+
+
 def code_of(tool: str) -> list[str]:
-    """Return the pieces of Python of a tool's rows; a word alone is no code."""
-    words = re.sub(r"\{\w+\}`\w+`", "", "\n".join(tools()[tool].values()))
-    pieces = re.findall(r"`([^`]+)`", words)
+    """Return the pieces of Python of a tool's rows and notes; a word is no code."""
+    words = "\n".join([*tools()[tool].values(), notes_of(tool)])
+    pieces = re.findall(r"`([^`]+)`", re.sub(r"\{\w+\}`\w+`", "", words))
     return [p for p in pieces if ("(" in p or "=" in p) and not p.startswith(SHELL)]
 
 
@@ -93,24 +116,28 @@ class Calls(ast.NodeVisitor):
 
 def check(tool: str) -> int:
     """Look up all calls of a tool; return how many had a signature."""
-    names = {k: importlib.import_module(v) for k, v in MODULES[tool].items()}
+    for optional in ("torch.distributed.fsdp", "torch.distributed.optim"):
+        if tool == "PyTorch":
+            importlib.import_module(optional)
+    names = {k: pkgutil.resolve_name(v) for k, v in NAMES[tool].items()}
     calls = Calls(names | {"os": os, "datetime": datetime})
     for piece in code_of(tool):
         calls.visit(ast.parse(piece.removesuffix(":") + ": ..." * piece.endswith(":")))
     return calls.bound
 
 
-def test_all_tools_have_their_steps_in_one_order() -> None:
-    found = tools()
-    assert len(found) == 8 and len(found["PyTorch"]) == 19
-    for rows in found.values():
-        assert list(rows) == [step for step in found["PyTorch"] if step in rows]
+def test_both_tables_have_their_steps_in_one_order() -> None:
+    today, older = tables()
+    assert len(today) == 3 and len(older) == 4
+    steps = list(today["PyTorch"])
+    assert len(steps) >= 19
+    assert list(older["Horovod"]) == [s for s in steps if s in older["Horovod"]]
 
 
-@pytest.mark.parametrize("tool", MODULES)
+@pytest.mark.parametrize("tool", NAMES)
 def test_what_is_called_exists(tool: str, need: Any) -> None:
-    for module in MODULES[tool].values():
-        need(module.partition(".")[0])
+    for name in NAMES[tool].values():
+        need(name.partition(".")[0])
     command = f"from book import test_cheatsheet as t; print(t.check({tool!r}))"
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -17,8 +17,7 @@ from d2lmulti.backends import framework_names, get_backend
 from d2lmulti.comm.group import Group
 from d2lmulti.models.networks import LENET
 from d2lmulti.processes.launcher import launch
-from d2lmulti.processes.process_group import started
-from d2lmulti.processes.process_info import process_info
+from d2lmulti.processes.process_group import process_info, started
 from d2lmulti.processes.shared_memory import connect
 
 REPEATS, BETWEEN = 15, 11  # in one process, and between two

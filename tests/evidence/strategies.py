@@ -25,8 +25,7 @@ from d2lmulti.errors import InvalidInput
 from d2lmulti.models import get_model
 from d2lmulti.plans.allreduce import ALLREDUCE
 from d2lmulti.plans.schedules import SCHEDULES
-from d2lmulti.processes.launcher import launch
-from d2lmulti.processes.mxnet_servers import launch_kvstore
+from d2lmulti.processes.launcher import launch, launch_kvstore
 from d2lmulti.processes.process_group import started
 from d2lmulti.training.strategies import STRATEGIES
 

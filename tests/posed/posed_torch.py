@@ -11,6 +11,7 @@ not posed.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -31,6 +32,20 @@ FROM_ANYWHERE = (  # a copy, and an index, which may lie on the CPU
     aten.copy_, aten._to_copy, aten.index, aten.index_put_, aten._index_put_impl_,
 )  # fmt: skip
 LIBRARY = torch.library.Library("aten", "IMPL")  # lives as long as this module
+
+
+class Event:
+    """An event of a queue that is always empty."""
+
+    def __init__(self, enable_timing: bool = False) -> None: ...
+
+    def record(self) -> None:
+        self.at = time.perf_counter()
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, end: Event) -> float:
+        return 1e3 * (end.at - self.at)
 
 
 # A wrong index into these ends all CUDA work of a process.
@@ -291,6 +306,8 @@ def put_on(count: int) -> None:
         Machine.share.update({place(device).index: share})
     )
     cuda.synchronize = lambda device=None: touch(device) and None
+    cuda.Event = Event
+    cuda.can_device_access_peer = lambda device, peer: True
     cuda.get_device_capability = lambda device=None: (
         properties(device).major,
         properties(device).minor,

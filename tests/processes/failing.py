@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 import d2lmulti
-from d2lmulti.processes.launcher import launch
-from d2lmulti.processes.mxnet_servers import launch_kvstore
+from d2lmulti.processes.launcher import launch, launch_kvstore
 from d2lmulti.processes.process_group import started
 from d2lmulti.processes.spawn import ProcessFailed
 from d2lmulti.training.checkpoint import load_checkpoint

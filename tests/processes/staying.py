@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from d2lmulti.processes.ranks import Ranks
+from d2lmulti.processes.launcher import Ranks
 
 
 def started_once(engine: str, backend: str, n: int) -> list[pytest.MarkDecorator]:

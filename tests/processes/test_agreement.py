@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import chdir
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import d2lmulti
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.errors import InvalidInput
 from d2lmulti.models.networks import make_mlp
-from d2lmulti.optimizers import SGD, Adam
+from d2lmulti.optimizers import Adam
 from d2lmulti.plans.schedules import SCHEDULES
 from d2lmulti.processes.process_group import started
 from d2lmulti.training.history import describe, fingerprint, logits_of, shorten
@@ -32,54 +32,17 @@ DATA = d2lmulti.Dataset(
 PIPELINE = {"strategy": "pipeline", "model": "deep_mlp"}
 
 
-class MySGD(SGD):
-    """An optimizer with settings of its own and without a `repr`."""
-
-    __repr__ = object.__repr__
-
-    def __init__(self, damping: float) -> None:
-        super().__init__()
-        object.__setattr__(self, "damping", damping)
-
-
 def other_data() -> d2lmulti.Dataset:
     X = DATA.train_X.copy()
     X[3, 0, 5, 5] += 1e-9
     return replace(DATA, train_X=X)
 
 
-def other_forward(B: Any, params: Any, X: Any) -> Any:
-    return SMALL.forward(B, params, X * 2)
-
-
 def scaled(factor: float) -> Any:
     def forward(B: Any, params: Any, X: Any) -> Any:
         return SMALL.forward(B, params, X * factor)
 
-    return forward
-
-
-def with_default(factor: float) -> Any:
-    def forward(B: Any, params: Any, X: Any, factor: float = factor) -> Any:
-        return SMALL.forward(B, params, X * factor)
-
-    return forward
-
-
-class Scaling:
-    def __init__(self, factor: float) -> None:
-        self.factor = factor
-
-    def forward(self, B: Any, params: Any, X: Any) -> Any:
-        return SMALL.forward(B, params, X * self.factor)
-
-
-def other_schedule(p: int, m: int, v: int) -> Any:
-    return SCHEDULES["gpipe"](p, m, v)
-
-
-def same_schedule(p: int, m: int, v: int) -> Any:
-    return SCHEDULES["1f1b"](p, m, v)
+    return SMALL._replace(forward=forward)
 
 
 def ranked_schedule(p: int, m: int, v: int) -> Any:
@@ -89,100 +52,37 @@ def ranked_schedule(p: int, m: int, v: int) -> Any:
     return SCHEDULES[name](p, m, v)
 
 
-# Setting -> what rank 0 has, what rank 1 has, and what the error says.
+# What differs -> what rank 0 has, what rank 1 has, and what the error says.
 Case = tuple[dict[str, Any], dict[str, Any], str]
+DIGITS = {"dataset": "digits"}
+RESUMED = {"checkpoint": "a.npz", "resume": True}
 CASES: dict[str, Case] = {
     "lr": ({"lr": 0.1}, {"lr": 0.2}, "lr 0.1 on rank 0 and 0.2 on rank 1;"),
     "seed": ({"seed": 1}, {"seed": 2}, "seed 1 on rank 0 and 2 on rank 1;"),
-    "optimizer": (
-        {"optimizer": "sgd"}, {"optimizer": "adam"},
-        "optimizer SGD(momentum=0.9) on rank 0 and Adam(",
+    "an optimizer's settings": (
+        {"optimizer": Adam(beta2=0.9)}, {"optimizer": Adam(beta2=0.99)}, "optimizer",
     ),
-    "its settings": (
-        {"optimizer": Adam(beta2=0.9)}, {"optimizer": Adam(beta2=0.99)},
-        "optimizer Adam(beta1=0.9, beta2=0.9,",
-    ),
-    "one's own": (
-        {"optimizer": MySGD(0.1)}, {"optimizer": MySGD(0.2)},
-        "optimizer MySGD(momentum=0.0, damping=0.1) on rank 0 and MySGD(",
-    ),
-    "momentum": (
-        {"momentum": 0.5}, {"momentum": 0.6}, "momentum 0.5 on rank 0 and 0.6 on",
-    ),
-    "model": ({}, {"model": make_mlp("other", (784, 8, 10))}, "model [[small"),
-    "its structure": ({}, {"model": make_mlp("small", (784, 9, 10))}, "model [[small"),
-    "its functions": (
-        {}, {"model": SMALL._replace(forward=other_forward)}, "model [[small",
-    ),
-    "its closure": (
-        {"model": SMALL._replace(forward=scaled(1))},
-        {"model": SMALL._replace(forward=scaled(2))}, "model [[small",
-    ),
-    "its defaults": (
-        {"model": SMALL._replace(forward=with_default(1))},
-        {"model": SMALL._replace(forward=with_default(2))}, "model [[small",
-    ),
-    "its object": (
-        {"model": SMALL._replace(forward=Scaling(1).forward)},
-        {"model": SMALL._replace(forward=Scaling(2).forward)}, "model [[small",
-    ),
-    "batch size": ({}, {"batch_size": 5}, "batch_size 6 on rank 0 and 5 on rank 1;"),
-    "dtype": (
-        {"dataset": "digits", "dtype": "float32"},
-        {"dataset": "digits", "dtype": "float64"},
-        "dtype float32 on rank 0 and float64 on rank 1;",
-    ),
-    "epochs": ({}, {"epochs": 2}, "epochs 1 on rank 0 and 2 on rank 1;"),
-    "algorithm": (
-        {"algorithm": "ring"}, {"algorithm": "tree"},
-        "algorithm ring on rank 0 and tree on rank 1;",
-    ),
-    "buckets": ({}, {"bucket_bytes": 99}, "bucket_bytes None on rank 0 and 99 on"),
-    "strategy": (
-        {"model": "mlp"}, {"model": "mlp", "strategy": "tensor"},
-        "strategy data on rank 0 and tensor on rank 1;",
-    ),
-    "schedule": (
-        PIPELINE, PIPELINE | {"schedule": "gpipe"},
-        "schedule 1f1b on rank 0 and gpipe on rank 1;",
-    ),
-    "its lists": (
-        PIPELINE | {"schedule": same_schedule}, PIPELINE | {"schedule": other_schedule},
-        "schedule [[Forward(",
-    ),
-    "its lists here": (
+    "data": ({}, {"dataset": other_data()}, "dataset"),
+    "lists made here": (
         PIPELINE | {"schedule": ranked_schedule},
-        PIPELINE | {"schedule": ranked_schedule}, "schedule [[Forward(",
+        PIPELINE | {"schedule": ranked_schedule}, "schedule",
     ),
-    "micro-batches": (
-        PIPELINE | {"micro_batches": 2}, PIPELINE | {"micro_batches": 3},
-        "micro_batches 2 on rank 0 and 3 on rank 1;",
-    ),
-    "stages": (
-        PIPELINE | {"schedule": "interleaved", "stages": 4},
-        PIPELINE | {"schedule": "interleaved", "stages": 2},
-        "stages 4 on rank 0 and 2 on rank 1;",
-    ),
-    "data": ({}, {"dataset": other_data()}, "data Dataset(name=noise"),
-    "checkpoint": (
-        {"checkpoint": "a.npz"}, {"checkpoint": "b.npz"},
-        "checkpoint a.npz on rank 0 and b.npz on rank 1;",
-    ),
+    "a model": ({}, {"model": make_mlp("small", (784, 9, 10))}, "model"),
+    "a closure": ({"model": scaled(1)}, {"model": scaled(2)}, "model"),
+    "batch size": ({}, {"batch_size": 5}, "batch_size 6 on rank 0 and 5 on rank 1;"),
+    "dtype": (DIGITS, DIGITS | {"dtype": "float32"}, "dtype"),
+    "epochs": ({}, {"epochs": 2}, "epochs 1 on rank 0 and 2 on rank 1;"),
+    "algorithm": ({"algorithm": "ring"}, {"algorithm": "tree"}, "algorithm ring"),
+    "buckets": ({}, {"bucket_bytes": 99}, "bucket_bytes"),
+    "strategy": ({"model": "mlp"}, {"model": "mlp", "strategy": "tensor"}, "strategy"),
+    "micro-batches": (PIPELINE, PIPELINE | {"micro_batches": 3}, "micro_batches"),
     "saving": (
-        {"checkpoint": "a.npz", "save_every": 1}, {"checkpoint": "a.npz"},
-        "save_every 1 on rank 0 and None on rank 1;",
+        {"checkpoint": "a.npz", "save_every": 1}, {"checkpoint": "a.npz"}, "save_every",
     ),
-    "resuming": (
-        {"checkpoint": "a.npz"}, {"checkpoint": "a.npz", "resume": True},
-        "resume False on rank 0 and True on rank 1;",
-    ),
-    "start": (
-        {"checkpoint": "a.npz", "resume": True},
-        {"checkpoint": "a.npz", "resume": True},
-        "start [0, 0, ",
-    ),
+    "resuming": (RESUMED | {"resume": False}, RESUMED, "resume False on rank 0"),
+    "start": (RESUMED, RESUMED, "start [0, 0, "),
 }  # fmt: skip
-A_FEW = ("lr", "seed", "its settings", "data", "its lists")
+A_FEW = list(CASES)[:5]
 
 
 def differing(folder: str, names: list[str]) -> dict[str, str]:
@@ -235,9 +135,9 @@ ENGINES = [
     pytest.param(engine, backend, names, marks=started_once(engine, backend, 2))
     for engine, backend, names in [
         ("shared_memory", "numpy", list(CASES)),
-        ("torch", "torch", list(A_FEW)),
-        ("paddle", "paddle", list(A_FEW)),
-        ("horovod", "mxnet", list(A_FEW[:4])),
+        ("torch", "torch", A_FEW),
+        ("paddle", "paddle", A_FEW),
+        ("horovod", "mxnet", A_FEW[:4]),
     ]
 ]
 
@@ -258,13 +158,7 @@ def test_other_settings_are_refused_before_the_first_step(
     for found in staying(engine, backend, 2)(differing, str(tmp_path), names):
         assert list(found) == names
         for name, error in found.items():
-            assert error.startswith("expected the same settings in every process, got ")
-            assert CASES[name][2] in error
-
-
-@dataclass
-class Plain:
-    x: int = 1
+            assert f"got {CASES[name][2]}" in error
 
 
 class Bare:
@@ -273,27 +167,25 @@ class Bare:
 
 
 def test_what_is_equal_is_described_alike() -> None:
-    def inner(x: int) -> bool:
-        return x in {"a", "b", "c"}  # a frozenset, whose order differs by process
+    def inner(x: int, factor: int = 2) -> bool:
+        return x * factor in {"a", "b", "c"}  # whose order differs by process
 
-    assert describe(Plain()) == "Plain(x=1)"
+    def other(x: int, factor: int = 3) -> bool:
+        return x * factor in {"a", "b", "c"}
+
     assert describe(Bare(2)) == describe(Bare(2)) != describe(Bare(3))
-    assert describe(inner) == describe(inner) != describe(lambda x: x)
+    assert describe(inner) == describe(inner) != describe(other)
     assert describe(partial(inner, 1)) != describe(partial(inner, 2))
     assert describe(np.arange(3)) == describe(np.arange(3)) != describe(np.arange(4))
     assert describe([1, (2.5, "x", None)]) == "[1, [2.5, x, None]]"
     assert len(shorten(describe(list(range(1000))))) < 60
-    assert describe({"f": inner}) == describe({"f": inner})
 
 
 def test_what_cannot_be_compared_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="compare"):
-        describe(np.random.default_rng(0))  # its repr hides its state
-    with pytest.raises(InvalidInput, match="compare"):
-        describe([object()])
-
     def recursive(n: int) -> int:
-        return recursive(n - 1) if n else 0
+        return recursive(n - 1) if n else 0  # its closure contains itself
 
-    with pytest.raises(InvalidInput, match="compare"):
-        describe(recursive)  # its closure contains itself
+    hidden = np.random.default_rng(0)  # its repr hides its state
+    for value in (hidden, [object()], recursive):
+        with pytest.raises(InvalidInput, match="compare"):
+            describe(value)

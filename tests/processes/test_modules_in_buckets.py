@@ -21,7 +21,7 @@ from processes.staying import started_once
 from d2lmulti.errors import InvalidInput
 from d2lmulti.parallel.buckets import reduce_in_buckets
 from d2lmulti.plans.rounds import even_bounds
-from d2lmulti.processes.ranks import Ranks
+from d2lmulti.processes.launcher import Ranks
 
 PARAMETERS = {name: {2 * i, 2 * i + 1} for i, name in enumerate(NAMES)}
 

@@ -10,12 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from d2lmulti.backends import get_backend
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.errors import InvalidInput
 from d2lmulti.optimizers import SGD
 from d2lmulti.parallel.parameter_server import ParameterServer
-from d2lmulti.processes.mxnet_servers import launch_kvstore
+from d2lmulti.processes.launcher import launch_kvstore
 from d2lmulti.processes.spawn import ProcessFailed
 
 pytestmark = [
@@ -97,9 +95,8 @@ def test_dist_sync_on_two_servers_equals_ours_and_one_device() -> None:
         for got, ours, alone in zip(weights, in_process(2), in_process(1), strict=True):
             assert (np.float32(got) == ours).all()  # bit for bit
             assert np.abs(got - alone).max() <= 1e-5 * np.abs(alone).max()
-        assert "worker" in refused[0]
-        assert "float64" in refused[1]
-        assert "as kind, got 'local'" in refused[2]
+        for words, fact in zip(refused, ("worker", "float64", "local"), strict=True):
+            assert fact in words
 
 
 def test_dist_async_on_one_server_learns() -> None:
@@ -116,27 +113,9 @@ def test_a_worker_that_dies_is_an_error() -> None:
         launch_kvstore(program, arguments=["dist_sync", "8"], timeout=50)
 
 
-def test_a_worker_that_waits_for_ever_is_an_error() -> None:
-    with pytest.raises(ProcessFailed, match="within 0.5 seconds, got .*still running"):
-        launch_kvstore("import time; print('hello'); time.sleep(60)", timeout=0.5)
-
-
-@pytest.mark.parametrize("name", ["workers", "servers", "timeout"])
-def test_impossible_groups(name: str) -> None:
-    with pytest.raises(InvalidInput, match=f"as {name}, got 0"):
-        launch_kvstore("", **{name: 0})
-
-
 def test_a_server_unpickles_nothing_that_is_sent_to_it(tmp_path: Path) -> None:
     poison = f"cposix\nsystem\n(Vtouch {tmp_path}/trace\ntR."  # run when unpickled
     program = WORKER + f"store._kv._send_command_to_servers(0, {poison!r})"
     with pytest.raises(ProcessFailed, match="from server 0(?s:.*)JSONDecodeError"):
         launch_kvstore(program, arguments=["dist_sync", "8"], timeout=30)
     assert not (tmp_path / "trace").exists()
-
-
-def test_a_worker_outside_a_launch_is_refused() -> None:
-    from d2lmulti.processes.mxnet_kvstore import KVStore
-
-    with pytest.raises(InvalidInput, match="a worker of a launched group"):
-        KVStore([get_backend("mxnet").array([1.0])], 0.1)

@@ -193,44 +193,6 @@ def test_an_adopted_group_works_on_the_gpu_that_it_is_bound_to(backend: str) -> 
     assert found == [[words, "gpu:0", 0], [words, "gpu:1", 1]]
 
 
-BATCH = """
-import json, os, torch, torch.distributed as dist
-rank = int(os.environ["RANK"])
-torch.cuda.set_device({gpu})
-try:
-    dist.init_process_group("cuda:nccl", rank=rank, world_size=2)
-    x = torch.ones(2, device={place!r})
-    if {batch}:
-        (call,) = [dist.P2POp((dist.isend, dist.irecv)[rank], x, 1 - rank)]
-        dist.batch_isend_irecv([call])
-    else:
-        dist.all_reduce(x)
-    said = "nothing"
-except Exception as error:
-    said = str(error)
-print(json.dumps(said))
-os._exit(0)
-"""
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize(
-    ("gpu", "place", "batch", "words"),
-    [
-        ("rank", "cuda", False, "nothing"),
-        ("0", "cuda", False, "Duplicate GPU"),
-        ("rank", "cpu", False, "No backend type associated with device type cpu"),
-        ("rank", "cuda", True, "before all ranks connect"),
-    ],
-)
-def test_the_posed_nccl_refuses_what_nccl_refuses(
-    gpu: str, place: str, batch: bool, words: str
-) -> None:
-    env = [{"LOCAL_RANK": str(i), "LOCAL_WORLD_SIZE": "2"} for i in (0, 1)]
-    program = BATCH.format(gpu=gpu, place=place, batch=batch)
-    assert all(words in said for said in ranks(program, 2, env))
-
-
 LABELS = """
 import json, numpy as np, d2lmulti
 from d2lmulti.comm.devices import with_place
@@ -254,22 +216,3 @@ def test_a_wrong_label_is_refused_before_it_ends_all_cuda_work() -> None:
     assert "ids from 0 to 9, got" in said
     assert alive == [2.0]
     assert place == "sim:3 (gpu:1)"
-
-
-DEAD = """
-import json, torch
-found = []
-for call in (lambda: torch.nn.functional.nll_loss(
-                 torch.zeros(1, 3, device="cuda"), torch.tensor([3], device="cuda")),
-             lambda: torch.ones(2, device="cuda") + 1):
-    try:
-        call()
-    except torch.AcceleratorError as error:
-        found.append(str(error))
-print(json.dumps(found))
-"""
-
-
-def test_a_posed_gpu_is_dead_after_a_wrong_index() -> None:
-    found = result(begin(DEAD, 1))
-    assert len(found) == 2 and all("device-side assert" in said for said in found)

@@ -6,7 +6,6 @@ PyTorch's does in `test_on_posed_gpus`: no real or posed GPU has run what follow
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,25 +60,3 @@ def test_paddles_ranks_take_nccl_where_no_two_share_a_gpu(load: Any) -> None:
     run = launch(choose, 2, engine="paddle", backend="paddle")
     expected = [taken for _, taken in PADDLES_GPUS]
     assert [list(taken) for taken in zip(*run.values, strict=True)] == expected
-
-
-@pytest.mark.paddle
-def test_the_driver_tells_a_gpus_id(load: Any, monkeypatch: Any) -> None:
-    load("paddle")
-    from d2lmulti.processes.paddle import gpu_id
-
-    def get(device: Any, number: int) -> int:
-        device._obj.value = number + 5
-        return 0 if number < 2 else 101
-
-    def tell(found: Any, device: Any) -> int:
-        found.raw = bytes([device.value] * 16)
-        return 0
-
-    driver = SimpleNamespace(
-        cuInit=lambda flags: 0, cuDeviceGet=get, cuDeviceGetUuid=tell
-    )
-    monkeypatch.setattr("ctypes.CDLL", lambda name: driver)
-    assert gpu_id(1) == "06" * 16
-    with pytest.raises(RuntimeError, match="gpu:2"):
-        gpu_id(2)

@@ -20,12 +20,17 @@ from d2lmulti.comm.group import local_group
 from d2lmulti.errors import InvalidInput
 from d2lmulti.plans.allreduce import ALLREDUCE
 from d2lmulti.plans.rounds import make_round
-from d2lmulti.processes.channel import CELL, CELLS, semaphore, semaphore_name
-from d2lmulti.processes.process_group import started
-from d2lmulti.processes.process_info import ProcessInfo
-from d2lmulti.processes.shared_memory import SharedMemory, connect, on_host
+from d2lmulti.processes.engine import StatusTable
+from d2lmulti.processes.process_group import ProcessInfo, started
+from d2lmulti.processes.shared_memory import (
+    CELL,
+    CELLS,
+    SharedMemory,
+    on_host,
+    semaphore,
+    semaphore_name,
+)
 from d2lmulti.processes.spawn import Processes
-from d2lmulti.processes.status_table import StatusTable
 
 # Nothing, one element, a few, more than the channels hold at once.
 CAPACITY = CELLS * CELL
@@ -152,11 +157,6 @@ def test_a_gpus_tensor_goes_by_way_of_the_host(reference, monkeypatch) -> None:
         memory += 1.0
         assert reference.numpy(x).tolist() == [1.0, 2.0]
     assert reference.numpy(x).tolist() == [2.0, 3.0]
-
-
-def test_another_launcher_has_no_memory_to_share() -> None:
-    with pytest.raises(InvalidInput, match="processes that d2lmulti.processes.launch "):
-        connect(ProcessInfo(0, 2, 0, "shared_memory"))
 
 
 def test_two_ends_of_a_semaphore_count_and_leave_no_name() -> None:

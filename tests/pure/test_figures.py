@@ -28,7 +28,7 @@ from d2lmulti.training.on_servers import train_on_servers
 from d2lmulti_book.figures import servers, splitting
 from d2lmulti_book.figures.attention_blocks import needed_scores
 from d2lmulti_book.figures.experts import slots
-from d2lmulti_book.figures.layers import layer_bytes, who_holds
+from d2lmulti_book.figures.layers import who_holds
 from d2lmulti_book.figures.meshes import moved_on_mesh
 from d2lmulti_book.figures.plans import held_text, plan_states
 from d2lmulti_book.figures.steps import plan_steps
@@ -91,13 +91,6 @@ def test_every_weight_of_a_split_model_shows_its_shards(k):
     one = [device_colour(rank) for rank in range(k)]
     everywhere = "#DDDDDD"  # positions; then queries, keys, values
     assert owners == [*one, everywhere, *one * 3, *one * 4]
-
-
-def test_every_layer_has_a_pair_of_bars():
-    moved = {"dense 2 forward": 3000, "dense 1 backward": 500, "dense 2 backward": 100}
-    (ax,) = layer_bytes(moved).axes
-    assert [t.get_text() for t in ax.get_yticklabels()] == ["dense 2", "dense 1"]
-    assert [bar.get_width() for bar in ax.patches] == [3.0, 0.0, 0.1, 0.5]
 
 
 def test_snapshots_of_a_ring_grow_by_one_rank_per_round():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from d2lmulti.errors import InvalidInput
-from d2lmulti.processes.process_info import (
+from d2lmulti.processes.process_group import (
     ProcessInfo,
     launched,
     process_info,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from d2lmulti.processes.status_table import RUNNING, StatusTable
+from d2lmulti.processes.engine import RUNNING, StatusTable
 
 
 def tables(path: Path) -> tuple[StatusTable, StatusTable]:

@@ -1,0 +1,50 @@
+"""A map of the library: who calls whom in a step. Chapter: *read_the_library*."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from .style import INK, device_colour, styled, subplots
+
+_BOXES = {  # name: (x, y, width, text, color or None for gray)
+    "you": (3.0, 5.0, 3.0, "train_batch\nparallel/data, parallel/step", 0),
+    "models": (0.0, 3.4, 2.5, "forward, loss\nmodels/networks", None),
+    "group": (3.0, 3.4, 3.0, "all-reduce: a group's engine\ncomm/group", 1),
+    "optimizers": (6.5, 3.4, 2.5, "update\noptimizers", None),
+    "plans": (6.5, 1.8, 2.5, "rounds of a ring, ...\nplans/", 4),
+    "events": (0.0, 1.8, 2.5, "phases, transfers\nevents", None),
+    "contract": (3.0, 1.8, 3.0, "the contract\nbackends/", 2),
+    "framework": (3.0, 0.2, 3.0, "NumPy, PyTorch,\nMXNet, Paddle", None),
+    "observers": (0.0, 0.2, 2.5, "ledger, timeline\nobserve/", None),
+}
+_ARROWS = (  # from, to: points of the boxes' edges
+    ((4.5, 5.0), (4.5, 4.3)),
+    ((3.4, 5.0), (1.6, 4.3)),
+    ((5.6, 5.0), (7.4, 4.3)),
+    ((4.5, 3.4), (4.5, 2.7)),
+    ((2.0, 3.4), (3.3, 2.7)),
+    ((7.0, 3.4), (5.7, 2.7)),
+    ((6.0, 3.5), (7.3, 2.7)),
+    ((3.2, 3.4), (1.9, 2.7)),
+    ((4.5, 1.8), (4.5, 1.1)),
+    ((1.25, 1.8), (1.25, 1.1)),
+)
+
+
+@styled
+def library_map() -> Figure:
+    """Draw the parts that a step of data parallelism enters, from caller to called."""
+    figure, (ax,) = subplots(1, 1, 8, 4.6)
+    for x, y, width, words, color in _BOXES.values():
+        face = "#DDDDDD" if color is None else device_colour(color)
+        ax.add_patch(Rectangle((x, y), width, 0.9, fc=face, ec="white"))
+        ink = "white" if color == 0 else INK
+        middle = x + width / 2, y + 0.45
+        ax.text(*middle, words, ha="center", va="center", size=10, color=ink)
+    for start, end in _ARROWS:
+        arrow = {"arrowstyle": "-|>", "color": INK, "lw": 1.2, "shrinkA": 1}
+        ax.annotate("", end, start, arrowprops=arrow)
+    ax.set(xlim=(-0.05, 9.05), ylim=(0.1, 6.0))
+    ax.axis("off")
+    return figure
