@@ -1,4 +1,4 @@
-"""The virtual clock: play a plan on a modelled cluster, with contention, and time it.
+"""The virtual clock: play a plan on a modeled cluster, with contention, and time it.
 
 Every rank has a clock of its own. A message begins when both its ends are done with
 what they did before; it keeps a port of each busy, and shares the network cards of its

@@ -66,7 +66,7 @@ def with_json(command: Callable[..., object]) -> Callable[..., None]:
 def simulate(
     collective: str, algorithm: str | None, ranks: int, size: str, name: str
 ) -> object:
-    """Play a collective on a modelled cluster."""
+    """Play a collective on a modeled cluster."""
     if algorithm and collective != "allreduce":
         raise InvalidInput(f"expected no --algorithm with {collective}")
     nbytes, cluster = parse_bytes(size), get_cluster(name)
@@ -149,7 +149,7 @@ def plan(model: str, name: str, gpus: int, batch: int | None) -> object:
 def _line(c: Candidate) -> str:
     recompute = ", all recomputed" if c.layout.recompute == "full" else ""
     return (
-        f"{c.step.tokens_per_gpu:12,.0f} {c.step.utilisation:6.1%} "
+        f"{c.step.tokens_per_gpu:12,.0f} {c.step.utilization:6.1%} "
         f"{c.step.memory.needed / 1e9:6.1f}  {c.layout}{recompute}"
     )
 

@@ -1,4 +1,4 @@
-"""A modelled machine: devices in nodes, ports that they share, and what each can do.
+"""A modeled machine: devices in nodes, ports that they share, and what each can do.
 
 Nothing here is measured or fitted: a `Device` and a `Link` hold what a specification
 sheet says, and `presets.py` says which sheet. Chapter: *cost_model*.

@@ -106,7 +106,7 @@ TRANSFORMERS = {
 }
 # Operations (multiply-adds x 2), parameters and outputs of convolutions: the results
 # tables of timm, github.com/huggingface/pytorch-image-models; AlexNet: counted from
-# torchvision's layers. Outputs x 3 where batch normalisation and ReLU follow, else x 2.
+# torchvision's layers. Outputs x 3 where batch normalization and ReLU follow, else x 2.
 CONVNETS = {
     c.name: c
     for c in (

@@ -38,7 +38,7 @@ class Candidate:
             "step_seconds": step.seconds,
             "tokens_per_second": step.tokens / step.seconds,
             "tokens_per_second_per_gpu": step.tokens_per_gpu,
-            "utilisation": step.utilisation, "memory_bytes": step.memory.needed,
+            "utilization": step.utilization, "memory_bytes": step.memory.needed,
         }  # fmt: skip
 
 

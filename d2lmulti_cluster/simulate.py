@@ -1,4 +1,4 @@
-"""Play one collective on a modelled cluster, and set the closed formula beside it."""
+"""Play one collective on a modeled cluster, and set the closed formula beside it."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ class Step:
         return self.tokens / self.seconds / self.gpus
 
     @property
-    def utilisation(self) -> float:
+    def utilization(self) -> float:
         """The model's operations over the peak of all GPUs (MFU)."""
         return self.flops / self.seconds / self.gpus / self.peak
 
@@ -228,7 +228,7 @@ def _stage_work(split: Split, layout: Layout, stage: Stage, weights: float) -> W
 
 
 def _messages(split: Split, layout: Layout) -> tuple[float, float]:
-    """Seconds that a stage's messages to its neighbours take, forward and backward."""
+    """Seconds that a stage's messages to its neighbors take, forward and backward."""
     cluster, T, h = split.cluster, split.tokens, split.model.hidden
     far = layout.data * layout.tensor >= cluster.per_node  # tensor inside, pipeline out
     hop = cluster.between.latency if far else 10 * US

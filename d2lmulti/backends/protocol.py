@@ -230,7 +230,7 @@ class Backend(Protocol):
     def layer_norm(
         self, x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5
     ) -> Tensor:
-        """Normalise the last dimension (biased variance, eps <= 1e-3), then scale."""
+        """Normalize the last dimension (biased variance, eps <= 1e-3), then scale."""
 
     def cross_entropy(self, logits: Tensor, y: Tensor) -> Tensor:
         """Loss of every example: logits (n, classes), y (n,) of int64 give (n,).

@@ -1,4 +1,4 @@
-"""A modelled link between two devices: a latency and a bandwidth."""
+"""A modeled link between two devices: a latency and a bandwidth."""
 
 from __future__ import annotations
 

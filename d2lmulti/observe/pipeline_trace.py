@@ -27,7 +27,7 @@ from .timeline import Timeline
 
 
 class Span(NamedTuple):
-    """One computation, or one message as its sender sees it, on the modelled clock."""
+    """One computation, or one message as its sender sees it, on the modeled clock."""
 
     device: int
     instruction: Any

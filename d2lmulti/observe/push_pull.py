@@ -1,4 +1,4 @@
-"""When workers pull, compute and push: the order of events on a modelled clock.
+"""When workers pull, compute and push: the order of events on a modeled clock.
 
 The order depends on times and on who must wait for whom, never on a tensor. So it is
 computed here, as data; `parallel.parameter_server` plays it with real gradients.

@@ -1,4 +1,4 @@
-"""The timeline: who did what from when to when, on a measured clock or a modelled one.
+"""The timeline: who did what from when to when, on a measured clock or a modeled one.
 
 `with timeline() as t:` records what the library does in the block, as `ledger()` counts
 it; then `t.busy("sim:0")` gives seconds, and `t.trace()` a file for Perfetto.
@@ -31,7 +31,7 @@ class Span(NamedTuple):
 class Timeline:
     """Named spans on tracks, in the order in which they were recorded.
 
-    `clock` is what measured spans read, in seconds. Modelled spans come with times of
+    `clock` is what measured spans read, in seconds. Modeled spans come with times of
     their own, by `add`. Tracks stand in the order of their first span.
     """
 

@@ -175,7 +175,7 @@ def stage_ranks(
 
 @dataclass(frozen=True)
 class Durations:
-    """How long a stage works on one micro-batch, in slots of a modelled clock.
+    """How long a stage works on one micro-batch, in slots of a modeled clock.
 
     A backward pass does about twice the work of a forward pass: one half for the
     input's gradient, one for the weights'. Raises `InvalidInput` for a negative time.

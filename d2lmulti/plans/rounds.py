@@ -141,7 +141,7 @@ def plan(rounds: Plan) -> Plan:
 
 
 def even_bounds(total: int, parts: int) -> list[tuple[int, int]]:
-    """Cut range(total) into `parts` neighbouring (first, last) pairs.
+    """Cut range(total) into `parts` neighboring (first, last) pairs.
 
     The first `total % parts` parts are one element longer; parts may be empty.
 

@@ -1,4 +1,4 @@
-"""Train with a parameter server on a modelled clock: real gradients, modelled seconds.
+"""Train with a parameter server on a modeled clock: real gradients, modeled seconds.
 
 Workers take mini-batches from one queue, so every mode sees the same examples; what
 differs is who waits for whom, and how old a gradient is when it is applied.
@@ -37,7 +37,7 @@ from .loop import check_data, check_fits, check_last_batch
 class Pushed(NamedTuple):
     """One gradient that was applied."""
 
-    seconds: float  # modelled, when it was in
+    seconds: float  # modeled, when it was in
     worker: int
     loss: float  # mean over its mini-batch, at the weights it was computed from
     version: int  # number of updates with this one
@@ -63,7 +63,7 @@ class ServerHistory:
 
     @property
     def seconds(self) -> float:
-        """Modelled seconds of the whole run."""
+        """Modeled seconds of the whole run."""
         return self.events[-1].seconds
 
     @property

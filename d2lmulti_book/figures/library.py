@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .style import INK, device_colour, styled, subplots
+from .style import INK, device_color, styled, subplots
 
 _BOXES = {  # name: (x, y, width, text, color or None for gray)
     "you": (3.0, 5.0, 3.0, "train_batch\nparallel/data, parallel/step", 0),
@@ -37,7 +37,7 @@ def library_map() -> Figure:
     """Draw the parts that a step of data parallelism enters, from caller to called."""
     figure, (ax,) = subplots(1, 1, 8, 4.6)
     for x, y, width, words, color in _BOXES.values():
-        face = "#DDDDDD" if color is None else device_colour(color)
+        face = "#DDDDDD" if color is None else device_color(color)
         ax.add_patch(Rectangle((x, y), width, 0.9, fc=face, ec="white"))
         ink = "white" if color == 0 else INK
         middle = x + width / 2, y + 0.45

@@ -8,7 +8,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .style import INK, device_colour, styled, subplots, without_frame
+from .style import INK, device_color, styled, subplots, without_frame
 
 _KINDS = (  # the kind, its bytes per parameter, and the first stage that shards it
     ("weights", 2, 3),
@@ -37,7 +37,7 @@ def memory_bars(billions: float = 7, devices: int = 8, limit: float = 80) -> Fig
                     stage, whole, fc="#F4F4F4", ec="#999999", ls="--", lw=0.8, **options
                 )
             label = kind if stage == 0 else None
-            ax.barh(stage, part, fc=device_colour(i), label=label, **options)
+            ax.barh(stage, part, fc=device_color(i), label=label, **options)
             left, total = left + whole, total + part
         words = f"{total:g} GB"
         ax.text(left + 1.5, stage, words, va="center", size=10, color=INK)
@@ -68,12 +68,12 @@ def zero_step(ranks: int = 4) -> Figure:
         for rank in range(ranks):
             for shard in range(ranks):
                 own = column in (0, 3) or shard == rank
-                colour = device_colour(shard) if own else "white"
+                color = device_color(shard) if own else "white"
                 box = Rectangle(
                     (left + shard * width / ranks, rank - 0.3),
                     width / ranks,
                     0.6,
-                    fc=colour,
+                    fc=color,
                     ec="#999999",
                     alpha=0.3 if column == 0 else 1,
                     ls="-" if own else (0, (2, 2)),

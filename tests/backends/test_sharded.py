@@ -99,7 +99,7 @@ def test_ten_steps_equal_one_device_and_all_bytes_the_formula(B, alone, zero, na
             params = N if zero < 3 else own[rank]
             grads = N if zero < 2 else own[rank]
             assert stored == [8 * params, 8 * grads, 8 * (slots * own[rank] + beside)]
-            # Ring: a rank sends all parts but its own, or but its right neighbour's.
+            # Ring: a rank sends all parts but its own, or but its right neighbor's.
             scattered, gathered = N - own[rank], N - own[(rank + 1) % k]
             if zero == 3:
                 gathered = 2 * gathered - (last - part(last, k, (rank + 1) % k))

@@ -62,7 +62,7 @@ CASES: dict[str, Case] = {
     "an optimizer's settings": (
         {"optimizer": Adam(beta2=0.9)}, {"optimizer": Adam(beta2=0.99)}, "optimizer",
     ),
-    "data": ({}, {"dataset": other_data()}, "dataset"),
+    "data": ({}, {"dataset": other_data()}, "data "),
     "lists made here": (
         PIPELINE | {"schedule": ranked_schedule},
         PIPELINE | {"schedule": ranked_schedule}, "schedule",

@@ -120,7 +120,7 @@ def test_ring_sends_two_nths_of_n_minus_one_from_every_rank(n):
     for length in LENGTHS:
         part = parts(length, n)
         l = counted(ring(n, length))
-        # All parts but its own, then all but its right neighbour's.
+        # All parts but its own, then all but its right neighbor's.
         sent = [2 * length - part[r] - part[(r + 1) % n] for r in range(n)]
         sent = sent if n > 1 else [0]
         assert l.sent == nonzero(sent)
