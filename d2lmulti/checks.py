@@ -137,7 +137,7 @@ def check_ids(ids: np.ndarray, count: int, name: str = "ids") -> None:
 
 def check_finite(name: str, values: np.ndarray) -> np.ndarray:
     """Return an array without nan and inf."""
-    # A sum tells in one pass and without a second array; if it overflows, look closely.
+    # A sum shows it in one pass without a second array; if it overflows, look closely.
     with np.errstate(over="ignore", invalid="ignore"):
         total = np.sum(values, dtype=np.float64)
     if np.isfinite(total) or np.isfinite(values).all():

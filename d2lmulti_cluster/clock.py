@@ -50,7 +50,7 @@ class _Way:
             self.sender = np.argsort(self.target)
 
     def fits(self, this_round: Round) -> bool:
-        """Tell whether a round's messages go the same way."""
+        """Return whether a round's messages go the same way."""
         pairs = ((self.source, this_round.source), (self.target, this_round.target))
         return all(a is b or np.array_equal(a, b) for a, b in pairs)
 
@@ -116,7 +116,7 @@ def _play_round(
     cost: np.ndarray,
     now: np.ndarray,
 ) -> np.ndarray:
-    """Tell when each message of a round ends, and set the clocks of its ranks."""
+    """Return when each message of a round ends, and set the clocks of its ranks."""
     if way.alone:
         end = begin + cost
     else:  # a port's messages wait for its last rank, then follow one another

@@ -36,7 +36,7 @@ CLUSTER = click.Choice(cluster_names())
 
 
 def with_json(command: Callable[..., object]) -> Callable[..., None]:
-    """Give a command the option `--json`: a file for what the command returns."""
+    """Add the option `--json` to a command: a file for what the command returns."""
 
     @click.option("--json", type=FILE, help="Write the numbers.")
     @wraps(command)
@@ -136,7 +136,7 @@ def plan(model: str, name: str, gpus: int, batch: int | None) -> object:
         click.echo("none fits; the smallest:")
         click.echo(_line(min(ranked, key=lambda c: c.step.memory.needed)))
     elif len(fit) < len(ranked):
-        click.echo("does not fit, though it would be the quickest of those:")
+        click.echo("does not fit, though it would be the fastest of those:")
         click.echo(_line(next(c for c in ranked if not c.fits)))
     return {
         "model": network.name,

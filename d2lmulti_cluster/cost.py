@@ -120,7 +120,7 @@ def formula_seconds(algorithm: str, n: int, nbytes: float, cluster: Cluster) -> 
 
 
 def bus_bandwidth(collective: str, n: int, nbytes: float, seconds: float) -> float:
-    """Give bytes a second as nccl-tests does: what each link carries, whatever n is.
+    """Return bytes a second as nccl-tests does: what each link carries, whatever n is.
 
     >>> bus_bandwidth("allreduce", 8, 800e6, 0.01) / 1e9
     140.0
@@ -174,7 +174,7 @@ def plan_seconds(
 
 
 def spans(ready: Sequence[float], costs: Sequence[float]) -> list[tuple[float, float]]:
-    """Give (begin, end) of every bucket, in the order in which they are reduced.
+    """Return (begin, end) of every bucket, in the order in which they are reduced.
 
     `ready[i]` is when the last gradient of bucket i is there, `costs[i]` what its
     all-reduce takes, in seconds.

@@ -30,7 +30,9 @@ class Device:
     flops: float
     memory_bandwidth: float
     memory: float  # bytes
-    units: int  # streaming multiprocessors: tiles of a product are dealt out to them
+    units: (
+        int  # streaming multiprocessors: tiles of a product are distributed over them
+    )
     matmul_share: float = 1.0
     memory_share: float = 0.92
     generation: str = ""  # which attention kernels were published for it
@@ -77,7 +79,7 @@ class Cluster:
         return self.between.bandwidth * self.nics / self.per_node
 
     def nodes(self, ranks: int) -> int:
-        """Tell how many nodes so many ranks fill, in rank order."""
+        """Return how many nodes so many ranks fill, in rank order."""
         return -(-check_count("ranks", ranks, max=MAX_RANKS) // self.per_node)
 
 

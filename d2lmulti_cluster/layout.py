@@ -27,7 +27,7 @@ class Layout:
 
     `zero`: what the replicas divide among them: 0 nothing, 1 the optimizer's state, 2
     also the gradients, 3 also the weights. `chunks`: stages a device (interleaved).
-    `sequence`: sequence parallelism beside tensor parallelism.
+    `sequence`: sequence parallelism next to tensor parallelism.
     """
 
     data: int = 1
@@ -166,7 +166,7 @@ def footprint(model: Transformer, layout: Layout, software: Software) -> Footpri
 
     A weight: 2 bytes in 16 bits, 4 of summed gradients, 12 of Adam in 32 bits (master
     copy and two averages). ZeRO 1 divides the last by the replicas, ZeRO 2 the last
-    two, ZeRO 3 all three. Reserved beside them: 2 of the gradients in 16 bits, and the
+    two, ZeRO 3 all three. Reserved in addition: 2 of the gradients in 16 bits, and the
     two gathered inputs of a layer.
     """
     stages = cut_layers(model, layout, software)

@@ -130,7 +130,7 @@ def network_names() -> list[str]:
 
 
 def get_network(name: str) -> Transformer | ConvNet:
-    """Give a network's shape by its name; raises `InvalidInput` for another.
+    """Return a network's shape by its name; raises `InvalidInput` for another.
 
     >>> f"{get_network('1B').parameters:,.0f}"
     '1,342,177,280'
@@ -171,7 +171,7 @@ class Software:
 # Counted in llama.py, functional.py, gradient_accumulator.py and zero.py (nanotron).
 # ZeRO 1 copies each bucket's shards back on a stream of its own. All streams share one
 # queue (CUDA_DEVICE_MAX_CONNECTIONS=1, nanotron's README), so the next product stands
-# behind that copy, and the copy waits for the sum: nothing runs beside it.
+# behind that copy, and the copy waits for the sum: nothing runs at the same time.
 NANOTRON = Software(
     "nanotron", (20, 36, 5), (24, 40, 13), (20, 24), (75, 150), (120, 200),
     "flash", "own shard", 4, 10, 25 * MiB, True, True, True, 2,
@@ -181,7 +181,7 @@ MEGATRON_2021 = Software(
     "megatron 2021", (22, 12, 4), (26, 12, 8), (12, 16), (24, 30), (24, 30),
     "unfused", "none", 2, 10, None, False, False, False, 0,
 )  # fmt: skip
-# Korthikanti et al. (2022): the collective of a layer's backward pass runs beside the
+# Korthikanti et al. (2022): the collective of a layer's backward pass runs next to the
 # product for its weights, into whose sum the gradient is added.
 MEGATRON_2022 = replace(
     MEGATRON_2021, name="megatron 2022", overlap="weights", accumulate_bytes=8

@@ -2,7 +2,7 @@
 
 All divisors of the GPUs as data x tensor x pipeline, with ZeRO 0 to 3 (0 and 1 in a
 pipeline), with and without recomputation, for micro-batches of powers of two. What does
-not fit in memory is told, not dropped. Chapter: *cost_model*.
+not fit in memory is listed, not dropped. Chapter: *cost_model*.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Candidate:
 def layouts(
     model: Transformer, gpus: int, batch: int, per_node: int
 ) -> Iterator[Layout]:
-    """Give every layout of so many GPUs; tensor parallelism stays within a node."""
+    """Return every layout of so many GPUs; tensor parallelism stays within a node."""
     check_count("gpus", gpus, max=MAX_RANKS)
     check_count("batch", batch, max=2**31)
     check_count("per_node", per_node, max=MAX_RANKS)
@@ -72,7 +72,7 @@ def plan_layouts(
     batch: int | None = None,
     software: Software = NANOTRON,
 ) -> list[Candidate]:
-    """Rank all layouts: those that fit first, the quickest first.
+    """Rank all layouts: those that fit first, the fastest first.
 
     `batch`: sequences of a step; 4 a GPU and at least 256 if not given. Raises
     `InvalidInput` where no layout splits the batch.

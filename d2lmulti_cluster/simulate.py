@@ -1,4 +1,4 @@
-"""Play one collective on a modeled cluster, and set the closed formula beside it."""
+"""Play one collective on a modeled cluster, and compare it with the closed formula."""
 
 from __future__ import annotations
 

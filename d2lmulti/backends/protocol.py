@@ -115,7 +115,7 @@ class Backend(Protocol):
         """
 
     def collects_grad(self, x: Tensor) -> bool:
-        """Tell whether backward passes give `x` a gradient: not if it is frozen."""
+        """Return whether backward passes give `x` a gradient: not if it is frozen."""
 
     def accumulating(self, xs: Tensors) -> list[Tensor]:
         """Get leaves with the storage and gradients of xs, to which every pass adds."""

@@ -1,4 +1,4 @@
-"""Tensors that know their simulated device, where the framework lets us tell them.
+"""Tensors that know their simulated device, where the framework allows it.
 
 A simulated device lies on the CPU, so a framework sees one device where a program means
 several, and a forgotten copy does no harm. `track` mends that: tensors of `sim:0` and

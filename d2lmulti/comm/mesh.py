@@ -36,12 +36,12 @@ class Subgroup(Group):
     ranks: tuple[int, ...] = ()
 
     def to_global_ranks(self, rounds: Iterable[Round]) -> Iterator[Round]:
-        """Give rounds in the numbers of all ranks."""
+        """Return rounds with the global ranks."""
         return (renumber(this_round, self.ranks) for this_round in rounds)
 
 
 class LocalPart(LocalEngine):
-    """The engine of a sub-group in one process: rounds come in the whole's numbers."""
+    """The engine of a sub-group in one process: rounds come with global ranks."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
         self._ranks = ranks
@@ -93,8 +93,10 @@ def split_group(
             "the same parts on every rank",
             "split the group alike in every process",
         )
-        talking = [i for i, part in enumerate(cut) if len(part) > 1]
-        engine = engine.part([cut[i] for i in talking], [names[i] for i in talking])
+        communicating = [i for i, part in enumerate(cut) if len(part) > 1]
+        engine = engine.part(
+            [cut[i] for i in communicating], [names[i] for i in communicating]
+        )
     found = []
     for part in cut:
         local = tuple(i for i, rank in enumerate(part) if rank in group.local_ranks)
@@ -131,7 +133,7 @@ def _check_parts(parts: Any, size: int) -> list[tuple[int, ...]]:
 
 @lru_cache(maxsize=4096)  # a training step repeats the same few rounds
 def renumber(this_round: Round, ranks: tuple[int, ...]) -> Round:
-    """Put the ranks' numbers in the whole in place of 0, 1, ...; they ascend too."""
+    """Replace the ranks 0, 1, ... of a sub-group by global ranks, which ascend too."""
     whole, (source, target, *rest) = np.asarray(ranks), this_round.columns
     return Round(whole[source], whole[target], *rest)
 
@@ -183,13 +185,13 @@ class Mesh:
         return [tuple(line.tolist()) for line in lines.reshape(-1, self.axes[axis])]
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Tell where a rank is, on each axis."""
+        """Return where a rank is, on each axis."""
         rank = check_count("rank", rank, min=0, max=self.size - 1)
         places = np.unravel_index(rank, self.ranks.shape)
         return {axis: int(at) for axis, at in zip(self.axes, places, strict=True)}
 
     def rank(self, **coordinates: int) -> int:
-        """Give the rank at a place; an axis that is not named is at 0."""
+        """Return the rank at a place; an axis that is not named is at 0."""
         for axis, at in coordinates.items():
             check_choice("axis", axis, AXES)
             most = self.axes.get(axis, 1) - 1
@@ -197,11 +199,11 @@ class Mesh:
         return int(self.ranks[tuple(coordinates.get(axis, 0) for axis in self.axes)])
 
     def groups(self, axis: str) -> list[Subgroup]:
-        """Give the sub-groups along an axis in which this process has ranks."""
+        """Return the sub-groups along an axis in which this process has ranks."""
         return self._groups[check_choice("axis", axis, AXES)]
 
     def group_of(self, axis: str, rank: int) -> Subgroup:
-        """Give the sub-group along an axis of a rank, if this process is in it."""
+        """Return the sub-group along an axis of a rank, if this process is in it."""
         rank = check_count("rank", rank, min=0, max=self.size - 1)
         for group in self.groups(axis):
             if rank in group.ranks:
@@ -212,7 +214,7 @@ class Mesh:
         )
 
     def local(self, axis: str) -> Iterator[tuple[Subgroup, list[int]]]:
-        """Give the sub-groups here, each with its places in a list of ours.
+        """Return the sub-groups here, each with its places in a local list.
 
         That is a list with one entry for each local rank of the mesh.
         """
@@ -255,7 +257,7 @@ class Mesh:
 
 
 def check_axes(axes: dict[str, Any]) -> dict[str, int]:
-    """Refuse an axis that has no name of ours, and a size that is none."""
+    """Raise for an unknown axis, and for a size that is no positive number."""
     if not axes:
         raise InvalidInput(
             f"expected at least one axis, got none; name some of {', '.join(AXES)}, "

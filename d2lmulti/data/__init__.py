@@ -133,7 +133,7 @@ def read_fashion_mnist() -> list[np.ndarray]:
             elif pooch.file_hash(str(path)) != SHA256[name]:
                 raise ValueError("its SHA-256 differs; delete it to download it again")
             content = gzip.decompress(path.read_bytes())
-        except OSError as error:  # no network, no such page, no room, no permission
+        except OSError as error:  # no network, no such page, no space, no permission
             raise DataUnavailable(
                 f"expected {path} or a download from {URL}, got "
                 f"{type(error).__name__}: {error}; try again with a network, or put "

@@ -4,7 +4,7 @@
         allreduce(data)
     l.bytes, l.messages, l.sent[0], l.links[0, 1]
 
-It counts what was really exchanged, so a chapter can set it beside the formula. All
+It counts what was really exchanged, so a chapter can compare it with the formula. All
 counts are exact integers.
 """
 

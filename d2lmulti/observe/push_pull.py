@@ -83,13 +83,13 @@ def push_pull_events(
 
     Each worker pulls, computes for `seconds[worker, step]` and pushes, again and again;
     the next mini-batch goes to the next worker that pulls. `sync`: nobody pulls before
-    all have pushed, or all but `backups`; who pushes after that goes on at once.
+    all have pushed, or all but `backups`; who pushes after that continues at once.
     `async`: nobody waits. `bounded`: who is more than `staleness`
     steps ahead of the slowest waits (stale synchronous parallel: Ho et al., 2013).
     `server_bytes` are the bytes of one push, or pull, by server. Every worker and every
     server has one `link`, as fast in as out, for one message at a time; the next one
     waits. Without it messages take no time.
-    Raises `InvalidInput` for what `check_mode` refuses, and in
+    Raises `InvalidInput` for what `check_mode` rejects, and in
     `sync` without backups for a number of batches that the workers do not divide.
     """
     seconds = check_times(seconds)
@@ -159,7 +159,7 @@ def _released(
     staleness: int | None,
     backups: int,
 ) -> list[int]:
-    """Tell which of the waiting workers may go on."""
+    """Return the waiting workers that may continue."""
     if mode == "sync":
         return sorted(waiting) if len(waiting) == len(done) - backups else []
     ahead = math.inf if staleness is None else staleness

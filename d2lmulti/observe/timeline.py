@@ -121,7 +121,7 @@ class Timeline:
         return total
 
     def trace(self) -> dict[str, Any]:
-        """Give the Chrome trace-event form, which Perfetto and Chrome open.
+        """Return the Chrome trace-event form, which Perfetto and Chrome open.
 
         Times are in microseconds. Spans of one track that overlap without one holding
         the other go to a second lane, because a viewer would drop one of them.
@@ -158,7 +158,7 @@ def _name(kind: str, tid: int, name: str) -> dict[str, Any]:
 
 
 def _fits(lane: list[Span], span: Span) -> bool:
-    """Tell whether a span lies after or within each earlier one of a lane."""
+    """Return whether a span lies after or within each earlier one of a lane."""
     return all(span.begin >= other.end or span.end <= other.end for other in lane)
 
 

@@ -175,7 +175,7 @@ class GradientBuckets:
         return flats
 
     def _unpack(self, number: int) -> None:
-        """Give every parameter its part of the sum, where it does not live there."""
+        """Write to every parameter its part of the sum, if it is not there already."""
         bucket = self.buckets[number]
         if number not in self.flats:
             return

@@ -168,7 +168,7 @@ def by_experts(model: SplitModel) -> SplitModel:
 
 
 def _check_axes(mesh: Mesh, model: SplitModel) -> None:
-    """Refuse an axis along which the model has nothing to split."""
+    """Raise for an axis along which the model has nothing to split."""
     lacking = {}
     if not model.whole.vocabulary:
         lacking["sequence"] = "tokens; leave it out, or use a transformer"

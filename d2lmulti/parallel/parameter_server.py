@@ -300,7 +300,7 @@ def train_clones(
     loss.
 
     In the ledger clones are ranks 0 to k-1, the CPU, or each server, the ranks after
-    them. Raises `InvalidInput` for what `split_batch` refuses, for an unknown scale and
+    them. Raises `InvalidInput` as `split_batch` does, for an unknown scale and
     for a model with statistics besides its weights.
     """
     model, k = get_model(model), config.num_clones

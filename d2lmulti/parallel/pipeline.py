@@ -320,7 +320,7 @@ def make_lists(
 
     Raises `InvalidInput` for an unknown name, and for a number of stages that is not a
     multiple of the ranks' (only lists may distribute them unevenly); `PlanError` for
-    lists of another number of ranks, and for those that `verify_schedule` refuses.
+    lists of another number of ranks, and for those that `verify_schedule` rejects.
     """
     if isinstance(schedule, (list, tuple)):
         lists: Lists = schedule

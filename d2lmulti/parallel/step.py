@@ -33,7 +33,7 @@ def check_batch(X: Tensor, y: Tensor, vocabulary: int = 0) -> Backend:
     """Raise unless X and y have as many examples and y is whole numbers.
 
     With a vocabulary, X holds ids below it, which are checked if X lies on the CPU.
-    That the labels are below the number of classes is seen beside the logits. Returns
+    `losses_of` checks that the labels are below the number of classes. Returns
     the backend of the batch.
     """
     B = backend_of(X)

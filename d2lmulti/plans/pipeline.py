@@ -212,7 +212,7 @@ def add_transfers(
     order for all devices, and each device lists its part of it: the first unfinished
     message then finds both of its ends waiting for it. The order is that of a clock on
     which what can happen first happens first, and at a tie messages do. Raises
-    `PlanError` where nobody can go on, and as `stage_ranks` does.
+    `PlanError` where no device can continue, and as `stage_ranks` does.
     """
     durations = Durations() if durations is None else durations
     ranks = stage_ranks(order)
@@ -300,7 +300,7 @@ def simulate(
 def _receiver_is_there(
     send: StageTransfer, device: int, left: Sequence[deque[AnyInstruction]]
 ) -> bool:
-    """Tell whether the receiver's next instruction is the receive of this message."""
+    """Return whether the receiver's next instruction is the receive of this message."""
     if send.device == device or send.device not in range(len(left)):
         raise PlanError(
             f"device {device}: {send} is a message to nobody; expected another device "

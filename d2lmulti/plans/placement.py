@@ -53,7 +53,7 @@ def round_robin(sizes: Sequence[int], servers: int) -> list[ServerShard]:
 
 @_placement
 def greedy(sizes: Sequence[int], servers: int) -> list[ServerShard]:
-    """Give each whole parameter, largest first, to the server that holds least.
+    """Assign each whole parameter, largest first, to the server that holds least.
 
     >>> server_sizes(greedy([100, 1, 100, 1], 2), 2)
     [101, 101]
@@ -69,7 +69,7 @@ def greedy(sizes: Sequence[int], servers: int) -> list[ServerShard]:
 
 @_placement
 def cut(sizes: Sequence[int], servers: int) -> list[ServerShard]:
-    """Join all parameters end to end and cut the whole into equal pieces.
+    """Join all parameters end to end and cut the result into equal pieces.
 
     >>> cut([3, 2], 2)
     [ServerShard(parameter=0, first=0, last=3, server=0), ServerShard(parameter=1, ...)]
@@ -86,7 +86,7 @@ def cut(sizes: Sequence[int], servers: int) -> list[ServerShard]:
     return parts
 
 
-#: Name -> how parameters are dealt out to servers.
+#: Name -> how parameters are distributed over servers.
 PLACEMENTS: dict[str, Placement] = {
     "round_robin": round_robin,
     "greedy": greedy,

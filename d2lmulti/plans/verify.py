@@ -187,7 +187,7 @@ def states(
     a second time, and elements of different parts added up.
     """
     table = list(rounds)
-    if collective == "alltoall":  # blocks change place: look at every element
+    if collective == "alltoall":  # blocks change place: track every element
         edges = np.arange(length * ranks + 1)
     else:
         edges = _cut(table, ranks, length)

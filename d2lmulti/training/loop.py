@@ -257,7 +257,7 @@ def train(
     with saver.held(group, beginning, steps) as at:
         split.place([B.array(p) for p in at.params], learner)
         if group.is_distributed:  # else there is nobody to compare with
-            beside = {
+            others = {
                 **about_machine(B),
                 "model": [model, [p.shape for p in start]],
                 "epochs": epochs,
@@ -268,7 +268,7 @@ def train(
                 "resume": resume,
                 "start": [at.epoch, at.step, at.params, at.state, at.buffers],
             }
-            check_settings(group, settings | known | beside)
+            check_settings(group, settings | known | others)
         if at.epoch or at.step:
             with unobserved():
                 split.restore(at.state, at.buffers)

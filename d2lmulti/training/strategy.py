@@ -156,8 +156,8 @@ class Strategy(ABC):
             state += self.gather_state(
                 [s[slot * n :][:n] for s, n in zip(self.states, sizes, strict=True)]
             )
-        beside = self.optimizer.states_per_parameter * sizes[0]
-        state += self.states[0][beside:]  # the same for every owner
+        first = self.optimizer.states_per_parameter * sizes[0]
+        state += self.states[0][first:]  # the same for every owner
         return Snapshot([*map(B.numpy, whole)], [*map(B.numpy, state)], [])
 
     def restore(self, state: Sequence[np.ndarray], buffers: Sequence[Any]) -> None:
