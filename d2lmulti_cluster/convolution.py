@@ -44,7 +44,7 @@ class ConvStep:
 def conv_step(
     net: ConvNet, gpus: int, batch_per_gpu: int, cluster: Cluster
 ) -> ConvStep:
-    """Predict a synchronous step in float32; gradients are sent during the backward pass.
+    """Predict a synchronous step in float32, with all-reduces during the backward pass.
 
     The backward pass is two thirds of the computation; it never hides the last bucket.
     Raises `InvalidInput` for no GPUs and no images.

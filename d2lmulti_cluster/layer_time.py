@@ -37,7 +37,7 @@ def matmul_seconds(device: Device, m: float, n: float, k: float) -> float:
     """Return how long a matrix multiplication of (m, k) by (k, n) takes in 16 bits.
 
     Tiles are distributed over the multiprocessors in waves; a wave that is not full
-    takes as long as a full one. At least the time in which the memory delivers the operands.
+    takes as long as a full one. At least the time to read the operands from memory.
     Raises `InvalidInput` for negative sizes.
     """
     for name, size in (("m", m), ("n", n), ("k", k)):

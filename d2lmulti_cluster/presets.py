@@ -134,6 +134,6 @@ def find_device(name: str) -> Device:
 
 
 def with_nodes_of(cluster: Cluster, per_node: int) -> Cluster:
-    """Return the same cluster with fewer devices per node, and as many NICs for each."""
+    """Return the same cluster with fewer devices per node, as many NICs for each."""
     nics = max(1, cluster.nics * per_node // cluster.per_node)
     return replace(cluster, per_node=per_node, nics=nics)

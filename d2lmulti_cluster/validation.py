@@ -284,8 +284,8 @@ def validate(path: Any) -> Report:
     """Predict every row of a CSV file of measurements, and compare.
 
     The header determines the kind of table (see KINDS). A row that cannot be predicted
-    is listed with its line number and why, and does not count. Raises `InvalidInput` for a
-    file that is no table, another header, and where no row can be predicted.
+    is listed with its line number and why, and does not count. Raises `InvalidInput`
+    for a file that is no table, another header, and where no row can be predicted.
     """
     header, rows = read_table(path)
     kind = _kind_of(header)

@@ -93,10 +93,8 @@ def split_group(
             "the same parts on every rank",
             "split the group alike in every process",
         )
-        communicating = [i for i, part in enumerate(cut) if len(part) > 1]
-        engine = engine.part(
-            [cut[i] for i in communicating], [names[i] for i in communicating]
-        )
+        pairs = [pair for pair in zip(cut, names, strict=True) if len(pair[0]) > 1]
+        engine = engine.part([part for part, _ in pairs], [name for _, name in pairs])
     found = []
     for part in cut:
         local = tuple(i for i, rank in enumerate(part) if rank in group.local_ranks)
