@@ -172,3 +172,42 @@ def star_and_ring(ranks: int = 4) -> Figure:
         times.tick_params(axis="y", length=0)
     axes[3].set_xlabel("time, in transfers of a whole vector")
     return figure
+
+
+@styled
+def two_levels(nodes: int = 2, per_node: int = 4) -> Figure:
+    """Draw the three phases of a hierarchical all-reduce; a color is a part."""
+    titles = (
+        "1. reduce-scatter inside",
+        "2. all-reduce across, per part",
+        "3. all-gather inside",
+    )
+    figure, axes = subplots(1, 3, 8, 2.9, sharey=True)
+    for phase, (ax, title) in enumerate(zip(axes, titles, strict=True)):
+        ax.axis("off")
+        ax.set(xlim=(-0.7, 1.7), ylim=(per_node - 0.4, -1.2))
+        ax.set_title(title)
+        for node in range(nodes):
+            box = (node - 0.42, -0.5), 0.84, per_node
+            ax.add_patch(Rectangle(*box, fc="#EEEEEE", ec="none", zorder=0))
+            ax.text(node, -0.65, f"node {node}", ha="center", va="bottom", color=INK)
+        ends = [((0, j), (1, j), 0.0) for j in range(per_node)]
+        if phase != 1:
+            ring = [(j, (j + 1) % per_node) for j in range(per_node)]
+            ends = [
+                ((node, a), (node, b), 0.0 if a < b else 0.5)
+                for node in range(nodes)
+                for a, b in ring
+            ]
+        for start, end, bend in ends:
+            look = {"lw": 1.8, "connectionstyle": f"arc3,rad={bend}", "zorder": 2}
+            look |= {"color": device_colour(start[1]) if phase == 1 else INK}
+            look |= {"kind": "<|-|>" if phase == 1 else "-|>"}
+            arrow(ax, start, end, head=12, shrinkA=11, shrinkB=11, **look)
+        for rank in range(nodes * per_node):
+            x, y = divmod(rank, per_node)
+            ax.plot(x, y, "o", ms=19, color=device_colour(y), zorder=3)
+            ink = "white" if y == 0 else INK
+            centre = {"ha": "center", "va": "center", "zorder": 4}
+            ax.text(x, y, str(rank), color=ink, **centre)
+    return figure
