@@ -201,13 +201,13 @@ def two_levels(nodes: int = 2, per_node: int = 4) -> Figure:
             ]
         for start, end, bend in ends:
             look = {"lw": 1.8, "connectionstyle": f"arc3,rad={bend}", "zorder": 2}
-            look |= {"color": device_colour(start[1]) if phase == 1 else INK}
+            look |= {"color": device_color(start[1]) if phase == 1 else INK}
             look |= {"kind": "<|-|>" if phase == 1 else "-|>"}
             arrow(ax, start, end, head=12, shrinkA=11, shrinkB=11, **look)
         for rank in range(nodes * per_node):
             x, y = divmod(rank, per_node)
-            ax.plot(x, y, "o", ms=19, color=device_colour(y), zorder=3)
+            ax.plot(x, y, "o", ms=19, color=device_color(y), zorder=3)
             ink = "white" if y == 0 else INK
-            centre = {"ha": "center", "va": "center", "zorder": 4}
-            ax.text(x, y, str(rank), color=ink, **centre)
+            center = {"ha": "center", "va": "center", "zorder": 4}
+            ax.text(x, y, str(rank), color=ink, **center)
     return figure
