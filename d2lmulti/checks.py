@@ -117,14 +117,6 @@ def check_list(
 # -- NumPy arrays -----------------------------------------------------------------
 
 
-def check_labels(name: str, labels: Any, classes: int) -> np.ndarray:
-    """Return a NumPy array of whole numbers from 0 to `classes` - 1."""
-    if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu":
-        raise invalid(f"a NumPy array of whole numbers as {name}", labels)
-    check_ids(labels, classes, name)
-    return labels
-
-
 def check_ids(ids: np.ndarray, count: int, name: str = "ids") -> None:
     """Raise unless ids are from 0 to `count` - 1: NumPy would take -1 for the last."""
     lowest, highest = ids.min(initial=0), ids.max(initial=0)

@@ -163,7 +163,7 @@ def train_options() -> list[click.Parameter]:
                 [about.get("flag", f"--{flag}"), name],
                 type=click.Choice([*choices])
                 if choices
-                else about.get("read", KINDS.get(kind)),
+                else about.get("read", int if about else KINDS.get(kind)),
                 default=defaults.get(name, parameter.default),
                 is_flag=kind == "bool" or None,
                 metavar=about.get("metavar"),

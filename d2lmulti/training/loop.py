@@ -21,8 +21,8 @@ from ..checks import (
     check_count,
     check_finite,
     check_ids,
-    check_labels,
     check_lists,
+    invalid,
 )
 from ..comm.collectives import usual_algorithm
 from ..comm.devices import devices as first_devices
@@ -63,7 +63,9 @@ def check_data(data: str | Dataset, dtype: str) -> Dataset:
     if isinstance(data, str):
         data = load(data, dtype)
     for X, y in ((data.train_X, data.train_y), (data.test_X, data.test_y)):
-        check_labels(f"labels of {data.name}", y, len(data.classes))
+        if not isinstance(y, np.ndarray) or y.dtype.kind not in "iu":
+            raise invalid(f"a NumPy array of whole numbers as labels of {data.name}", y)
+        check_ids(y, len(data.classes), f"labels of {data.name}")
         check_finite(f"examples of {data.name}", X)
         if not 0 < len(X) == len(y):
             raise InvalidInput(
@@ -75,10 +77,25 @@ def check_data(data: str | Dataset, dtype: str) -> Dataset:
 
 
 def check_fits(
-    B: Backend, data: Dataset, model: Model, params: Sequence[np.ndarray]
+    B: Backend,
+    data: Dataset,
+    model: Model,
+    params: Sequence[np.ndarray],
+    batch_size: int,
+    parts: int,
 ) -> None:
-    """Check that the model takes the data, and has logits for all its classes."""
+    """Check that the model takes the data, and has logits for all its classes.
+
+    Also the short last batch must have an example for each of the parts it is cut into.
+    """
     X, y = data.train_X, data.train_y
+    smallest = len(X) - (batch_count(len(X), batch_size) - 1) * batch_size
+    if smallest < parts:
+        raise InvalidInput(
+            f"the last batch of every epoch would hold {smallest} of {len(X)} "
+            f"examples, fewer than the {parts} parts it is cut into; choose another "
+            "batch size, or fewer devices, passes or micro-batches"
+        )
     dtypes = {str(X.dtype), str(data.test_X.dtype)}
     expected = {"int32", "int64"} if model.vocabulary else {str(params[0].dtype)}
     if not dtypes <= expected:
@@ -100,17 +117,6 @@ def check_fits(
         raise InvalidInput(
             f"expected at least {len(data.classes)} logits for each of {y[:1].size} "
             f"targets of an example, got {rows} rows of {classes} from {model.name}"
-        )
-
-
-def check_last_batch(n: int, batch_size: int, parts: int) -> None:
-    """Check that the short last batch has an example for each of its parts."""
-    smallest = n - (batch_count(n, batch_size) - 1) * batch_size
-    if smallest < parts:
-        raise InvalidInput(
-            f"the last batch of every epoch would hold {smallest} of {n} examples, "
-            f"fewer than the {parts} parts it is cut into; choose another batch size, "
-            "or fewer devices, passes or micro-batches"
         )
 
 
@@ -228,11 +234,9 @@ def train(
     places = first_devices(num_gpus, backend) if devices is None else list(devices)
     data = check_data(dataset, dtype)
     start = [p.astype(dtype) for p in model.initial(np.random.default_rng(seed))]
-    check_fits(B, data, model, start)
-    n = len(data.train_X)
     split.prepare(places, model)
-    check_last_batch(n, batch_size, split.batch_parts)
-    group = split.group
+    check_fits(B, data, model, start, batch_size, split.batch_parts)
+    n, group = len(data.train_X), split.group
 
     settings = {
         "backend": B.name,

@@ -31,7 +31,7 @@ from ..observe.push_pull import (
 from ..optimizers import SGD
 from ..parallel.parameter_server import ParameterServer, run_events
 from ..plans.rounds import even_bounds
-from .loop import check_data, check_fits, check_last_batch
+from .loop import check_data, check_fits
 
 
 class Pushed(NamedTuple):
@@ -116,10 +116,8 @@ def train_on_servers(
     devices = first_devices(workers, backend) if devices is None else devices
     data = check_data(dataset, dtype)
     initial = [p.astype(dtype) for p in model.initial(np.random.default_rng(seed))]
-    check_fits(B, data, model, initial)
-    n = len(data.train_X)
-    check_last_batch(n, batch_size, workers)
-    total = batch_count(n, batch_size) * epochs * workers
+    check_fits(B, data, model, initial, batch_size, workers)
+    total = batch_count(len(data.train_X), batch_size) * epochs * workers
     times = worker_seconds(workers, total) if seconds is None else check_times(seconds)
     if not workers == len(devices) == len(times):
         raise InvalidInput(

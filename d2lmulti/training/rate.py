@@ -42,7 +42,7 @@ class GradualWarmup(Schedule):
 
     def __post_init__(self) -> None:
         check_positive("start", self.start)
-        check_rate("then", self.then)
+        make_rate(self.then, name="then")
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step."""
@@ -70,16 +70,13 @@ class StepDecay(Schedule):
         return self.lr * self.factor ** sum(step >= first for first in self.at)
 
 
-def check_rate(name: str, lr: Any) -> float | Schedule:
-    """Return a positive number or a schedule; raise `InvalidInput` otherwise."""
-    if isinstance(lr, Schedule):
-        return lr
-    return check_positive(name, lr, "try 0.05, or a schedule such as StepDecay(...)")
+def make_rate(lr: Any, warmup: Any = None, name: str = "lr") -> float | Schedule:
+    """Return `lr`, a positive number or a schedule, or one that rises from lr / warmup.
 
-
-def make_rate(lr: Any, warmup: Any = None) -> float | Schedule:
-    """Return `lr`, or a schedule that rises to it from lr / warmup."""
-    lr = check_rate("lr", lr)
+    Raises `InvalidInput` for a schedule with a warm-up.
+    """
+    if not isinstance(lr, Schedule):
+        check_positive(name, lr, "try 0.05, or a schedule such as StepDecay(...)")
     if warmup is None:
         return lr
     warmup = check_count("warmup", warmup)

@@ -80,19 +80,6 @@ def test_no_list(value):
     assert "a list of" in refused(checks.check_list, "d", value, "devices")
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [np.array([0, 10]), np.array([-1, 3]), np.array([0.0]), [1], None],
-)
-def test_no_labels(labels):
-    refused(checks.check_labels, "train_y", labels, 10)
-
-
-def test_labels_are_whole_numbers_below_the_classes():
-    y = np.array([0, 9], "uint8")
-    assert checks.check_labels("train_y", y, 10) is y
-
-
 def test_finite_values():
     huge = np.full(4, 1e308)  # whose sum is not finite
     assert checks.check_finite("X", huge) is huge
