@@ -199,11 +199,12 @@ def two_levels(nodes: int = 2, per_node: int = 4) -> Figure:
                 for node in range(nodes)
                 for a, b in ring
             ]
+        kind = "<|-|>" if phase == 1 else "-|>"
         for start, end, bend in ends:
-            look = {"lw": 1.8, "connectionstyle": f"arc3,rad={bend}", "zorder": 2}
-            look |= {"color": device_color(start[1]) if phase == 1 else INK}
-            look |= {"kind": "<|-|>" if phase == 1 else "-|>"}
-            arrow(ax, start, end, head=12, shrinkA=11, shrinkB=11, **look)
+            color = device_color(start[1]) if phase == 1 else INK
+            look = {"color": color, "lw": 1.8, "shrinkA": 11, "shrinkB": 11}
+            curve = f"arc3,rad={bend}"
+            arrow(ax, start, end, kind, 12, connectionstyle=curve, **look)
         for rank in range(nodes * per_node):
             x, y = divmod(rank, per_node)
             ax.plot(x, y, "o", ms=19, color=device_color(y), zorder=3)
