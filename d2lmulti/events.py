@@ -23,6 +23,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from contextvars import ContextVar
 from typing import Any
 
+_NOTHING = nullcontext()
 observers: ContextVar[tuple[Any, ...]] = ContextVar("observers", default=())
 
 
@@ -59,7 +60,7 @@ def notify_work(
     """Report a block in which these devices work; `wait()` waits for their end."""
     listeners = [each for each in observers.get() if hasattr(each, "on_work")]
     if not listeners:
-        return nullcontext()
+        return _NOTHING
     stack = ExitStack()
     for listener in listeners:
         stack.enter_context(listener.on_work(tracks, name, wait))

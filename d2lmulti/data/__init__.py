@@ -241,7 +241,7 @@ def digits(dtype: Any = "float32") -> Dataset:
     depend on the split: over several others LeNet's mean was one point lower.
     Source: E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten Digits", 1998.
     """
-    dtype = check_choice("dtype", np.dtype(dtype).name, DTYPES)
+    dtype = check_choice("dtype", np.dtype(dtype or object).name, DTYPES)
     # scikit-learn's own reader of this file imports SciPy and pandas: 0.8 seconds.
     package = find_spec("sklearn")
     file = Path(package.origin or "") if package else Path()  # of the package
@@ -267,7 +267,7 @@ def fashion_mnist(dtype: Any = "float32") -> Dataset:
     Downloads 30 MB into the user's cache or the folder D2LMULTI_DATA. Raises
     `DataUnavailable` without files and network, `DataCorrupt` for a damaged file.
     """
-    dtype = check_choice("dtype", np.dtype(dtype).name, DTYPES)
+    dtype = check_choice("dtype", np.dtype(dtype or object).name, DTYPES)
     parts = read_fashion_mnist()
     train_X, test_X = (X[:, None].astype(dtype) / 255 for X in parts[::2])
     train_y, test_y = (y.astype(np.int64) for y in parts[1::2])

@@ -261,7 +261,8 @@ def test_every_round_of_a_ring_of_16384_ranks_is_counted():
     assert l.rounds == 2 * (n - 1) and l.bytes == 2 * (n - 1) * length * 4
     part = np.array(parts(length, n))
     sent = 4 * (2 * length - part - np.roll(part, -1))
-    assert [l.sent[r] for r in range(n)] == sent.tolist()
+    by_rank = l.sent
+    assert [by_rank[r] for r in range(n)] == sent.tolist()
     assert len(l.links) == n and l.links[n - 1, 0] == sent[-1]
 
 
