@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 from d2lmulti.plans.rounds import Round
 from d2lmulti.plans.verify import snapshots
 
-from .style import INK, arrow, device_color, styled, subplots
+from .style import INK, arrow, device_color, dot, styled, subplots
 
 COMPLETE = "#009E73"
 # From one contribution to all but one: from light to dark, also in print.
@@ -158,10 +158,7 @@ def star_and_ring(ranks: int = 4) -> Figure:
             look |= {"shrinkA": 13, "shrinkB": 13}
             arrow(links, place[source], place[target], head=14, **look)
         for rank, (x, y) in enumerate(place):
-            links.plot(x, y, "o", ms=21, color=device_color(rank), zorder=3)
-            ink = "white" if rank == 0 else INK
-            label = {"ha": "center", "va": "center", "zorder": 4, "color": ink}
-            links.text(x, y, str(rank), **label)
+            dot(links, x, y, rank, device_color(rank), 21)
         for source, _, start in transfers:
             bar = {"color": device_color(source), "ec": "white", "height": 0.8}
             times.barh(source, size, left=start, **bar)
@@ -202,13 +199,15 @@ def two_levels(nodes: int = 2, per_node: int = 4) -> Figure:
         kind = "<|-|>" if phase == 1 else "-|>"
         for start, end, bend in ends:
             color = device_color(start[1]) if phase == 1 else INK
-            look = {"color": color, "lw": 1.8, "shrinkA": 11, "shrinkB": 11}
+            look: dict[str, Any] = {
+                "color": color,
+                "lw": 1.8,
+                "shrinkA": 11,
+                "shrinkB": 11,
+            }
             curve = f"arc3,rad={bend}"
             arrow(ax, start, end, kind, 12, connectionstyle=curve, **look)
         for rank in range(nodes * per_node):
             x, y = divmod(rank, per_node)
-            ax.plot(x, y, "o", ms=19, color=device_color(y), zorder=3)
-            ink = "white" if y == 0 else INK
-            center = {"ha": "center", "va": "center", "zorder": 4}
-            ax.text(x, y, str(rank), color=ink, **center)
+            dot(ax, x, y, rank, device_color(y), 19)
     return figure
