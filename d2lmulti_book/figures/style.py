@@ -21,7 +21,7 @@ from d2lmulti.plans.rounds import Round
 if TYPE_CHECKING:
     from d2lmulti.training.history import History
 
-COLOURS = (
+COLORS = (
     "#0072B2",
     "#E69F00",
     "#009E73",
@@ -48,7 +48,7 @@ styled = plt.rc_context(  # `@styled` stands over every function that draws a fi
 
 def device_color(i: int) -> str:
     """Color of device i, the same in every figure."""
-    return COLOURS[i % len(COLOURS)]
+    return COLORS[i % len(COLORS)]
 
 
 def subplots(
@@ -90,7 +90,7 @@ def box(
     size: float = 10,
 ) -> None:
     """Draw a box with words, which are white on the color of device 0."""
-    ink = ink or ("white" if color == COLOURS[0] else INK)
+    ink = ink or ("white" if color == COLORS[0] else INK)
     ax.add_patch(Rectangle(corner, *sides, fc=color, ec=edge, lw=1.2))
     x, y = corner[0] + sides[0] / 2, corner[1] + sides[1] / 2
     ax.text(x, y, words, ha="center", va="center", size=size, color=ink)
@@ -109,7 +109,7 @@ def arrow(
 def dot(ax: Axes, x: float, y: float, words: object, color: str, ms: float) -> None:
     """Draw a rank as a filled circle with its number, in points."""
     ax.plot(x, y, "o", ms=ms, color=color, zorder=3)
-    ink = "white" if color == COLOURS[0] else INK
+    ink = "white" if color == COLORS[0] else INK
     ax.text(x, y, str(words), ha="center", va="center", color=ink, size=9, zorder=4)
 
 
