@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Patch
+from matplotlib.patches import Patch
 
 from d2lmulti.observe.pipeline_trace import PipelineTrace, play_schedule
 from d2lmulti.plans.pipeline import (
@@ -23,7 +23,7 @@ from d2lmulti.plans.pipeline import (
 )
 from d2lmulti.plans.schedules import SCHEDULES
 
-from .style import INK, device_colour, styled, subplots, without_frame
+from .style import INK, arrow, canvas, device_colour, styled, subplots
 
 # What it is called, its colour, its ink.
 _KINDS: dict[type[Instruction], tuple[str, str, str]] = {
@@ -164,20 +164,17 @@ def deadlock() -> Figure:
 
     Every device is sending, so none receives. The last two send to each other.
     """
-    figure, (ax,) = subplots(1, 1, 7, 1.3)
+    figure, ax = canvas(7, 1.3, (-0.4, 3.4), (-0.5, 0.5))
     outputs = [(0, 1, "output 3"), (1, 2, "output 2"), (2, 3, "output 1")]
     for source, target, label in [*outputs, (3, 2, "gradient 0")]:
         below = -0.14 if target < source else 0.14 if source == 2 else 0
         way = target - source
         ends = (source + 0.24 * way, below), (target - 0.24 * way, below)
-        arrow = {"arrowstyle": "-|>", "mutation_scale": 14, "lw": 2}
-        ax.add_patch(FancyArrowPatch(*ends, color="#D55E00", **arrow))
+        arrow(ax, *ends, head=14, lw=2, color="#D55E00", shrinkA=2, shrinkB=2)
         y, va = (below - 0.06, "top") if way < 0 else (below + 0.04, "bottom")
         ax.text((source + target) / 2, y, label, ha="center", va=va, size=10)
     for d in range(4):
         centre = {"ha": "center", "va": "center", "size": 10, "color": INK}
         box = {"fc": "white", "ec": device_colour(d), "lw": 2, "pad": 6}
         ax.text(d, 0, f"device {d}\nsends", bbox=box, **centre)
-    ax.set(xlim=(-0.4, 3.4), ylim=(-0.5, 0.5), xticks=[], yticks=[])
-    without_frame(ax)
     return figure

@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 from d2lmulti.plans.rounds import Round
 from d2lmulti.plans.verify import snapshots
 
-from .style import INK, arrow, device_colour, styled, subplots
+from .style import INK, arrow, device_colour, dot, styled, subplots
 
 COMPLETE = "#009E73"
 # From one contribution to all but one: from light to dark, also in print.
@@ -158,10 +158,7 @@ def star_and_ring(ranks: int = 4) -> Figure:
             look |= {"shrinkA": 13, "shrinkB": 13}
             arrow(links, place[source], place[target], head=14, **look)
         for rank, (x, y) in enumerate(place):
-            links.plot(x, y, "o", ms=21, color=device_colour(rank), zorder=3)
-            ink = "white" if rank == 0 else INK
-            label = {"ha": "center", "va": "center", "zorder": 4, "color": ink}
-            links.text(x, y, str(rank), **label)
+            dot(links, x, y, rank, device_colour(rank), 21)
         for source, _, start in transfers:
             bar = {"color": device_colour(source), "ec": "white", "height": 0.8}
             times.barh(source, size, left=start, **bar)
@@ -199,15 +196,18 @@ def two_levels(nodes: int = 2, per_node: int = 4) -> Figure:
                 for node in range(nodes)
                 for a, b in ring
             ]
+        kind = "<|-|>" if phase == 1 else "-|>"
         for start, end, bend in ends:
-            look = {"lw": 1.8, "connectionstyle": f"arc3,rad={bend}", "zorder": 2}
-            look |= {"color": device_colour(start[1]) if phase == 1 else INK}
-            look |= {"kind": "<|-|>" if phase == 1 else "-|>"}
-            arrow(ax, start, end, head=12, shrinkA=11, shrinkB=11, **look)
+            colour = device_colour(start[1]) if phase == 1 else INK
+            look: dict[str, Any] = {
+                "color": colour,
+                "lw": 1.8,
+                "shrinkA": 11,
+                "shrinkB": 11,
+            }
+            curve = f"arc3,rad={bend}"
+            arrow(ax, start, end, kind, 12, connectionstyle=curve, **look)
         for rank in range(nodes * per_node):
             x, y = divmod(rank, per_node)
-            ax.plot(x, y, "o", ms=19, color=device_colour(y), zorder=3)
-            ink = "white" if y == 0 else INK
-            centre = {"ha": "center", "va": "center", "zorder": 4}
-            ax.text(x, y, str(rank), color=ink, **centre)
+            dot(ax, x, y, rank, device_colour(y), 19)
     return figure

@@ -106,6 +106,13 @@ def arrow(
     )
 
 
+def dot(ax: Axes, x: float, y: float, words: object, colour: str, ms: float) -> None:
+    """Draw a rank as a filled circle with its number, in points."""
+    ax.plot(x, y, "o", ms=ms, color=colour, zorder=3)
+    ink = "white" if colour == COLOURS[0] else INK
+    ax.text(x, y, str(words), ha="center", va="center", color=ink, size=9, zorder=4)
+
+
 def device_patches(n: int) -> list[Patch]:
     """Make the entries of a legend that says which colour is which device's."""
     return [Patch(color=device_colour(i), label=f"device {i}") for i in range(n)]
@@ -127,9 +134,7 @@ def plan_rounds(plan: Iterable[Round], ranks: int, title: str = "") -> Figure:
         for rank in range(ranks):
             y = ranks - rank - 0.5
             for x in (0.7, 3.3):
-                ax.plot(x, y, "o", ms=17, color=device_colour(rank))
-                ink = INK if rank in (1, 4, 6) else "white"
-                ax.text(x, y, str(rank), ha="center", va="center", color=ink, size=9)
+                dot(ax, x, y, rank, device_colour(rank), 17)
         for transfer in this_round:
             start = (0.98, ranks - transfer.source - 0.5)
             end = (3.02, ranks - transfer.target - 0.5)

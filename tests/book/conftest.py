@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import pickle
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -73,6 +71,7 @@ parts:
       - file: chapters/two
   - caption: Back matter
     chapters:
+      - file: chapters/allreduce
       - file: chapters/glossary
       - file: chapters/references
 """
@@ -91,42 +90,18 @@ def with_checkout() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(path)}
 
 
-def once(tmp_path_factory, name: str, make):
-    """Return make(folder), run by one of pytest's workers on behalf of all."""
-    base = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        base = base.parent  # the folder that the workers share
-    folder, result = base / name, base / f"{name}.pickle"
-    try:
-        folder.mkdir()
-    except FileExistsError:
-        while not result.exists():
-            time.sleep(0.1)
-        value = pickle.loads(result.read_bytes())
-        if isinstance(value, Exception):
-            raise value from None
-        return value
-    value: object = RuntimeError(f"{name} was stopped")
-    try:
-        value = make(folder)
-    except Exception as error:
-        value = RuntimeError(f"{name}: {error}")
-        raise
-    finally:
-        unfinished = result.with_suffix(".part")
-        unfinished.write_bytes(pickle.dumps(value))
-        unfinished.rename(result)
-    return value
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one of pytest's workers run all tests of the small book: it is built once."""
+    for item in items:
+        if "small_book" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("small_book"))
 
 
 @pytest.fixture(scope="session")
 def small_book(tmp_path_factory) -> Path:
     """Build a book of two chapters with the real settings; return its HTML folder."""
-    return once(tmp_path_factory, "small_book", build_book)
-
-
-def build_book(folder: Path) -> Path:
-    """Write the small book into a folder and build it."""
+    folder = tmp_path_factory.mktemp("small_book")
     chapters = folder / "chapters"
     chapters.mkdir()
     for name in ("_ext", "_extra", "_static"):
@@ -136,6 +111,7 @@ def build_book(folder: Path) -> Path:
     for name in ("glossary.md", "references.md"):
         shutil.copy(ROOT / "chapters" / name, chapters)
     (chapters / "index.md").write_text("# A small book\n\nTo be looked at.\n")
+    (chapters / "allreduce.md").write_text("# Linked\n\nFrom the steps of `two`.\n")
     (folder / "_toc.yml").write_text(TOC)
     save(chapters / "one.ipynb", *ONE)
     save(chapters / "two.ipynb", *TWO)

@@ -10,13 +10,14 @@ from types import ModuleType
 
 import nbformat
 import pytest
-from book.conftest import once, with_checkout
+from book.conftest import with_checkout
 from book.notebooks import ROOT
 from sphinx.util.inventory import InventoryFile
 
 import d2lmulti
 from d2lmulti.backends.protocol import Backend
 
+pytestmark = pytest.mark.xdist_group("api_page")  # built once
 # Sphinx cannot import these where a framework is missing.
 NEEDS_A_FRAMEWORK = ("d2lmulti.processes.mxnet_kvstore",)
 CONFIG = """
@@ -30,7 +31,9 @@ default_role = "code"
 """
 
 
-def build_api_page(folder):
+@pytest.fixture(scope="module")
+def documented(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("api_page")
     (folder / "conf.py").write_text(CONFIG)
     shutil.copy(ROOT / "chapters" / "api.md", folder)
     done = subprocess.run(
@@ -46,11 +49,6 @@ def build_api_page(folder):
     return {
         name for kind, names in inventory.items() if kind[:3] == "py:" for name in names
     }
-
-
-@pytest.fixture(scope="module")
-def documented(tmp_path_factory):
-    return once(tmp_path_factory, "api_page", build_api_page)
 
 
 def test_every_public_name_is_there(documented):

@@ -6,10 +6,11 @@ import sys
 from xml.etree import ElementTree
 
 import pytest
-from book.conftest import once, with_checkout
+from book.conftest import with_checkout
 from book.notebooks import ROOT, code, printed, save
 from nbformat.v4 import new_output
 
+pytestmark = pytest.mark.xdist_group("under_torch")  # run once
 LOAD = code("%load_ext d2lmulti_book.notebook")
 
 
@@ -87,11 +88,8 @@ def write_chapters(folder):
 
 @pytest.fixture(scope="module")
 def under_torch(tmp_path_factory):
-    return once(
-        tmp_path_factory,
-        "under_torch",
-        lambda folder: run(write_chapters(folder), D2LMULTI_BACKEND="torch")[1],
-    )
+    folder = write_chapters(tmp_path_factory.mktemp("under_torch"))
+    return run(folder, D2LMULTI_BACKEND="torch")[1]
 
 
 def test_what_is_right_passes_and_other_backends_are_skipped(under_torch):
