@@ -425,26 +425,26 @@ def run_zero(k: int) -> Run:
 STRATEGIES: dict[str, tuple[str, str, Callable[[int], Run]]] = {
     "star": (
         "Data parallelism, star all-reduce",
-        "data_parallel",
+        "chapters/data_parallel",
         partial(run_data, algorithm="star"),
     ),
     "ring": (
         "Data parallelism, ring all-reduce",
-        "allreduce",
+        "chapters/allreduce",
         partial(run_data, algorithm="ring"),
     ),
-    "tensor": ("Tensor parallelism", "tensor_parallel", run_tensor),
+    "tensor": ("Tensor parallelism", "chapters/tensor_parallel", run_tensor),
     "gpipe": (
         "Pipeline parallelism, GPipe",
-        "pipeline_parallel",
+        "chapters/pipeline_parallel",
         partial(run_pipeline, schedule="gpipe"),
     ),
     "1f1b": (
         "Pipeline parallelism, 1F1B",
-        "pipeline_parallel",
+        "chapters/pipeline_parallel",
         partial(run_pipeline, schedule="1f1b"),
     ),
-    "zero3": ("ZeRO 3 (FSDP)", "sharding", run_zero),
+    "zero3": ("ZeRO 3 (FSDP)", "chapters/sharding", run_zero),
 }
 
 
