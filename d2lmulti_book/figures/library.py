@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
-from .style import INK, device_colour, styled, subplots
+from .style import PALE, arrow, box, canvas, device_color, styled
 
 _BOXES = {  # name: (x, y, width, text, color or None for gray)
     "you": (3.0, 5.0, 3.0, "train_batch\nparallel/data, parallel/step", 0),
@@ -35,16 +34,10 @@ _ARROWS = (  # from, to: points of the boxes' edges
 @styled
 def library_map() -> Figure:
     """Draw the parts that a step of data parallelism enters, from caller to called."""
-    figure, (ax,) = subplots(1, 1, 8, 4.6)
+    figure, ax = canvas(8, 4.6, (-0.05, 9.05), (0.1, 6.0))
     for x, y, width, words, color in _BOXES.values():
-        face = "#DDDDDD" if color is None else device_colour(color)
-        ax.add_patch(Rectangle((x, y), width, 0.9, fc=face, ec="white"))
-        ink = "white" if color == 0 else INK
-        middle = x + width / 2, y + 0.45
-        ax.text(*middle, words, ha="center", va="center", size=10, color=ink)
+        face = PALE if color is None else device_color(color)
+        box(ax, (x, y), (width, 0.9), words, face)
     for start, end in _ARROWS:
-        arrow = {"arrowstyle": "-|>", "color": INK, "lw": 1.2, "shrinkA": 1}
-        ax.annotate("", end, start, arrowprops=arrow)
-    ax.set(xlim=(-0.05, 9.05), ylim=(0.1, 6.0))
-    ax.axis("off")
+        arrow(ax, start, end)
     return figure

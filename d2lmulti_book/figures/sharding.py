@@ -5,10 +5,12 @@ Chapter: *sharding*.
 
 from __future__ import annotations
 
+from typing import Any
+
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .style import INK, device_colour, styled, subplots, without_frame
+from .style import INK, arrow, canvas, device_color, styled, subplots, without_frame
 
 _KINDS = (  # the kind, its bytes per parameter, and the first stage that shards it
     ("weights", 2, 3),
@@ -37,7 +39,7 @@ def memory_bars(billions: float = 7, devices: int = 8, limit: float = 80) -> Fig
                     stage, whole, fc="#F4F4F4", ec="#999999", ls="--", lw=0.8, **options
                 )
             label = kind if stage == 0 else None
-            ax.barh(stage, part, fc=device_colour(i), label=label, **options)
+            ax.barh(stage, part, fc=device_color(i), label=label, **options)
             left, total = left + whole, total + part
         words = f"{total:g} GB"
         ax.text(left + 1.5, stage, words, va="center", size=10, color=INK)
@@ -58,36 +60,30 @@ def zero_step(ranks: int = 4) -> Figure:
     Each row is a rank and each bar one flat vector, cut into a shard per rank. A pale
     shard is a rank's own gradient, not yet summed.
     """
-    figure, (ax,) = subplots(1, 1, 8, 3.1)
+    width, step = 2.0, 3.15
+    xlim = (-1.1, 3 * step + width + 0.1)
+    figure, ax = canvas(8, 3.1, xlim, (ranks - 0.5, -1.1))
     titles = ("own gradients", "summed gradients", "updated shards", "weights")
     between = ("reduce-\nscatter", "update", "all-\ngather")
-    width, step = 2.0, 3.15
     for column, title in enumerate(titles):
         left = column * step
         ax.text(left + width / 2, -0.75, title, ha="center", size=10.5, color=INK)
         for rank in range(ranks):
             for shard in range(ranks):
                 own = column in (0, 3) or shard == rank
-                colour = device_colour(shard) if own else "white"
-                box = Rectangle(
-                    (left + shard * width / ranks, rank - 0.3),
-                    width / ranks,
-                    0.6,
-                    fc=colour,
-                    ec="#999999",
-                    alpha=0.3 if column == 0 else 1,
-                    ls="-" if own else (0, (2, 2)),
-                )
-                ax.add_patch(box)
+                color = device_color(shard) if own else "white"
+                corner = (left + shard * width / ranks, rank - 0.3)
+                look: dict[str, Any] = {
+                    "alpha": 0.3 if column == 0 else 1,
+                    "ec": "#999999",
+                }
+                look |= {"fc": color, "ls": "-" if own else (0, (2, 2))}
+                ax.add_patch(Rectangle(corner, width / ranks, 0.6, **look))
         if column < len(between):
             middle = ranks / 2 - 0.5
-            ends = {"xytext": (left + width + 0.1, middle)}
-            arrow = {"arrowstyle": "-|>", "color": INK, "lw": 1.4}
-            ax.annotate("", (left + step - 0.1, middle), arrowprops=arrow, **ends)
+            arrow(ax, (left + width + 0.1, middle), (left + step - 0.1, middle))
             x = left + (width + step) / 2
             ax.text(x, middle - 0.15, between[column], ha="center", size=10, color=INK)
     for rank in range(ranks):
         ax.text(-0.15, rank, f"rank {rank}", ha="right", va="center", size=10)
-    ax.set(xlim=(-1.1, 3 * step + width + 0.1), ylim=(ranks - 0.5, -1.1))
-    ax.axis("off")
     return figure

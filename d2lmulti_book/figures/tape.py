@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
-from .style import INK, device_colour, styled, subplots
+from .style import INK, PALE, arrow, canvas, device_color, styled
 
 _NODES = {  # name: (x, y, text, leaf)
     "x": (0.0, 2.6, "$x$", True),
@@ -32,22 +32,19 @@ _EDGES = (  # from, to, what the pullback does with d, bend
 @styled
 def expression_graph() -> Figure:
     """Draw (xw + x/3 - w)x as a graph; each edge has its pullback written on it."""
-    figure, (ax,) = subplots(1, 1, 8, 4.0)
+    figure, ax = canvas(8, 4.0, (-0.6, 9), (-0.4, 4.3))
+    ax.set_aspect("equal")
     for source, target, words, bend in _EDGES:
         (x0, y0, *_), (x1, y1, *_) = _NODES[source], _NODES[target]
-        style = f"arc3,rad={bend}"
-        arrow = {"arrowstyle": "-|>", "color": INK, "lw": 1.2, "shrinkA": 21,
-                 "shrinkB": 21, "connectionstyle": style}  # fmt: skip
-        ax.annotate("", (x1, y1), (x0, y0), arrowprops=arrow)
+        curve = f"arc3,rad={bend}"
+        arrow(ax, (x0, y0), (x1, y1), shrinkA=24, shrinkB=24, connectionstyle=curve)
         x = (x0 + x1) / 2 + bend * (y1 - y0) / 2
         y = (y0 + y1) / 2 - bend * (x1 - x0) / 2
         ax.text(x, y + 0.12, words, ha="center", va="bottom", size=10.5,
-                color=device_colour(5))  # fmt: skip
+                color=device_color(5))  # fmt: skip
     for x, y, words, leaf in _NODES.values():
-        face = device_colour(0) if leaf else "#DDDDDD"
+        face = device_color(0) if leaf else PALE
         ax.add_patch(Circle((x, y), 0.42, fc=face, ec="white", zorder=2))
         ax.text(x, y, words, ha="center", va="center", size=11,
                 color="white" if leaf else INK, zorder=3)  # fmt: skip
-    ax.set(xlim=(-0.6, 9), ylim=(-0.4, 4.3), aspect="equal")
-    ax.axis("off")
     return figure
