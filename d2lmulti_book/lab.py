@@ -28,6 +28,8 @@ from d2lmulti.processes.spawn import free_port, loopback
 _lab = get_context("forkserver")
 _STACK = re.compile("Traceback|(Current t|T)hread 0x")
 _LOG = re.compile(r"(\[rank\d\]:)?\[[EW]\d{4} |Exception raised from|frame #|<omitting")
+_LOST = re.compile("Connection (?:closed|reset) by peer|Broken pipe")
+_shown: set[str] = set()  # messages of a lost connection that are on the page
 _folder = Path(mkdtemp(prefix="d2lmulti-lab-"))
 
 
@@ -92,7 +94,7 @@ def show(jobs: list[Rank], wait: float = 60) -> str:
     for rank, process, log in jobs:
         process.join(max(0, until - time.monotonic()))
         code = process.exitcode
-        written = _messages(log.read_text())
+        written = [_once(line) for line in _messages(log.read_text())]
         if code is None:
             written.append("(still running)")
         elif code < 0:
@@ -104,6 +106,14 @@ def show(jobs: list[Rank], wait: float = 60) -> str:
     for line in text:
         sys.stdout.write(textwrap.fill(line, 79, subsequent_indent=" " * 8) + "\n")
     return "\n".join(text)
+
+
+def _once(line: str) -> str:
+    """Return a message, or a note if it is one of a lost connection, as before."""
+    if not _LOST.search(line) or not _shown:
+        _shown.update(_LOST.findall(line))
+        return line
+    return "(connection lost: the message above, or one of its variants)"
 
 
 def _messages(log: str) -> list[str]:
