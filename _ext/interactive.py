@@ -172,6 +172,8 @@ def calculator_page(labels: dict[str, str], up: str) -> str:
 <div class="controls">
 {controls(data, labels)}
 </div>
+<p><button type="button" data-part="best">{known["best"]}</button>
+<span data-part="searched" aria-live="polite"></span></p>
 <p data-part="facts" aria-live="polite"></p>
 <p data-part="fits" aria-live="polite"></p>
 <div data-part="results">

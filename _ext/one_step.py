@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -94,13 +95,19 @@ def messages(run: dict[str, Any]) -> str:
     return "".join(rows)
 
 
-def page(first: str, frame: int, up: str) -> str:
-    """Write what stands in the page; `up` leads from it to the book's first folder."""
+def page(first: str, frame: int, up: str, chapters: Collection[str]) -> str:
+    """Write what stands in the page; `up` leads from it to the book's first folder.
+
+    `chapters` are the pages that there are to link to.
+    """
     runs = recorded_steps.all_runs()
     run, strategy = runs[first], recorded_steps.STRATEGIES[first.split()[0]]
     label = f"{strategy[0]} on {run['devices']} devices: computations and messages"
     strategies = {
-        key: {"title": title, "chapter": f"{up}chapters/{chapter}.html"}
+        key: {
+            "title": title,
+            "chapter": f"{up}{chapter}.html" if chapter in chapters else "",
+        }
         for key, (title, chapter, _) in recorded_steps.STRATEGIES.items()
     }
     held = [m for r in runs.values() for device in r["memory"] for m in device]
@@ -175,7 +182,8 @@ class OneStep(Interactive):
         """Write the figure."""
         up = "../" * self.env.docname.count("/")
         strategy, devices, *frame = self.options.get("first", "ring 4").split()
-        return page(f"{strategy} {devices}", int(frame[0]) if frame else 0, up)
+        number = int(frame[0]) if frame else 0
+        return page(f"{strategy} {devices}", number, up, self.env.found_docs)
 
     def run(self) -> list[nodes.Node]:
         """Note that the library is what the page is made from."""

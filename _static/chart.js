@@ -73,5 +73,27 @@ globalThis.timeChart = (() => {
     }).observe(box);
   };
 
-  return { svg, fade, keepDrawn };
+  // Keep what is chosen in the page's address, `#layout&gpus=64`, and take it from there.
+  // `lists`: for a slider over the places of a list, that list.
+  const share = (box, name, controls, lists = {}) => {
+    const written = (key) => lists[key]?.[controls[key].value] ?? controls[key].value;
+    const asked = new URLSearchParams(location.hash.split("&").slice(1).join("&"));
+    if (location.hash.split("&")[0] === `#${name}`) {
+      for (const [key, value] of asked) {
+        if (!controls[key]) continue;
+        const options = [...(controls[key].options ?? [])].map((one) => one.value);
+        const place = lists[key]?.findIndex((one) => String(one) === value) ?? value;
+        if (place !== -1 && (!options.length || options.includes(value)))
+          controls[key].value = place;
+      }
+      requestAnimationFrame(() => box.scrollIntoView({ block: "center" }));
+    }
+    box.addEventListener("input", () => {
+      const chosen = new URLSearchParams();
+      for (const key in controls) chosen.set(key, written(key));
+      history.replaceState(null, "", `#${name}&${chosen}`);
+    });
+  };
+
+  return { svg, fade, keepDrawn, share };
 })();

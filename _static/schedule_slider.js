@@ -61,6 +61,8 @@
       find("later").hidden = all.stages[schedule.value] === 1;
     };
 
+    const lists = { devices: all.devices, micros: all.microBatches };
+    timeChart.share(box, "schedule", { schedule, devices, micros }, lists);
     for (const control of [schedule, devices, micros])
       control.addEventListener("input", show);
     timeChart.keepDrawn(box, room, show);

@@ -1,4 +1,4 @@
-"""Play one collective on a modelled cluster, and set the closed formula beside it."""
+"""Play one collective on a modeled cluster, and compare it with the closed formula."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from d2lmulti.checks import MAX_RANKS, check_choice, check_count, check_kind, shown
+from d2lmulti.checks import MAX_RANKS, check_choice, check_count, shown
 from d2lmulti.errors import InvalidInput
+from d2lmulti.files import progress
 from d2lmulti.plans.allreduce import ALLREDUCE
 from d2lmulti.plans.collectives import (
     allgather,
@@ -20,7 +21,6 @@ from d2lmulti.plans.collectives import (
     reduce_scatter,
 )
 from d2lmulti.plans.rounds import MOST_ELEMENTS, Plan, Round
-from d2lmulti.progress import progress
 
 from .clock import play
 from .cost import bus_bandwidth, formula_seconds
@@ -105,7 +105,6 @@ def simulate(
     """
     check_choice("collective", collective, PLANS)
     check_choice("algorithm", algorithm, ALLREDUCE)
-    check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
     check_count("ranks", ranks, max=MAX_RANKS)
     check_count("nbytes", nbytes, max=MOST_ELEMENTS)
     length, rest = divmod(nbytes, ITEM)

@@ -143,7 +143,7 @@ def _torchgpipe_rate(stages: int, micro_batches: int) -> float:
 
 
 def collectives(rows: list[Row], report: Report) -> None:
-    """Microseconds, or bus bandwidth where no time is told."""
+    """Microseconds, or bus bandwidth where no time is listed."""
     source = ""
     for row in rows:
         with report.predicting(row):
@@ -283,9 +283,9 @@ KINDS = (
 def validate(path: Any) -> Report:
     """Predict every row of a CSV file of measurements, and compare.
 
-    The header tells the kind of table (see KINDS). A row that cannot be predicted is
-    listed with its line number and why, and does not count. Raises `InvalidInput` for a
-    file that is no table, another header, and where no row can be predicted.
+    The header determines the kind of table (see KINDS). A row that cannot be predicted
+    is listed with its line number and why, and does not count. Raises `InvalidInput`
+    for a file that is no table, another header, and where no row can be predicted.
     """
     header, rows = read_table(path)
     kind = _kind_of(header)

@@ -22,13 +22,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote, unquote, urldefrag, urlsplit
 
-from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    Page,
+    Response,
+    TimeoutError,
+    sync_playwright,
+)
 
 SCRIPT = Path(__file__).with_suffix(".js").read_text(encoding="utf-8")
 WIDE, NARROW, HEIGHT = 1280, 360, 900
 MIN_CONTRAST = 4.5  # WCAG 2.1, level AA, for text
 # Of a chapter, in a window of 1200 px: share of its height, and pixels to its figure.
 MEASURED, MAX_CODE, MAX_ABOVE_FIGURE = 1200, 0.45, 2 * HEIGHT
+MAX_BYTES = 2_000_000  # that a page loads, unpacked, without pictures
 # What a reader searches for, and the chapter that explains it.
 SEARCHES = {
     "tensor parallelism": "tensor_parallel",
@@ -98,6 +105,7 @@ class Visit:
 
     def __init__(self, browser: Browser, root: str) -> None:
         self.root, self.wrong = root, []
+        self.loaded: dict[str, int] = {}  # bytes by address, without pictures
         context = browser.new_context(viewport={"width": WIDE, "height": HEIGHT})
         context.add_init_script(SCRIPT)
         context.route(lambda url: not url.startswith(root), self._foreign)
@@ -111,15 +119,17 @@ class Visit:
             ),
         )
         self.page.on("pageerror", lambda e: self._note(True, f"script error: {e}"))
-        self.page.on(
-            "response",
-            lambda r: self._note(
-                r.status >= 400, f"request failed: {r.url} ({r.status})"
-            ),
-        )
+        self.page.on("response", self._response)
 
     def _note(self, is_wrong: bool, text: str) -> None:
         self.wrong += [text] * is_wrong
+
+    def _response(self, response: Response) -> None:
+        address = f"{response.url} ({response.status})"
+        self._note(response.status >= 400, f"request failed: {address}")
+        if response.request.resource_type != "image":
+            length = response.headers.get("content-length", "0")
+            self.loaded[response.url] = int(length)
 
     def _foreign(self, route) -> None:
         if route.request.url.startswith(("data:", "blob:", "about:")):
@@ -150,11 +160,14 @@ class Visit:
 
 def check_page(visit: Visit, path: str, chapters: bool) -> tuple[list[str], dict]:
     """Look at one page in every form; return its problems and its links."""
-    visit.wrong = []
+    visit.wrong, visit.loaded = [], {}
     visit.page.emulate_media(color_scheme="light")
     visit.go(path)
+    loaded = sum(visit.loaded.values())
     visit.show("light", WIDE)
     wrong: list[str] = [*visit.ask("math"), *visit.ask("images")]
+    if loaded > MAX_BYTES:
+        wrong.append(f"loads {loaded:,} bytes without pictures, at most {MAX_BYTES:,}")
     wrong += check_measures(visit) if chapters else []
     links = visit.ask("links")
     visit.ask("openAll")  # hidden solutions and inputs must be right too

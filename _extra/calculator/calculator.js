@@ -32,7 +32,7 @@
     }; // prettier-ignore
   };
 
-  // The parts of a step: name, colour, seconds.
+  // The parts of a step: name, color, seconds.
   const partsOf = (step, layout) => {
     const slowest = Math.max(...step.works.map((w) => w.forward + w.backward));
     const busy = layout.micro_batches * slowest;
@@ -115,7 +115,7 @@
         seconds: duration(step.seconds),
         batch: batch.toLocaleString("en"),
         tokens: digits(step.tokens_per_gpu, 4),
-        mfu: digits(100 * step.utilisation, 3),
+        mfu: digits(100 * step.utilization, 3),
       });
       const card = cluster.device.memory;
       const over = step.needed > card;
@@ -153,6 +153,43 @@
       find("note").hidden = layout.pipeline === 1;
     };
 
+    // The layout of the same batch that fits and is fastest, of all that can be chosen.
+    const best = () => {
+      const chosen = read();
+      const { gpus, micro_batch, micro_batches, tensor, pipeline } = chosen;
+      const batch = (gpus / (tensor * pipeline)) * micro_batch * micro_batches;
+      const offered = (name) => [...find(name).options].map((one) => one.value);
+      const [network, cluster] = [all.networks[chosen.network], all.clusters[chosen.cluster]];
+      let found = null;
+      for (const t of offered("tensor").map(Number))
+        for (const p of offered("pipeline").map(Number))
+          for (const m of offered("micro_batch").map(Number)) {
+            const count = batch / ((gpus / (t * p)) * m);
+            if (!offered("micro_batches").includes(String(count))) continue;
+            for (const zero of offered("zero").map(Number))
+              for (const recompute of offered("recompute")) {
+                const one = {
+                  ...chosen, tensor: t, pipeline: p, micro_batch: m, micro_batches: count,
+                  zero, recompute,
+                }; // prettier-ignore
+                const { layout } = asked(one, all, labels);
+                if (!layout) continue;
+                const step = stepTime(network, layout, cluster, all.programs[chosen.program]);
+                const fits = step.needed <= cluster.device.memory;
+                if (fits && (!found || step.seconds < found.seconds))
+                  found = { chosen: one, seconds: step.seconds };
+              }
+          }
+      find("searched").textContent = found ? "" : labels["best none"];
+      if (!found) return;
+      for (const name of CHOICES) find(name).value = found.chosen[name];
+      box.dispatchEvent(new Event("input"));
+      show();
+    };
+
+    const controlled = Object.fromEntries(CHOICES.map((name) => [name, find(name)]));
+    timeChart.share(box, "layout", controlled);
+    find("best").addEventListener("click", best);
     for (const name of CHOICES) find(name).addEventListener("input", show);
     timeChart.keepDrawn(box, room, show);
   };

@@ -374,6 +374,7 @@
       find("each").textContent = run.each;
       const { title, chapter } = head.strategies[strategy.value];
       find("chapter").href = chapter;
+      find("chapter").hidden = !chapter;
       find("chapter").textContent = `Read the chapter: ${title}`;
       draw();
       go(to, byReader);

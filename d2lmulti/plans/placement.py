@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import NamedTuple
 
-from ..checks import MAX_RANKS, check_choice, check_count, check_kind, check_list
+from ..checks import MAX_RANKS, check_choice, check_count, check_list
 from .rounds import even_bounds
 
 
@@ -53,7 +53,7 @@ def round_robin(sizes: Sequence[int], servers: int) -> list[ServerShard]:
 
 @_placement
 def greedy(sizes: Sequence[int], servers: int) -> list[ServerShard]:
-    """Give each whole parameter, largest first, to the server that holds least.
+    """Assign each whole parameter, largest first, to the server that holds least.
 
     >>> server_sizes(greedy([100, 1, 100, 1], 2), 2)
     [101, 101]
@@ -69,7 +69,7 @@ def greedy(sizes: Sequence[int], servers: int) -> list[ServerShard]:
 
 @_placement
 def cut(sizes: Sequence[int], servers: int) -> list[ServerShard]:
-    """Join all parameters end to end and cut the whole into equal pieces.
+    """Join all parameters end to end and cut the result into equal pieces.
 
     >>> cut([3, 2], 2)
     [ServerShard(parameter=0, first=0, last=3, server=0), ServerShard(parameter=1, ...)]
@@ -86,7 +86,7 @@ def cut(sizes: Sequence[int], servers: int) -> list[ServerShard]:
     return parts
 
 
-#: Name -> how parameters are dealt out to servers.
+#: Name -> how parameters are distributed over servers.
 PLACEMENTS: dict[str, Placement] = {
     "round_robin": round_robin,
     "greedy": greedy,
@@ -108,7 +108,6 @@ def server_sizes(parts: Sequence[ServerShard], servers: int) -> list[int]:
     """Count the elements that each server keeps."""
     held = [0] * check_count("servers", servers, max=MAX_RANKS)
     for part in check_list("parts", parts, "parts, see place", min_length=0):
-        check_kind("an entry of parts", part, ServerShard, "a Part")
         check_count("a part's server", part.server, min=0, max=servers - 1)
         held[part.server] += part.last - part.first
     return held

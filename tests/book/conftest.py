@@ -71,7 +71,6 @@ parts:
       - file: chapters/two
   - caption: Back matter
     chapters:
-      - file: chapters/allreduce
       - file: chapters/glossary
       - file: chapters/references
 """
@@ -101,7 +100,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def small_book(tmp_path_factory) -> Path:
     """Build a book of two chapters with the real settings; return its HTML folder."""
-    folder = tmp_path_factory.mktemp("small_book")
+    return build_book(tmp_path_factory.mktemp("small_book"))
+
+
+def build_book(folder: Path) -> Path:
+    """Write the small book into a folder and build it."""
     chapters = folder / "chapters"
     chapters.mkdir()
     for name in ("_ext", "_extra", "_static"):
@@ -110,8 +113,7 @@ def small_book(tmp_path_factory) -> Path:
         shutil.copy(ROOT / name, folder / name)
     for name in ("glossary.md", "references.md"):
         shutil.copy(ROOT / "chapters" / name, chapters)
-    (chapters / "index.md").write_text("# A small book\n\nTo be looked at.\n")
-    (chapters / "allreduce.md").write_text("# Linked\n\nFrom the steps of `two`.\n")
+    (chapters / "index.md").write_text("# A small book\n\n## How to cite\n")
     (folder / "_toc.yml").write_text(TOC)
     save(chapters / "one.ipynb", *ONE)
     save(chapters / "two.ipynb", *TWO)

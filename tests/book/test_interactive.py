@@ -11,13 +11,14 @@ from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
 import schedule_charts
 from book.notebooks import ROOT
 from check_pages import FLAGS, chromium
-from interactive import PROGRAMS, tables
+from interactive import PROGRAMS, TWOS, tables
 
 from d2lmulti.plans.pipeline import (
     Backward,
@@ -158,7 +159,7 @@ def _answer(
         step = step_time(network, layout, machines, PROGRAMS[program])
     except ImpossibleLayout:
         return None
-    names = "seconds stages gradients optimizer tokens_per_gpu utilisation".split()
+    names = "seconds stages gradients optimizer tokens_per_gpu utilization".split()
     memory = {name: getattr(step.memory, name) for name in MEMORY}
     return {name: getattr(step, name) for name in names} | memory
 
@@ -303,3 +304,61 @@ def test_the_keyboard_chooses_a_layout_and_the_numbers_are_the_librarys(window):
     assert "does not fit" in box.locator('[data-part="fits"]').inner_text()
     text = box.inner_text()
     assert not re.search(r"undefined|NaN|Infinity|\{\w+\}", text), text
+
+
+@pytest.mark.browser
+def test_the_best_layout_is_the_fastest_that_fits(window):
+    box = window.locator(".step-calculator")
+    box.locator('[data-part="network"]').select_option("llama3-70b")
+    box.locator('[data-part="best"]').click()
+    assert "does not fit" not in box.locator('[data-part="fits"]').inner_text()
+    found = parse_qs(window.evaluate("location.hash").removeprefix("#layout&"))
+    chosen = {key: value for key, (value,) in found.items()}
+    network, cluster = get_network("llama3-70b"), get_cluster("dgx-h100")
+
+    def seconds(t: int, p: int, m: int, zero: int, recompute: str) -> float:
+        """Predict a step of the batch of 64 GPUs that was chosen at first."""
+        data, left = divmod(64, t * p)
+        micros, rest = divmod(128, data * m) if data else (0, 1)
+        if left or rest or micros not in TWOS[:8]:
+            return float("inf")
+        try:
+            layout = Layout(data, t, p, m, micros, zero=zero, recompute=recompute)
+            step = step_time(network, layout, cluster)
+        except ImpossibleLayout:
+            return float("inf")
+        fits = step.memory.needed <= cluster.device.memory
+        return step.seconds if fits else float("inf")
+
+    numbers = [int(chosen[k]) for k in ("tensor", "pipeline", "micro_batch", "zero")]
+    best = min(
+        seconds(t, p, m, zero, recompute)
+        for t in TWOS[:5]
+        for p in TWOS[:6]
+        for m in TWOS[:4]
+        for zero in range(4)
+        for recompute in RECOMPUTE
+    )
+    assert seconds(*numbers, chosen["recompute"]) == pytest.approx(best)
+    box.locator('[data-part="gpus"]').select_option("1")
+    box.locator('[data-part="best"]').click()
+    assert "No layout" in box.locator('[data-part="searched"]').inner_text()
+
+
+@pytest.mark.browser
+def test_an_address_leads_to_a_schedule_and_to_a_layout(window):
+    address = window.url.partition("#")[0]
+    window.goto(f"{address}#schedule&schedule=GPipe&devices=2&micros=16")
+    window.reload()
+    chart = STORED["charts"]["GPipe"]["2 16"]
+    facts = window.locator('.schedule-slider [data-part="facts"]').inner_text()
+    assert facts.startswith(f"{round(100 * chart['idle'], 1)} % idle")
+    window.locator('.schedule-slider [data-part="devices"]').focus()
+    window.keyboard.press("End")
+    chosen = window.evaluate("location.hash")
+    assert chosen == "#schedule&schedule=GPipe&devices=8&micros=16"
+    window.goto(f"{address}#layout&gpus=128&nonsense=1&network=none")
+    window.reload()
+    box = window.locator(".step-calculator")
+    assert box.locator('[data-part="gpus"]').input_value() == "128"
+    assert box.locator('[data-part="network"]').input_value() == "llama3-8b"

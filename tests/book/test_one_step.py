@@ -195,8 +195,7 @@ def test_a_message_shows_the_line_that_sent_it(page):
     dot = page.locator(".one-step svg path.sent").first.bounding_box()
     page.mouse.click(dot["x"] + 1, dot["y"] + dot["height"] / 2)
     assert part(page, "now").inner_text().startswith("Message 1: device 0 sends")
-    chapter = part(page, "chapter")
-    assert chapter.get_attribute("href") == "../chapters/pipeline_parallel.html"
+    assert not part(page, "chapter").is_visible()  # the small book has none
 
 
 @pytest.mark.browser
@@ -207,7 +206,7 @@ def test_an_address_leads_to_a_moment(page):
     assert part(page, "now").inner_text().startswith("5 of ")
     page.locator(".one-step").press("ArrowRight")
     part(page, "link").click()
-    assert page.url == f"{page.address}#step-zero3-2-6"
+    assert page.evaluate("location.hash") == "#step-zero3-2-6"
 
 
 @pytest.mark.browser

@@ -1,0 +1,31 @@
+"""Check your own: graders for the functions that the chapters build.
+
+    from d2lmulti import check
+    check.split_batch(my_split_batch)
+
+Each grader calls your function on inputs from small to large, on several devices, in
+float64, and compares with one device or with what the function must keep. It returns a
+`Report`: what was checked, or the smallest input that fails, what was expected, the
+kind of mistake that gives this, and where the book explains it.
+"""
+
+from .collectives import allreduce, plan, reduce_scatter
+from .data_parallel import get_params, sampler, split_batch, train_batch, warmup
+from .model_parallel import ring_attention, schedule, tensor_pair, zero
+from .report import Report
+
+__all__ = [
+    "Report",
+    "allreduce",
+    "get_params",
+    "plan",
+    "reduce_scatter",
+    "ring_attention",
+    "sampler",
+    "schedule",
+    "split_batch",
+    "tensor_pair",
+    "train_batch",
+    "warmup",
+    "zero",
+]

@@ -1,0 +1,168 @@
+"""Graders for collectives: all-reduce, reduce-scatter, and plans as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..backends.protocol import Backend
+from ..errors import PlanError
+from ..plans.allreduce import ALLREDUCE
+from ..plans.rounds import Round, even_bounds
+from ..plans.verify import verify
+from .report import Case, Report, Wrong, called, compare, grade, host, places, use
+
+WHERE = "All-Reduce: Ring, Tree, and Hierarchical"
+SHAPES = [(1,), (2,), (5,), (7,), (3, 4)]
+
+
+def vectors(n: int, shape: tuple[int, ...]) -> list[np.ndarray]:
+    """Return an array per rank; every sum of some of them is another number."""
+    rng = np.random.default_rng(n)
+    return [rng.normal(size=shape) + 10.0**rank for rank in range(n)]
+
+
+def allreduce(f: Callable[..., Any], backend: str | None = None) -> Report:
+    """Grade `f(data)`, which sums a list of one tensor per device over the devices.
+
+    It may write the sum into every tensor, return a list of sums, or return them
+    stacked.
+    """
+    B = use(backend)
+    cases = (
+        Case(f"{n} devices, shape {shape}", partial(_sum, f, B, n, shape))
+        for n in range(1, 7)
+        for shape in SHAPES
+    )
+    covers = "1 to 6 devices, up to 12 elements, also fewer than devices"
+    return grade("allreduce", covers, WHERE, cases)
+
+
+def _sum(f: Callable[..., Any], B: Backend, n: int, shape: tuple[int, ...]) -> None:
+    values = vectors(n, shape)
+    tensors = [
+        B.array(v, device) for v, device in zip(values, places(B, n), strict=True)
+    ]
+    data = [*tensors]
+    answer = called(f, data)
+    right = [sum(values, np.zeros(shape))] * n
+    got = [host(x, B) for x in (tensors if answer is None else answer)]
+    if answer is None and all(
+        np.allclose(host(x, B), right[0]) for x in data
+    ):  # the list has the sums; the tensors may not
+        words = (
+            "Entries of the list were rebound: the devices' own tensors are as before."
+        )
+        compare(got, right, [(words, [right[0], *values[1:]]), (words, values)])
+        compare(got, right, [(words, got)])
+    mistakes = [
+        ("Only device 0 has the sum: it was not sent back.", [right[0], *values[1:]]),
+        ("Nothing was written: a new tensor, or a copy, has the sum.", values),
+        ("This is the mean, and not the sum.", [x / n for x in right]),
+        ("Device 0's own values are missing.", [x - values[0] for x in right]),
+        ("Device 0's own values are counted twice.", [x + values[0] for x in right]),
+        ("The last device's values are missing.", [x - values[-1] for x in right]),
+        (
+            "Each device has added those before it: sums were read while others wrote.",
+            list(np.cumsum(values, axis=0)),
+        ),
+        (
+            "Each device has only its own values and its left neighbor's.",
+            [values[r] + values[r - 1] for r in range(n)],
+        ),
+    ]
+    compare(got, right, mistakes)
+
+
+def reduce_scatter(f: Callable[..., Any], backend: str | None = None) -> Report:
+    """Grade `f(data)`, which returns for each device its part of the sum.
+
+    data: one vector per device. Device r gets the elements of part r of
+    `even_bounds(elements, devices)`, and parts may be empty.
+    """
+    B = use(backend)
+    cases = (
+        Case(f"{n} devices, {length} elements", partial(_part, f, B, n, length))
+        for n in range(1, 6)
+        for length in (1, 2, 4, 5, 7, 12)
+    )
+    covers = "1 to 5 devices, up to 12 elements"
+    return grade("reduce_scatter", covers, "Sharding: ZeRO and FSDP", cases)
+
+
+def _part(f: Callable[..., Any], B: Backend, n: int, length: int) -> None:
+    values, bounds = vectors(n, (length,)), even_bounds(length, n)
+    local = places(B, n)
+    data = [B.array(v, device) for v, device in zip(values, local, strict=True)]
+    answer = called(f, data)
+    if answer is None:
+        raise Wrong(f"Expected a list of {n} parts, got None.")
+    total = sum(values, np.zeros(length))
+
+    def parts(vector: Callable[[int], np.ndarray], shift: int = 0) -> list[np.ndarray]:
+        cuts = [bounds[(r + shift) % n] for r in range(n)]
+        return [vector(r)[a:b] for r, (a, b) in enumerate(cuts)]
+
+    mistakes = [
+        (
+            "Each device kept its own values: nothing was summed.",
+            parts(values.__getitem__),
+        ),
+        ("Each device has the part of its right neighbor.", parts(lambda r: total, 1)),
+        ("Each device has the part of its left neighbor.", parts(lambda r: total, -1)),
+        ("Every device has the whole sum: that is an all-reduce.", [total] * n),
+        ("These are parts of the mean.", parts(lambda r: total / n)),
+    ]
+    got = [host(x, B).reshape(-1) for x in answer]
+    compare(got, parts(lambda r: total), mistakes)
+
+
+def plan(f: Callable[..., Any], algorithm: str = "") -> Report:
+    """Grade `f(ranks, length)`, which yields the rounds of an all-reduce.
+
+    The plan is verified as data. With an `algorithm`, such as `ring`, it must also take
+    no more rounds than the library's, and its busiest rank send no more elements.
+    """
+    cases = (
+        Case(
+            f"{n} ranks, {length} elements", partial(_planned, f, algorithm, n, length)
+        )
+        for n in range(1, 9)
+        for length in (0, 1, 2, 3, 7, 8, 16, 17)
+    )
+    covers = "1 to 8 ranks, up to 17 elements"
+    covers += f", rounds and bytes of {algorithm}" if algorithm else ""
+    return grade(f"plan {algorithm}".strip(), covers, WHERE, cases)
+
+
+def _planned(f: Callable[..., Any], algorithm: str, n: int, length: int) -> None:
+    rounds = [r for r in called(lambda: [*f(n, length)]) if len(r)]
+    try:
+        verify(rounds, n, length)
+    except PlanError as error:
+        words = ""
+        if "twice" in str(error) or "2 times" in str(error):
+            words = "A part is added again that the sum already holds."
+        raise Wrong(f"{error}.".replace("..", "."), words) from error
+    if not algorithm:
+        return
+    usual = [r for r in ALLREDUCE[algorithm](n, length) if len(r)]
+    if len(rounds) > len(usual):
+        words = "Transfers that could happen at once are in rounds of their own."
+        raise Wrong(f"Expected {len(usual)} rounds, got {len(rounds)}.", words)
+    most, promised = busiest(rounds, n), busiest(usual, n)
+    if most > promised:
+        words = "One rank sends whole vectors where a part would do."
+        found = f"Expected at most {promised} elements from a rank, got {most}."
+        raise Wrong(found, words)
+
+
+def busiest(rounds: Sequence[Round], ranks: int) -> int:
+    """Count the elements that the busiest rank sends."""
+    sent = np.zeros(ranks, int)
+    for this_round in rounds:
+        np.add.at(sent, this_round.source, this_round.length)
+    return int(sent.max(initial=0))
