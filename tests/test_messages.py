@@ -19,9 +19,9 @@ from d2lmulti import cli
 from d2lmulti.comm.group import local_group
 from d2lmulti.comm.mesh import Mesh, split_group
 from d2lmulti.errors import D2LMultiError
+from d2lmulti.models.experts import expert_capacity
 from d2lmulti.models.transformer import make_transformer
 from d2lmulti.parallel.buckets import reduce_in_buckets
-from d2lmulti.parallel.experts import expert_capacity
 from d2lmulti.parallel.sequence import token_positions
 from d2lmulti.plans.allreduce import ALLREDUCE
 from d2lmulti.plans.pipeline import Forward, stage_ranks
