@@ -24,7 +24,7 @@ import numpy as np
 import d2lmulti
 from d2lmulti.backends import nbytes
 from d2lmulti.comm.group import local_group
-from d2lmulti.events import Observer, observe
+from d2lmulti.events import observe
 from d2lmulti.models.networks import Layer, make_mlp, run_layers
 from d2lmulti.observe.pipeline_trace import PipelineTrace
 from d2lmulti.parallel.buckets import reduce_in_buckets
@@ -54,7 +54,7 @@ Event = tuple[Any, ...]
 
 
 @dataclass(eq=False)
-class Listener(Observer):
+class Listener:
     """Writes down what the library reports, and what layers and updates report."""
 
     log: list[Event] = field(default_factory=list)
@@ -216,7 +216,7 @@ def stored_bytes(params: Sequence[Any]) -> int:
     return sum(nbytes(p) + nbytes(B.grad(p)) for p in params)
 
 
-def observed(step: Callable[[], Sequence[Any]], *listeners: Observer) -> tuple:
+def observed(step: Callable[[], Sequence[Any]], *listeners: Any) -> tuple:
     """Take a step with a ledger and listeners; return the ledger and the loss."""
     with d2lmulti.ledger() as ledger, observe(*listeners):
         losses = step()

@@ -21,12 +21,12 @@ from d2lmulti.backends import get_backend
 from d2lmulti.backends.protocol import Backend, Tensor
 from d2lmulti.comm.devices import Device
 from d2lmulti.comm.group import Group, allreduce, local_group
+from d2lmulti.files import progress
 from d2lmulti.models.networks import LENET, Model, initial_mlp, mlp
 from d2lmulti.parallel.buckets import reduce_in_buckets
 from d2lmulti.parallel.data import get_params, train_batch
 from d2lmulti.processes.launcher import launch
 from d2lmulti.processes.process_group import ENGINES, process_info, started
-from d2lmulti.progress import progress
 
 from .timing import Timing, beside
 

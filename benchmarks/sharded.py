@@ -14,13 +14,13 @@ import numpy as np
 
 from d2lmulti.backends import get_backend
 from d2lmulti.comm.devices import Device
+from d2lmulti.files import progress
 from d2lmulti.models.networks import make_mlp
 from d2lmulti.parallel.buckets import reduce_in_buckets
 from d2lmulti.parallel.data import get_params, train_batch
 from d2lmulti.parallel.sharded import shard_params, train_shards
 from d2lmulti.processes.launcher import launch
 from d2lmulti.processes.process_group import started
-from d2lmulti.progress import progress
 
 from .engines import ENGINES_OF, WORKERS, Candidate, pin, seconds_in_turn
 from .timing import Timing, beside

@@ -9,7 +9,6 @@ Of a tensor the checks know its shape, dtype and identity, whatever its framewor
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -105,20 +104,6 @@ def check_choice(name: str, value: Any, choices: Iterable[str], hint: str = "") 
     raise invalid(f"one of {', '.join(known)} as {name}", value, hint)
 
 
-def check_flag(name: str, value: Any) -> bool:
-    """Return True or False, of Python or NumPy: a text like "no" would be true."""
-    if isinstance(value, (bool, np.bool_)):
-        return bool(value)
-    raise invalid(f"True or False as {name}", value)
-
-
-def check_kind(name: str, value: T, kind: Any, words: str, hint: str = "") -> T:
-    """Return an instance of `kind`, which `words` describe."""
-    if isinstance(value, kind):
-        return value
-    raise invalid(f"{words} as {name}", value, hint)
-
-
 def check_list(
     name: str, value: Any, of: str, min_length: int = 1, hint: str = ""
 ) -> Sequence[Any]:
@@ -129,31 +114,7 @@ def check_list(
     raise invalid(f"a list of {wanted} as {name}", value, hint)
 
 
-def check_path(name: str, value: Any) -> str:
-    """Return the name of a file as text: a text or an `os.PathLike` of one."""
-    path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
-    if isinstance(path, str) and path and "\0" not in path:
-        return path
-    raise invalid(f"the name of a file as {name}", value, "pass a text or a Path")
-
-
 # -- NumPy arrays -----------------------------------------------------------------
-
-
-def check_array(name: str, value: Any, kinds: str = "", words: str = "") -> np.ndarray:
-    """Return a NumPy array with rows whose `dtype.kind` is one of `kinds`."""
-    if not isinstance(value, np.ndarray) or value.ndim == 0:
-        raise invalid(f"a NumPy array with one row per example as {name}", value)
-    if kinds and value.dtype.kind not in kinds:
-        raise InvalidInput(f"expected {words} as {name}, got {value.dtype}")
-    return value
-
-
-def check_labels(name: str, labels: Any, classes: int) -> np.ndarray:
-    """Return a NumPy array of whole numbers from 0 to `classes` - 1."""
-    check_array(name, labels, "iu", "whole numbers, the labels,")
-    check_ids(labels, classes, name)
-    return labels
 
 
 def check_ids(ids: np.ndarray, count: int, name: str = "ids") -> None:
@@ -168,7 +129,7 @@ def check_ids(ids: np.ndarray, count: int, name: str = "ids") -> None:
 
 def check_finite(name: str, values: np.ndarray) -> np.ndarray:
     """Return an array without nan and inf."""
-    # A sum tells in one pass and without a second array; if it overflows, look closely.
+    # A sum shows it in one pass without a second array; if it overflows, look closely.
     with np.errstate(over="ignore", invalid="ignore"):
         total = np.sum(values, dtype=np.float64)
     if np.isfinite(total) or np.isfinite(values).all():

@@ -30,7 +30,7 @@ from .backends.protocol import Backend
 from .checks import invalid
 from .comm.devices import devices, with_place
 from .comm.group import Group, local_group
-from .data import DATASETS
+from .data import DATASETS, DTYPES
 from .errors import BackendNotInstalled, D2LMultiError, InvalidInput
 from .files import check_outputs, write_json
 from .models import MODELS
@@ -40,7 +40,6 @@ from .processes import process_group
 from .processes.process_group import launched, process_info
 from .training import loop
 from .training.history import History, on_rank_zero
-from .training.loop import DTYPES
 from .training.strategies import STRATEGIES, option_help
 
 
@@ -164,7 +163,7 @@ def train_options() -> list[click.Parameter]:
                 [about.get("flag", f"--{flag}"), name],
                 type=click.Choice([*choices])
                 if choices
-                else about.get("read", KINDS.get(kind)),
+                else about.get("read", int if about else KINDS.get(kind)),
                 default=defaults.get(name, parameter.default),
                 is_flag=kind == "bool" or None,
                 metavar=about.get("metavar"),

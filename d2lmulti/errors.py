@@ -63,7 +63,7 @@ class DataCorrupt(D2LMultiError, ValueError):
 
 
 class WriteFailed(D2LMultiError, OSError):
-    """A file cannot be written: no room, no permission; the old one is as it was."""
+    """A file cannot be written: no space, no permission; the old one is unchanged."""
 
 
 class PeerError(D2LMultiError, RuntimeError):

@@ -1,7 +1,8 @@
-"""Write files atomically: a reader finds the old content or the new, never a part.
+"""What a long run shows and leaves: a progress bar, and files written atomically.
 
-The new content goes to a temporary file in the same folder, is flushed to the disk, and
-replaces the old file in one step. Ctrl-C, a full disk or a kill leave the old file.
+A reader finds the old content or the new, never a part: the new content goes to a
+temporary file in the same folder, is flushed to the disk, and replaces the old file in
+one step. Ctrl-C, a full disk or a kill leave the old file.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import math
 import os
 import secrets
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from glob import escape
@@ -18,8 +20,23 @@ from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
-from .checks import check_path
 from .errors import InvalidInput, WriteFailed
+
+
+def progress(total: int, unit: str, description: str, wanted: bool = True) -> Any:
+    """Return a progress bar on stderr, shown on a terminal and in a notebook.
+
+    D2LMULTI_QUIET=1 silences it, and so does `wanted=False`.
+    """
+    from tqdm import tqdm  # here, so that importing d2lmulti stays fast
+
+    ipython = sys.modules.get("IPython")
+    notebook = ipython is not None and ipython.get_ipython() is not None
+    terminal = sys.stderr is not None and sys.stderr.isatty()  # None where it is closed
+    quiet = os.environ.get("D2LMULTI_QUIET") == "1" or not (notebook or terminal)
+    options = {"unit": unit, "unit_scale": True, "disable": quiet or not wanted}
+    return tqdm(total=total, desc=description, **options)
+
 
 AnyPath = str | os.PathLike[str]
 
@@ -55,7 +72,7 @@ def check_output(path: AnyPath) -> Path:
     Raises `InvalidInput` for a folder, a device or a read-only file, and `WriteFailed`
     where no file can be created.
     """
-    target = Path(os.path.realpath(check_path("output", path)))
+    target = Path(os.path.realpath(path))
     if os.path.exists(target) and not target.is_file():
         raise InvalidInput(f"cannot write {target}: expected an ordinary file")
     # Replacing a file needs no permission to write it, so this protects the content.

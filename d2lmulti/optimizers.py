@@ -168,11 +168,6 @@ def make_optimizer(
     return OPTIMIZERS[optimizer]() if isinstance(optimizer, str) else optimizer
 
 
-def check_optimizer(optimizer: Optimizer | None) -> Optimizer:
-    """Return the optimizer; without one, SGD without momentum."""
-    return SGD() if optimizer is None else optimizer
-
-
 def check_states(states: Any, owners: int, per: str = "device") -> Any:
     """Return one state per device (or stage); those left out are empty."""
     if states is None:

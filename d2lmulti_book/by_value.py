@@ -12,14 +12,11 @@ from typing import Any
 
 import cloudpickle
 
-from d2lmulti.checks import check_kind
-
 
 class ByValue:
     """`Process(target=ByValue(f))` runs f, also where f was written in a cell."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        check_kind("function", function, Callable, "a function")
         self.function = cloudpickle.dumps(function)
 
     def __call__(self, *args: Any) -> Any:

@@ -66,7 +66,7 @@ _STYLE = {
     "grid.linewidth": 0.8,
     "lines.linewidth": 2.0,
     "legend.frameon": False,
-    # The colours of plot.py without its yellow, which is too pale for a line on white.
+    # The colors of plot.py without its yellow, which is too pale for a line on white.
     "axes.prop_cycle": (
         "cycler('color', ['#0072B2', '#E69F00', '#009E73', '#CC79A7', '#56B4E9',"
         " '#D55E00', '#000000'])"

@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-from d2lmulti.checks import check_array, check_count, check_kind
+from d2lmulti.checks import check_count
 from d2lmulti.observe.timeline import Timeline
 
 _LENGTH = 20_000  # numbers of a pass: they fit into a core's own cache
@@ -55,12 +55,11 @@ class Stamps:
     """
 
     def __init__(self, timeline: Timeline) -> None:
-        self.timeline = check_kind("timeline", timeline, Timeline, "a Timeline")
+        self.timeline = timeline
         self.names = {os.getpid(): "trainer"}
 
     def enter(self, stamps: np.ndarray) -> None:
         """Enter the stamps (n, 3) of one batch, which one process has prepared."""
-        check_array("stamps", stamps, "f", "float64")
         process = int(stamps[0, 0])
         name = self.names.setdefault(process, f"worker {len(self.names) - 1}")
         begin, end = stamps[0, 1], stamps[-1, 2]

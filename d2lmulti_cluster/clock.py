@@ -1,4 +1,4 @@
-"""The virtual clock: play a plan on a modelled cluster, with contention, and time it.
+"""The virtual clock: play a plan on a modeled cluster, with contention, and time it.
 
 Every rank has a clock of its own. A message begins when both its ends are done with
 what they did before; it keeps a port of each busy, and shares the network cards of its
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from d2lmulti.checks import MAX_RANKS, check_count, check_kind
+from d2lmulti.checks import MAX_RANKS, check_count
 from d2lmulti.observe.timeline import Timeline
 from d2lmulti.plans.rounds import Round
 
@@ -50,7 +50,7 @@ class _Way:
             self.sender = np.argsort(self.target)
 
     def fits(self, this_round: Round) -> bool:
-        """Tell whether a round's messages go the same way."""
+        """Return whether a round's messages go the same way."""
         pairs = ((self.source, this_round.source), (self.target, this_round.target))
         return all(a is b or np.array_equal(a, b) for a, b in pairs)
 
@@ -81,10 +81,7 @@ def play(
     >>> round(play(ring(4, 1000), uniform(1e-6, 1e9)).seconds * 1e6, 3)
     12.0
     """
-    check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
     check_count("itemsize", itemsize, max=64)
-    if timeline is not None:
-        check_kind("timeline", timeline, Timeline, "a Timeline")
     seen, now, way = Played(), np.zeros(0), None
     for this_round in rounds:
         if not len(this_round):
@@ -119,7 +116,7 @@ def _play_round(
     cost: np.ndarray,
     now: np.ndarray,
 ) -> np.ndarray:
-    """Tell when each message of a round ends, and set the clocks of its ranks."""
+    """Return when each message of a round ends, and set the clocks of its ranks."""
     if way.alone:
         end = begin + cost
     else:  # a port's messages wait for its last rank, then follow one another

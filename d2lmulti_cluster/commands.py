@@ -36,7 +36,7 @@ CLUSTER = click.Choice(cluster_names())
 
 
 def with_json(command: Callable[..., object]) -> Callable[..., None]:
-    """Give a command the option `--json`: a file for what the command returns."""
+    """Add the option `--json` to a command: a file for what the command returns."""
 
     @click.option("--json", type=FILE, help="Write the numbers.")
     @wraps(command)
@@ -66,7 +66,7 @@ def with_json(command: Callable[..., object]) -> Callable[..., None]:
 def simulate(
     collective: str, algorithm: str | None, ranks: int, size: str, name: str
 ) -> object:
-    """Play a collective on a modelled cluster."""
+    """Play a collective on a modeled cluster."""
     if algorithm and collective != "allreduce":
         raise InvalidInput(f"expected no --algorithm with {collective}")
     nbytes, cluster = parse_bytes(size), get_cluster(name)
@@ -136,7 +136,7 @@ def plan(model: str, name: str, gpus: int, batch: int | None) -> object:
         click.echo("none fits; the smallest:")
         click.echo(_line(min(ranked, key=lambda c: c.step.memory.needed)))
     elif len(fit) < len(ranked):
-        click.echo("does not fit, though it would be the quickest of those:")
+        click.echo("does not fit, though it would be the fastest of those:")
         click.echo(_line(next(c for c in ranked if not c.fits)))
     return {
         "model": network.name,
@@ -149,7 +149,7 @@ def plan(model: str, name: str, gpus: int, batch: int | None) -> object:
 def _line(c: Candidate) -> str:
     recompute = ", all recomputed" if c.layout.recompute == "full" else ""
     return (
-        f"{c.step.tokens_per_gpu:12,.0f} {c.step.utilisation:6.1%} "
+        f"{c.step.tokens_per_gpu:12,.0f} {c.step.utilization:6.1%} "
         f"{c.step.memory.needed / 1e9:6.1f}  {c.layout}{recompute}"
     )
 

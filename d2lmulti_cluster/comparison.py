@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from d2lmulti.checks import check_path
 from d2lmulti.errors import InvalidInput
 
 
@@ -36,11 +35,11 @@ class Row:
         return self.cells.get(name, "")
 
     def count_or(self, name: str, usual: int) -> int:
-        """Give a cell as a whole number, or `usual` where it is empty."""
+        """Return a cell as a whole number, or `usual` where it is empty."""
         return self.count(name) if self.text(name) else usual
 
     def number_of(self, name: str, above: float = 0.0) -> float:
-        """Give a cell as a finite number above `above`."""
+        """Return a cell as a finite number above `above`."""
         try:
             value = float(self.text(name))
         except ValueError:
@@ -51,12 +50,12 @@ class Row:
             )
         return value
 
-    def count(self, name: str, least: int = 1, most: int = 2**40) -> int:
-        """Give a cell as a whole number; 8.0 is one."""
-        value = self.number_of(name, above=least - 1)
-        if value != int(value) or value > most:
+    def count(self, name: str, min: int = 1, max: int = 2**40) -> int:
+        """Return a cell as a whole number; 8.0 is one."""
+        value = self.number_of(name, above=min - 1)
+        if value != int(value) or value > max:
             raise InvalidInput(
-                f"expected a whole number from {least} to {most} as {name}, got "
+                f"expected a whole number from {min} to {max} as {name}, got "
                 f"{self.text(name)!r}"
             )
         return int(value)
@@ -64,7 +63,7 @@ class Row:
 
 def read_table(path: Any) -> tuple[list[str], list[Row]]:
     """Read the header and the rows. Raises `InvalidInput` for what is no table."""
-    path = check_path("a table", path)
+    path = path
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as stream:
             lines = [list(map(str.strip, line)) for line in csv.reader(stream)]
@@ -97,8 +96,8 @@ class Compared:
     unit: str
     measured: float
     predicted: float
-    rate: bool = False  # more is quicker: the error is that of the time
-    bandwidth: bool = False  # more is quicker: the error is that of the value
+    rate: bool = False  # more is faster: the error is that of the time
+    bandwidth: bool = False  # more is faster: the error is that of the value
     naive: float | None = None  # by operations over the peak, or bytes over bandwidth
 
     @property
@@ -113,7 +112,7 @@ class Compared:
 
     @property
     def error_of_time(self) -> float:
-        """Relative error of the time, whatever the table tells."""
+        """Relative error of the time, whatever the table lists."""
         if self.rate or self.bandwidth:
             return self.measured / self.predicted - 1
         return self.predicted / self.measured - 1
@@ -132,7 +131,7 @@ class Report:
 
     @contextmanager
     def predicting(self, row: Row) -> Iterator[None]:
-        """Note in the block that a row cannot be predicted, and why; then go on."""
+        """Note in the block that a row cannot be predicted, and why; then continue."""
         try:
             yield
         except InvalidInput as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from d2lmulti.checks import MAX_RANKS, check_count, check_kind
+from d2lmulti.checks import MAX_RANKS, check_count
 
 from .hardware import Cluster
 from .layer_time import USUAL_SHAPE, memory_seconds
@@ -44,7 +44,7 @@ class ConvStep:
 def conv_step(
     net: ConvNet, gpus: int, batch_per_gpu: int, cluster: Cluster
 ) -> ConvStep:
-    """Predict a synchronous step in float32; gradients travel while others are made.
+    """Predict a synchronous step in float32, with all-reduces during the backward pass.
 
     The backward pass is two thirds of the computation; it never hides the last bucket.
     Raises `InvalidInput` for no GPUs and no images.
@@ -55,8 +55,6 @@ def conv_step(
     >>> conv_step(net, 1, 32, cluster).exposed
     0.0
     """
-    check_kind("net", net, ConvNet, "a ConvNet", "see get_network(name)")
-    check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
     check_count("gpus", gpus, max=MAX_RANKS)
     check_count("batch_per_gpu", batch_per_gpu, max=2**31)
     device = cluster.device

@@ -17,7 +17,6 @@ from d2lmulti.checks import (
     MAX_RANKS,
     check_choice,
     check_count,
-    check_kind,
     check_list,
     check_number,
     check_positive,
@@ -76,7 +75,6 @@ def hierarchical(n: int, nbytes: float, cluster: Cluster) -> float:
     Full nodes, and a network card for each device: otherwise they share one, which the
     clock plays.
     """
-    check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
     k = min(n, cluster.per_node)
     nodes = cluster.nodes(n)
     check_number("nbytes", nbytes, min=0)
@@ -112,7 +110,6 @@ def formula_seconds(algorithm: str, n: int, nbytes: float, cluster: Cluster) -> 
     is taken to cross the network, which holds for the ring (each of its rounds has one
     that does) and is the worst case for the others.
     """
-    check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
     check_choice("algorithm", algorithm, [*FORMULAS, "hierarchical"])
     check_count("n", n, max=MAX_RANKS)
     check_number("nbytes", nbytes, min=0)
@@ -123,7 +120,7 @@ def formula_seconds(algorithm: str, n: int, nbytes: float, cluster: Cluster) -> 
 
 
 def bus_bandwidth(collective: str, n: int, nbytes: float, seconds: float) -> float:
-    """Give bytes a second as nccl-tests does: what each link carries, whatever n is.
+    """Return bytes a second as nccl-tests does: what each link carries, whatever n is.
 
     >>> bus_bandwidth("allreduce", 8, 800e6, 0.01) / 1e9
     140.0
@@ -177,7 +174,7 @@ def plan_seconds(
 
 
 def spans(ready: Sequence[float], costs: Sequence[float]) -> list[tuple[float, float]]:
-    """Give (begin, end) of every bucket, in the order in which they are reduced.
+    """Return (begin, end) of every bucket, in the order in which they are reduced.
 
     `ready[i]` is when the last gradient of bucket i is there, `costs[i]` what its
     all-reduce takes, in seconds.

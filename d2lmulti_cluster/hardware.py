@@ -1,4 +1,4 @@
-"""A modelled machine: devices in nodes, ports that they share, and what each can do.
+"""A modeled machine: devices in nodes, ports that they share, and what each can do.
 
 Nothing here is measured or fitted: a `Device` and a `Link` hold what a specification
 sheet says, and `presets.py` says which sheet. Chapter: *cost_model*.
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from d2lmulti.checks import (
     MAX_RANKS,
     check_count,
-    check_kind,
     check_number,
     check_positive,
 )
@@ -31,7 +30,9 @@ class Device:
     flops: float
     memory_bandwidth: float
     memory: float  # bytes
-    units: int  # streaming multiprocessors: tiles of a product are dealt out to them
+    units: (
+        int  # streaming multiprocessors: tiles of a product are distributed over them
+    )
     matmul_share: float = 1.0
     memory_share: float = 0.92
     generation: str = ""  # which attention kernels were published for it
@@ -68,9 +69,6 @@ class Cluster:
     fabric: str = "nvlink"  # or pcie: which of NCCL's published latencies hold
 
     def __post_init__(self) -> None:
-        check_kind("device", self.device, Device, "a Device")
-        for name in ("inside", "between"):
-            check_kind(name, getattr(self, name), Link, "a Link")
         for name in ("per_node", "nics", "per_leaf"):
             check_count(name, getattr(self, name), max=MAX_RANKS)
         check_number("oversubscription", self.oversubscription, min=1)
@@ -81,7 +79,7 @@ class Cluster:
         return self.between.bandwidth * self.nics / self.per_node
 
     def nodes(self, ranks: int) -> int:
-        """Tell how many nodes so many ranks fill, in rank order."""
+        """Return how many nodes so many ranks fill, in rank order."""
         return -(-check_count("ranks", ranks, max=MAX_RANKS) // self.per_node)
 
 

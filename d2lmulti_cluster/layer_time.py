@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from d2lmulti.checks import check_kind, check_number
+from d2lmulti.checks import check_number
 
 from .hardware import Cluster, Device
 from .nccl import KERNEL, beside, nccl_seconds
@@ -34,13 +34,12 @@ FLASH_AMPERE = ((0.50, 0.40), (0.50, 0.40))  # FlashAttention-2: 50 to 73 % of a
 
 
 def matmul_seconds(device: Device, m: float, n: float, k: float) -> float:
-    """Tell how long a product of (m, k) by (k, n) takes in 16-bit numbers.
+    """Return how long a matrix multiplication of (m, k) by (k, n) takes in 16 bits.
 
-    Tiles are dealt out to the multiprocessors in waves; a wave that is not full takes
-    as long as a full one. At least the time in which the memory delivers the operands.
+    Tiles are distributed over the multiprocessors in waves; a wave that is not full
+    takes as long as a full one. At least the time to read the operands from memory.
     Raises `InvalidInput` for negative sizes.
     """
-    check_kind("device", device, Device, "a Device", "see find_device(name)")
     for name, size in (("m", m), ("n", n), ("k", k)):
         check_number(name, size, min=0)
     if not m * n * k:
@@ -56,8 +55,7 @@ def matmul_seconds(device: Device, m: float, n: float, k: float) -> float:
 
 
 def memory_seconds(device: Device, nbytes: float, kernels: float = 1) -> float:
-    """Tell how long operations take that only read and write so many bytes."""
-    check_kind("device", device, Device, "a Device", "see find_device(name)")
+    """Return how long operations take that only read and write so many bytes."""
     check_number("nbytes", nbytes, min=0)
     check_number("kernels", kernels, min=0)
     return nbytes / (device.memory_bandwidth * device.memory_share) + kernels * KERNEL

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from d2lmulti.checks import MAX_RANKS, check_choice, check_count, check_flag
+from d2lmulti.checks import MAX_RANKS, check_choice, check_count
 from d2lmulti.errors import InvalidInput
 
 from .networks import Software, Transformer
@@ -27,7 +27,7 @@ class Layout:
 
     `zero`: what the replicas divide among them: 0 nothing, 1 the optimizer's state, 2
     also the gradients, 3 also the weights. `chunks`: stages a device (interleaved).
-    `sequence`: sequence parallelism beside tensor parallelism.
+    `sequence`: sequence parallelism next to tensor parallelism.
     """
 
     data: int = 1
@@ -47,7 +47,6 @@ class Layout:
             check_count(name, getattr(self, name), max=2**31)
         check_count("zero", self.zero, min=0, max=3, hint="use ZeRO 0, 1, 2 or 3")
         check_choice("recompute", self.recompute, RECOMPUTE)
-        check_flag("sequence", self.sequence)
 
     @property
     def gpus(self) -> int:
@@ -167,7 +166,7 @@ def footprint(model: Transformer, layout: Layout, software: Software) -> Footpri
 
     A weight: 2 bytes in 16 bits, 4 of summed gradients, 12 of Adam in 32 bits (master
     copy and two averages). ZeRO 1 divides the last by the replicas, ZeRO 2 the last
-    two, ZeRO 3 all three. Reserved beside them: 2 of the gradients in 16 bits, and the
+    two, ZeRO 3 all three. Reserved in addition: 2 of the gradients in 16 bits, and the
     two gathered inputs of a layer.
     """
     stages = cut_layers(model, layout, software)

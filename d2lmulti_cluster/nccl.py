@@ -16,7 +16,6 @@ from d2lmulti.checks import (
     MAX_RANKS,
     check_choice,
     check_count,
-    check_kind,
     check_number,
 )
 
@@ -92,7 +91,6 @@ def nccl_seconds(
     if algorithm is not None:
         known = ALGORITHMS if collective == "allreduce" else ("ring",)
         check_choice("algorithm", algorithm, known)
-    check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
     check_number("nbytes", nbytes, min=0)
     check_count("n", n, max=MAX_RANKS)
     if per_node is None:

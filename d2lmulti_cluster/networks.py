@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from d2lmulti.checks import check_choice, check_count, check_flag, check_number
+from d2lmulti.checks import check_choice, check_count, check_number
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,6 @@ class Transformer:
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "ffn", "vocabulary", "sequence"):
             check_count(name, getattr(self, name), max=2**40)
-        for name in ("gated", "tied"):
-            check_flag(name, getattr(self, name))
         check_count("kv_heads", self.kv_heads, min=0, max=self.heads)
 
     @property
@@ -108,7 +106,7 @@ TRANSFORMERS = {
 }
 # Operations (multiply-adds x 2), parameters and outputs of convolutions: the results
 # tables of timm, github.com/huggingface/pytorch-image-models; AlexNet: counted from
-# torchvision's layers. Outputs x 3 where batch normalisation and ReLU follow, else x 2.
+# torchvision's layers. Outputs x 3 where batch normalization and ReLU follow, else x 2.
 CONVNETS = {
     c.name: c
     for c in (
@@ -132,7 +130,7 @@ def network_names() -> list[str]:
 
 
 def get_network(name: str) -> Transformer | ConvNet:
-    """Give a network's shape by its name; raises `InvalidInput` for another.
+    """Return a network's shape by its name; raises `InvalidInput` for another.
 
     >>> f"{get_network('1B').parameters:,.0f}"
     '1,342,177,280'
@@ -173,7 +171,7 @@ class Software:
 # Counted in llama.py, functional.py, gradient_accumulator.py and zero.py (nanotron).
 # ZeRO 1 copies each bucket's shards back on a stream of its own. All streams share one
 # queue (CUDA_DEVICE_MAX_CONNECTIONS=1, nanotron's README), so the next product stands
-# behind that copy, and the copy waits for the sum: nothing runs beside it.
+# behind that copy, and the copy waits for the sum: nothing runs at the same time.
 NANOTRON = Software(
     "nanotron", (20, 36, 5), (24, 40, 13), (20, 24), (75, 150), (120, 200),
     "flash", "own shard", 4, 10, 25 * MiB, True, True, True, 2,
@@ -183,7 +181,7 @@ MEGATRON_2021 = Software(
     "megatron 2021", (22, 12, 4), (26, 12, 8), (12, 16), (24, 30), (24, 30),
     "unfused", "none", 2, 10, None, False, False, False, 0,
 )  # fmt: skip
-# Korthikanti et al. (2022): the collective of a layer's backward pass runs beside the
+# Korthikanti et al. (2022): the collective of a layer's backward pass runs next to the
 # product for its weights, into whose sum the gradient is added.
 MEGATRON_2022 = replace(
     MEGATRON_2021, name="megatron 2022", overlap="weights", accumulate_bytes=8

@@ -2,7 +2,7 @@
 
 All divisors of the GPUs as data x tensor x pipeline, with ZeRO 0 to 3 (0 and 1 in a
 pipeline), with and without recomputation, for micro-batches of powers of two. What does
-not fit in memory is told, not dropped. Chapter: *cost_model*.
+not fit in memory is listed, not dropped. Chapter: *cost_model*.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from d2lmulti.checks import MAX_RANKS, check_count, check_kind
+from d2lmulti.checks import MAX_RANKS, check_count
 from d2lmulti.errors import InvalidInput
 
 from .convolution import ConvStep, conv_step
@@ -38,15 +38,14 @@ class Candidate:
             "step_seconds": step.seconds,
             "tokens_per_second": step.tokens / step.seconds,
             "tokens_per_second_per_gpu": step.tokens_per_gpu,
-            "utilisation": step.utilisation, "memory_bytes": step.memory.needed,
+            "utilization": step.utilization, "memory_bytes": step.memory.needed,
         }  # fmt: skip
 
 
 def layouts(
     model: Transformer, gpus: int, batch: int, per_node: int
 ) -> Iterator[Layout]:
-    """Give every layout of so many GPUs; tensor parallelism stays within a node."""
-    check_kind("model", model, Transformer, "a Transformer", "see get_network(name)")
+    """Return every layout of so many GPUs; tensor parallelism stays within a node."""
     check_count("gpus", gpus, max=MAX_RANKS)
     check_count("batch", batch, max=2**31)
     check_count("per_node", per_node, max=MAX_RANKS)
@@ -73,12 +72,11 @@ def plan_layouts(
     batch: int | None = None,
     software: Software = NANOTRON,
 ) -> list[Candidate]:
-    """Rank all layouts: those that fit first, the quickest first.
+    """Rank all layouts: those that fit first, the fastest first.
 
     `batch`: sequences of a step; 4 a GPU and at least 256 if not given. Raises
     `InvalidInput` where no layout splits the batch.
     """
-    check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
     check_count("gpus", gpus, max=MAX_RANKS)
     if batch is None:
         batch = max(4, -(-256 // gpus)) * gpus
@@ -102,7 +100,6 @@ def plan_data_parallel(
 
     Raises `InvalidInput` for a batch that the GPUs do not divide.
     """
-    check_kind("net", net, ConvNet, "a ConvNet", "see get_network(name)")
     check_count("gpus", gpus, max=MAX_RANKS)
     each = 32
     if batch is not None:

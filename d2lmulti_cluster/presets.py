@@ -1,4 +1,4 @@
-"""Machines by name, from public specification sheets; the source stands beside each.
+"""Machines by name, from public specification sheets; the source stands next to each.
 
 `sheet` is the vendor's specification, `nccl` NVIDIA's tuning table (src/graph/tuning.cc
 and topo.h in github.com/NVIDIA/nccl), `ofi` Amazon's (src/tuner/nccl_ofi_model.cpp in
@@ -116,7 +116,7 @@ def get_cluster(name: str) -> Cluster:
 
 
 def find_device(name: str) -> Device:
-    """Give a device whose name is part of `name`, whatever stands around it.
+    """Return a device whose name is part of `name`, whatever stands around it.
 
     >>> find_device("K80 p2.16xlarge").name, find_device("8xA100-80GB").name
     ('K80', 'A100')
@@ -134,6 +134,6 @@ def find_device(name: str) -> Device:
 
 
 def with_nodes_of(cluster: Cluster, per_node: int) -> Cluster:
-    """Give the same cluster with fewer devices in a node, and as many NICs for each."""
+    """Return the same cluster with fewer devices per node, as many NICs for each."""
     nics = max(1, cluster.nics * per_node // cluster.per_node)
     return replace(cluster, per_node=per_node, nics=nics)

@@ -1,4 +1,4 @@
-"""Play one collective on a modelled cluster, and set the closed formula beside it."""
+"""Play one collective on a modeled cluster, and compare it with the closed formula."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from d2lmulti.checks import MAX_RANKS, check_choice, check_count, check_kind, shown
+from d2lmulti.checks import MAX_RANKS, check_choice, check_count, shown
 from d2lmulti.errors import InvalidInput
+from d2lmulti.files import progress
 from d2lmulti.plans.allreduce import ALLREDUCE
 from d2lmulti.plans.collectives import (
     allgather,
@@ -19,8 +20,7 @@ from d2lmulti.plans.collectives import (
     reduce,
     reduce_scatter,
 )
-from d2lmulti.plans.rounds import MOST_ELEMENTS, Plan, Round
-from d2lmulti.progress import progress
+from d2lmulti.plans.rounds import MAX_ELEMENTS, Plan, Round
 
 from .clock import play
 from .cost import bus_bandwidth, formula_seconds
@@ -105,9 +105,8 @@ def simulate(
     """
     check_choice("collective", collective, PLANS)
     check_choice("algorithm", algorithm, ALLREDUCE)
-    check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
     check_count("ranks", ranks, max=MAX_RANKS)
-    check_count("nbytes", nbytes, max=MOST_ELEMENTS)
+    check_count("nbytes", nbytes, max=MAX_ELEMENTS)
     length, rest = divmod(nbytes, ITEM)
     if collective == "alltoall":
         length, rest = divmod(nbytes, ITEM * ranks)
@@ -154,9 +153,9 @@ def parse_bytes(text: Any) -> int:
     size = Fraction(0)
     if found := re.fullmatch(pattern, words, re.IGNORECASE):
         size = Fraction(found[1]) * _UNITS.get((found[2] or "").upper(), 0)
-    if not 1 <= size <= MOST_ELEMENTS or size.denominator > 1:
+    if not 1 <= size <= MAX_ELEMENTS or size.denominator > 1:
         raise InvalidInput(
-            f"expected a number of bytes up to {MOST_ELEMENTS}, as in 4096, 64KiB or "
+            f"expected a number of bytes up to {MAX_ELEMENTS}, as in 4096, 64KiB or "
             f"100MB, got {shown(text)}"
         )
     return int(size)

@@ -12,8 +12,6 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from d2lmulti.checks import check_kind
-
 from .cost import spans
 from .hardware import Cluster
 from .layer_time import Split, Work, head_work, layer_work, memory_seconds
@@ -162,7 +160,7 @@ class Step:
         return self.tokens / self.seconds / self.gpus
 
     @property
-    def utilisation(self) -> float:
+    def utilization(self) -> float:
         """The model's operations over the peak of all GPUs (MFU)."""
         return self.flops / self.seconds / self.gpus / self.peak
 
@@ -179,10 +177,6 @@ def step_time(
     >>> 1.2 < step.seconds * step.tokens_per_gpu * 8 / 1e6 / 0.8 < 1.4
     True
     """
-    check_kind("model", model, Transformer, "a Transformer", "see get_network(name)")
-    check_kind("layout", layout, Layout, "a Layout")
-    check_kind("cluster", cluster, Cluster, "a Cluster", "see get_cluster(name)")
-    check_kind("software", software, Software, "a Software")
     if model.heads % layout.tensor:
         raise ImpossibleLayout(
             f"expected a tensor-parallel size that divides {model.heads} heads, got "
@@ -234,7 +228,7 @@ def _stage_work(split: Split, layout: Layout, stage: Stage, weights: float) -> W
 
 
 def _messages(split: Split, layout: Layout) -> tuple[float, float]:
-    """Seconds that a stage's messages to its neighbours take, forward and backward."""
+    """Seconds that a stage's messages to its neighbors take, forward and backward."""
     cluster, T, h = split.cluster, split.tokens, split.model.hidden
     far = layout.data * layout.tensor >= cluster.per_node  # tensor inside, pipeline out
     hop = cluster.between.latency if far else 10 * US

@@ -1,9 +1,9 @@
 """Published tables of transformers: Megatron's, and the Ultra-Scale Playbook's layouts.
 
-Megatron's tables tell operations per second; the time of an iteration follows from
+Megatron's tables list operations per second; the time of an iteration follows from
 their own count of operations (Narayanan et al., 2021, table 1, with recomputation;
 Korthikanti et al., 2022, table 5; the weak scaling of Megatron-Core's README). The
-layouts of nanotron on 8xH100 nodes (AWS P5) also tell memory and failed runs.
+layouts of nanotron on 8xH100 nodes (AWS P5) also list memory and failed runs.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def sc21(row: Row) -> list[Compared]:
 
 
 def megatron_core(row: Row) -> list[Compared]:
-    """H100. The table tells no micro-batch and no chunks: the quickest that fits."""
+    """H100. The table has no micro-batch and no chunks: the fastest that fits."""
     model = _gpt(row, tied=False)
     data, tensor, pipeline = (row.count(name) for name in ("DP", "TP", "PP"))
     batch = row.count("global_batch")
@@ -166,7 +166,7 @@ class Run:
     compared: Compared
     cell: str  # the model and the nodes: the layouts that compete
     layout: Layout
-    memory: float | None  # measured over predicted, if the row tells it
+    memory: float | None  # measured over predicted, if the row has it
     too_big: bool
 
 
@@ -205,7 +205,7 @@ def ultrascale(rows: list[Row], report: Report) -> None:
 
 
 def has_run(row: Row) -> bool:
-    """Tell whether a run ended well; without a word of it, whether it has a speed."""
+    """Return whether a run ended well; without a status, whether it has a speed."""
     if word := row.text("status").lower():
         return word in ("ok", "success", "completed")
     return bool(row.text("tok_s_gpu"))
@@ -226,7 +226,7 @@ def layout_of(row: Row) -> Layout:
     """Read how a row's run was split."""
     return Layout(
         row.count("dp"), row.count("tp"), row.count("pp"), row.count("mbs"),
-        row.count("grad_acc"), row.count("zero", least=0, most=3),
+        row.count("grad_acc"), row.count("zero", min=0, max=3),
     )  # fmt: skip
 
 
@@ -235,7 +235,7 @@ def _names_another_batch(row: Row) -> bool:
         batch = row.count("dp") * row.count("mbs") * row.count("grad_acc")
         return bool(row.text("gbs")) and row.count("gbs") != batch
     except InvalidInput:
-        return False  # which is told with the row
+        return False  # which is reported with the row
 
 
 def _run(row: Row, step: Step, layout: Layout, limit: float) -> Run:

@@ -116,7 +116,7 @@ def torchgpipe(rows: list[Row], report: Report) -> None:
 
     for row in rows:
         with report.predicting(row):
-            stages = row.count("partitions", least=0)
+            stages = row.count("partitions", min=0)
             usual = TORCHGPIPE.get(stages, 8 * stages) if stages else 1
             micro = row.count_or("micro_batches", usual)
             entry = (row, stages, micro, row.number_of("samples_per_s"))
@@ -143,7 +143,7 @@ def _torchgpipe_rate(stages: int, micro_batches: int) -> float:
 
 
 def collectives(rows: list[Row], report: Report) -> None:
-    """Microseconds, or bus bandwidth where no time is told."""
+    """Microseconds, or bus bandwidth where no time is listed."""
     source = ""
     for row in rows:
         with report.predicting(row):
@@ -159,7 +159,7 @@ def _collective(row: Row, source: str) -> Compared:
         known = ", ".join(COLLECTIVES)
         raise InvalidInput(f"expected one of {known} as op, got {op!r}")
     cluster = machine(f"{row.text('hw')} {source}")
-    gpus = row.count("gpus", least=2, most=2**16)
+    gpus = row.count("gpus", min=2, max=2**16)
     nodes = row.count_or("nodes", cluster.nodes(gpus))
     if nodes > gpus or gpus % nodes:
         raise InvalidInput(
@@ -283,9 +283,9 @@ KINDS = (
 def validate(path: Any) -> Report:
     """Predict every row of a CSV file of measurements, and compare.
 
-    The header tells the kind of table (see KINDS). A row that cannot be predicted is
-    listed with its line number and why, and does not count. Raises `InvalidInput` for a
-    file that is no table, another header, and where no row can be predicted.
+    The header determines the kind of table (see KINDS). A row that cannot be predicted
+    is listed with its line number and why, and does not count. Raises `InvalidInput`
+    for a file that is no table, another header, and where no row can be predicted.
     """
     header, rows = read_table(path)
     kind = _kind_of(header)

@@ -70,7 +70,7 @@ def pytest_collection_modifyitems(
 ) -> None:
     """Deal the cases of a test marked `dealt` out: each to one framework, all to NumPy.
 
-    Neighbours go to different frameworks, and so do the rows of a matrix, so each of a
+    Neighbors go to different frameworks, and so do the rows of a matrix, so each of a
     parameter's values meets each framework. A test that is named runs as it is.
     """
     if THOROUGH or any("::" in argument for argument in config.args):

@@ -61,7 +61,7 @@
   };
   const over = (top, alpha, below) => top.map((c, i) => alpha * c + (1 - alpha) * below[i]);
 
-  // The colour behind an element: its own background over those of its ancestors.
+  // The color behind an element: its own background over those of its ancestors.
   const background = (el) => {
     if (!el) return [255, 255, 255];
     const [r, g, b, a = 1] = channels(getComputedStyle(el).backgroundColor);

@@ -57,7 +57,7 @@ def runs(code: dict[str, Any]) -> Runs:
 
     for k in KS:
         for rule in RULES if k > 1 else ("same",):
-            yield f"normalised/{rule}/{k}", trained(k, rule, 0.03)
+            yield f"normalized/{rule}/{k}", trained(k, rule, 0.03)
     for k in (1, 4, 8, 16, 32):
         for name, gain in (("plain", 1.0), ("doubled", 2.0)):
             for rule in RULES[1:4] if k > 1 else ("same",):

@@ -32,7 +32,7 @@
     }; // prettier-ignore
   };
 
-  // The parts of a step: name, colour, seconds.
+  // The parts of a step: name, color, seconds.
   const partsOf = (step, layout) => {
     const slowest = Math.max(...step.works.map((w) => w.forward + w.backward));
     const busy = layout.micro_batches * slowest;
@@ -115,7 +115,7 @@
         seconds: duration(step.seconds),
         batch: batch.toLocaleString("en"),
         tokens: digits(step.tokens_per_gpu, 4),
-        mfu: digits(100 * step.utilisation, 3),
+        mfu: digits(100 * step.utilization, 3),
       });
       const card = cluster.device.memory;
       const over = step.needed > card;

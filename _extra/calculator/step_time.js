@@ -152,7 +152,7 @@ globalThis.stepModel = (K) => {
       gradients,
       optimizer,
       tokens_per_gpu: tokens / seconds / gpus,
-      utilisation: model.flops(tokens) / seconds / gpus / cluster.device.flops,
+      utilization: model.flops(tokens) / seconds / gpus / cluster.device.flops,
       ...footprint(model, layout, software, stages),
       works: works.map(({ forward, backward }) => ({ forward, backward })),
     };

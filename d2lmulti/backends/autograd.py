@@ -155,7 +155,7 @@ class Tensor:
         return result(self.value[index], (self, spread))
 
     def reshape(self, *shape: Any) -> Tensor:
-        """Give the same elements, in row-major order, another shape."""
+        """Return the same elements, in row-major order, in another shape."""
         z = self.value.reshape(*shape)
         return result(z, (self, lambda d: d.reshape(self.shape)))
 
@@ -293,7 +293,7 @@ def correlate(
 def unfold(X: np.ndarray, kh: int, kw: int) -> np.ndarray:
     """Copy X (batch, c, height, width) into columns (batch, c * kh * kw, h * w).
 
-    Row (i, j) of a channel is what element (i, j) of the kernel meets as it slides.
+    Row (i, j) of a channel holds what element (i, j) of the kernel is multiplied with.
     """
     batch, c, height, width = X.shape
     h, w = height - kh + 1, width - kw + 1

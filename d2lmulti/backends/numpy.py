@@ -286,9 +286,9 @@ def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Ten
     def mean(v: np.ndarray) -> np.ndarray:
         return v.mean(axis=-1, keepdims=True)
 
-    centred = x.value - mean(x.value)
-    std = np.sqrt(mean(centred * centred) + _like(x, eps))
-    normal = centred / std
+    centered = x.value - mean(x.value)
+    std = np.sqrt(mean(centered * centered) + _like(x, eps))
+    normal = centered / std
 
     def into_x(d: np.ndarray) -> np.ndarray:  # mean and variance depend on x as well
         d = d * gamma.value

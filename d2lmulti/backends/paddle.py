@@ -51,7 +51,7 @@ _used: list[int] = []  # the number of this process's GPU, once there is one
 
 
 def _use(index: int) -> paddle.CUDAPlace:
-    """Make this the current GPU; refuse a second one."""
+    """Make this the current GPU; raise for a second one."""
     if not _used:
         paddle.set_device(f"gpu:{index}")
         _used.append(index)

@@ -115,7 +115,7 @@ class Backend(Protocol):
         """
 
     def collects_grad(self, x: Tensor) -> bool:
-        """Tell whether backward passes give `x` a gradient: not if it is frozen."""
+        """Return whether backward passes give `x` a gradient: not if it is frozen."""
 
     def accumulating(self, xs: Tensors) -> list[Tensor]:
         """Get leaves with the storage and gradients of xs, to which every pass adds."""
@@ -230,7 +230,7 @@ class Backend(Protocol):
     def layer_norm(
         self, x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5
     ) -> Tensor:
-        """Normalise the last dimension (biased variance, eps <= 1e-3), then scale."""
+        """Normalize the last dimension (biased variance, eps <= 1e-3), then scale."""
 
     def cross_entropy(self, logits: Tensor, y: Tensor) -> Tensor:
         """Loss of every example: logits (n, classes), y (n,) of int64 give (n,).

@@ -1,4 +1,4 @@
-"""Tensors that know their simulated device, where the framework lets us tell them.
+"""Tensors that know their simulated device, where the framework allows it.
 
 A simulated device lies on the CPU, so a framework sees one device where a program means
 several, and a forgotten copy does no harm. `track` mends that: tensors of `sim:0` and
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..events import notify_copy, notify_load, observers
+from ..events import notify, observers
 from . import tracked_frameworks
 
 _FRAMEWORK = ("torch.", "mxnet.", "contextlib.")
@@ -68,10 +68,10 @@ def report_copy(source: str, target: str, count: int, size: int) -> None:
     if caller("d2lmulti.backends").startswith("d2lmulti."):
         return
     if source == "cpu":
-        notify_load(count * size)
+        notify("on_load", count * size)
     else:
         first, second = (int(name.split(":")[1]) for name in (source, target))
-        notify_copy(first, second, count, size)
+        notify("on_copy", first, second, count, size)
 
 
 def caller(package: str) -> str:

@@ -101,7 +101,7 @@ def reduce_scatter(
 
 
 def allgather(data: Sequence[Tensor], group: Group | None = None) -> list[Tensor]:
-    """Give every rank all entries, joined along the first dimension in rank order.
+    """Return on every rank all entries, joined along the first dimension in rank order.
 
     The entries may differ in their number of rows, the first dimension, and in nothing
     else; (rows of rank 0, ...), (rows of rank 1, ...) give (all rows, ...), new on each
@@ -180,7 +180,7 @@ def _rows_of_all(data: Sequence[Tensor], group: Group) -> list[int]:
     return [int(count) for count in B.numpy(counts[0])]
 
 
-_DIMS = 8  # the most that a form can tell
+_DIMS = 8  # the most that a form can hold
 
 
 def copy_between(

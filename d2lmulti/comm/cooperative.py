@@ -16,7 +16,7 @@ from ..backends import backend_of
 from ..backends.protocol import Backend, Tensor
 from ..checks import check_same
 from ..errors import InvalidInput
-from ..events import notify_mark
+from ..events import notify
 from ..plans.rounds import Plan
 from .collectives import allgather, alltoall, reduce_scatter
 from .group import Group, Op, start_allreduce
@@ -230,7 +230,7 @@ class Segments:
                     here = backwards[number](list(here))
             for i, x in zip(indices, here, strict=True):
                 results[i] = x
-        notify_mark(f"{request.layer or type(request).__name__} {direction}")
+        notify("on_mark", f"{request.layer or type(request).__name__} {direction}")
         return results
 
     def _collect(

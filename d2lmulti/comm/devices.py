@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ..backends import get_backend, resolve_device
 from ..backends.protocol import AnyDevice, Backend
 from ..backends.tracking import track
-from ..checks import MAX_RANKS, check_count, check_flag
+from ..checks import MAX_RANKS, check_count
 from ..errors import InvalidInput
 from .group import Group, current_group
 
@@ -46,8 +46,6 @@ def devices(
     are.
     """
     n = check_count("devices", n, max=MAX_RANKS, hint="use devices(1)")
-    if simulate is not None:
-        check_flag("simulate", simulate)
     B = get_backend(backend)
     group, ranks, numbers = current_group.get(), [*range(n)], [*range(n)]
     enough = B.gpu_count() >= n

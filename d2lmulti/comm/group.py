@@ -28,7 +28,7 @@ from ..checks import (
     invalid,
 )
 from ..errors import InvalidInput
-from ..events import notify_round, notify_rounds, observers
+from ..events import notify, observers
 from ..plans.allreduce import ALLREDUCE, choose_allreduce
 from ..plans.rounds import Plan, Round, make_round
 
@@ -283,7 +283,10 @@ def start_allreduce(
         rounds: Iterable[Round] = ALLREDUCE["ring"](group.size, length)
         work = start_native("allreduce", data, rounds, group, op)
     else:
-        rounds = _rounds(algorithm, group.size, length)
+        if callable(algorithm):
+            rounds = algorithm(group.size, length)
+        else:
+            rounds = _remembered(algorithm, group.size, length)
         exchange(data, rounds, group, op, f"{op} all-reduce")
     if op != "mean":
         return work
@@ -293,14 +296,6 @@ def start_allreduce(
         divide_(data, group)
 
     return Work(end)
-
-
-def _rounds(algorithm: str | Plan, ranks: int, length: int) -> Iterable[Round]:
-    if callable(algorithm):
-        return algorithm(ranks, length)
-    if ranks > 16:
-        return ALLREDUCE[algorithm](ranks, length)
-    return _remembered(algorithm, ranks, length)
 
 
 @lru_cache(maxsize=256)  # a training step repeats the same few plans
@@ -322,10 +317,17 @@ def exchange(
     if call and group.is_distributed:
         form = f"{tuple(data[0].shape)} {backend_of(data[0]).dtype_of(data[0])}"
         group.engine.begin(f"{call} of {form}")
-    rounds = group.to_global_ranks(rounds)
-    if observers.get():
-        rounds = notify_rounds(rounds, itemsize(data[0]))
+    rounds = [*group.to_global_ranks(rounds)]
     group.engine.exchange(data, rounds, "max" if op == "max" else "sum")
+    report_rounds(rounds, data[0])
+
+
+def report_rounds(rounds: Iterable[Round], x: Tensor) -> None:
+    """Report rounds of messages with elements as in `x` to the observers."""
+    if observers.get():
+        size = itemsize(x)
+        for this_round in rounds:
+            notify("on_round", this_round, size)
 
 
 def start_native(
@@ -346,10 +348,7 @@ def start_native(
     if group.is_distributed:
         shape = tuple(x.shape if what == "allreduce" else x.shape[1:])  # rows differ
         engine.begin(f"native {op} {what} at rank {root} of {shape} {dtype}")
-    if observers.get():
-        size = itemsize(x)
-        for this_round in group.to_global_ranks(rounds):
-            notify_round(this_round, size)
+    report_rounds(group.to_global_ranks(rounds), x)
     if what == "allreduce" and not element_count(x):  # some engines fail on that
         return Work()
     return engine.start(what, data, "max" if op == "max" else "sum", root)

@@ -21,7 +21,6 @@ from ..checks import (
     MAX_RANKS,
     check_choice,
     check_count,
-    check_kind,
     check_list,
     check_same,
 )
@@ -37,12 +36,12 @@ class Subgroup(Group):
     ranks: tuple[int, ...] = ()
 
     def to_global_ranks(self, rounds: Iterable[Round]) -> Iterator[Round]:
-        """Give rounds in the numbers of all ranks."""
+        """Return rounds with the global ranks."""
         return (renumber(this_round, self.ranks) for this_round in rounds)
 
 
 class LocalPart(LocalEngine):
-    """The engine of a sub-group in one process: rounds come in the whole's numbers."""
+    """The engine of a sub-group in one process: rounds come with global ranks."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
         self._ranks = ranks
@@ -73,7 +72,6 @@ def split_group(
     another process has other parts, for a sub-group to be split again, and on an engine
     that has no sub-groups (Horovod).
     """
-    check_kind("group", group, Group, "a group of ranks")
     if isinstance(group, Subgroup):
         raise InvalidInput(
             f"expected the group of all ranks, got a sub-group of "
@@ -95,8 +93,8 @@ def split_group(
             "the same parts on every rank",
             "split the group alike in every process",
         )
-        talking = [i for i, part in enumerate(cut) if len(part) > 1]
-        engine = engine.part([cut[i] for i in talking], [names[i] for i in talking])
+        pairs = [pair for pair in zip(cut, names, strict=True) if len(pair[0]) > 1]
+        engine = engine.part([part for part, _ in pairs], [name for _, name in pairs])
     found = []
     for part in cut:
         local = tuple(i for i, rank in enumerate(part) if rank in group.local_ranks)
@@ -133,7 +131,7 @@ def _check_parts(parts: Any, size: int) -> list[tuple[int, ...]]:
 
 @lru_cache(maxsize=4096)  # a training step repeats the same few rounds
 def renumber(this_round: Round, ranks: tuple[int, ...]) -> Round:
-    """Put the ranks' numbers in the whole in place of 0, 1, ...; they ascend too."""
+    """Replace the ranks 0, 1, ... of a sub-group by global ranks, which ascend too."""
     whole, (source, target, *rest) = np.asarray(ranks), this_round.columns
     return Round(whole[source], whole[target], *rest)
 
@@ -163,7 +161,7 @@ class Mesh:
         check_count("devices of a mesh", self.size, max=MAX_RANKS)
         if group is None:
             group = current_group.get() or local_group(self.size)
-        self.group = check_kind("group", group, Group, "a group of ranks")
+        self.group = group
         if self.size != group.size:
             product = " x ".join(f"{axis}={size}" for axis, size in self.axes.items())
             raise InvalidInput(
@@ -185,13 +183,13 @@ class Mesh:
         return [tuple(line.tolist()) for line in lines.reshape(-1, self.axes[axis])]
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Tell where a rank is, on each axis."""
+        """Return where a rank is, on each axis."""
         rank = check_count("rank", rank, min=0, max=self.size - 1)
         places = np.unravel_index(rank, self.ranks.shape)
         return {axis: int(at) for axis, at in zip(self.axes, places, strict=True)}
 
     def rank(self, **coordinates: int) -> int:
-        """Give the rank at a place; an axis that is not named is at 0."""
+        """Return the rank at a place; an axis that is not named is at 0."""
         for axis, at in coordinates.items():
             check_choice("axis", axis, AXES)
             most = self.axes.get(axis, 1) - 1
@@ -199,11 +197,11 @@ class Mesh:
         return int(self.ranks[tuple(coordinates.get(axis, 0) for axis in self.axes)])
 
     def groups(self, axis: str) -> list[Subgroup]:
-        """Give the sub-groups along an axis in which this process has ranks."""
+        """Return the sub-groups along an axis in which this process has ranks."""
         return self._groups[check_choice("axis", axis, AXES)]
 
     def group_of(self, axis: str, rank: int) -> Subgroup:
-        """Give the sub-group along an axis of a rank, if this process is in it."""
+        """Return the sub-group along an axis of a rank, if this process is in it."""
         rank = check_count("rank", rank, min=0, max=self.size - 1)
         for group in self.groups(axis):
             if rank in group.ranks:
@@ -214,7 +212,7 @@ class Mesh:
         )
 
     def local(self, axis: str) -> Iterator[tuple[Subgroup, list[int]]]:
-        """Give the sub-groups here, each with its places in a list of ours.
+        """Return the sub-groups here, each with its places in a local list.
 
         That is a list with one entry for each local rank of the mesh.
         """
@@ -235,7 +233,6 @@ class Mesh:
         that comes back: what the collective returned for it, or None if it worked in
         place. `mesh.along("data", allreduce, grads, op="mean")` averages along `data`.
         """
-        check_kind("collective", collective, Callable, "a collective")
         local = self.group.local_ranks
         if len(check_list("data", data, "tensors, one per device")) != len(local):
             raise InvalidInput(
@@ -258,7 +255,7 @@ class Mesh:
 
 
 def check_axes(axes: dict[str, Any]) -> dict[str, int]:
-    """Refuse an axis that has no name of ours, and a size that is none."""
+    """Raise for an unknown axis, and for a size that is no positive number."""
     if not axes:
         raise InvalidInput(
             f"expected at least one axis, got none; name some of {', '.join(AXES)}, "

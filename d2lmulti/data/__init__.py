@@ -10,7 +10,6 @@ from __future__ import annotations
 import gzip
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from importlib.util import find_spec
@@ -20,17 +19,13 @@ from typing import Any
 import numpy as np
 
 from ..checks import (
-    check_array,
     check_choice,
     check_count,
-    check_flag,
-    check_kind,
-    invalid,
 )
 from ..comm.group import Group
 from ..errors import DataCorrupt, DataUnavailable, InvalidInput
+from ..files import progress
 from ..plans.rounds import even_bounds
-from ..progress import progress
 
 
 def batch_count(n: int, batch_size: int) -> int:
@@ -64,8 +59,6 @@ def batches(
     >>> [part.tolist() for part, _ in batches(X, X, 2, shuffle=False)]
     [[0, 1], [2, 3], [4]]
     """
-    check_array("X", X)
-    check_array("y", y)
     n = len(X)
     if not 0 < n == len(y):
         raise InvalidInput(
@@ -73,13 +66,12 @@ def batches(
         )
     count = batch_count(n, batch_size)
     order = np.arange(n)
-    if check_flag("shuffle", shuffle):
+    if shuffle:
         check_count("seed", seed, min=0, max=None)
         check_count("epoch", epoch, min=0, max=None)
         order = np.random.default_rng([seed, epoch]).permutation(n)
     parts = (order[i * batch_size : (i + 1) * batch_size] for i in range(count))
     if group is not None:
-        check_kind("group", group, Group, "a group of ranks")
         parts = (_own(part, group) for part in parts)
     return ((X[part], y[part]) for part in parts)
 
@@ -141,7 +133,7 @@ def read_fashion_mnist() -> list[np.ndarray]:
             elif pooch.file_hash(str(path)) != SHA256[name]:
                 raise ValueError("its SHA-256 differs; delete it to download it again")
             content = gzip.decompress(path.read_bytes())
-        except OSError as error:  # no network, no such page, no room, no permission
+        except OSError as error:  # no network, no such page, no space, no permission
             raise DataUnavailable(
                 f"expected {path} or a download from {URL}, got "
                 f"{type(error).__name__}: {error}; try again with a network, or put "
@@ -191,7 +183,6 @@ def cut_pieces(text: str, length: int) -> tuple[np.ndarray, np.ndarray]:
     y is X one place further on; what does not fill a sequence is left out. Raises
     `InvalidInput` unless there are at least ten sequences.
     """
-    check_kind("text", text, str, "a text")
     longest = (len(text) - 1) // 10
     check_count("length", length, max=longest)
     ids = encode(text)
@@ -250,8 +241,18 @@ def digits(dtype: Any = "float32") -> Dataset:
     depend on the split: over several others LeNet's mean was one point lower.
     Source: E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten Digits", 1998.
     """
-    dtype = _check_dtype(dtype)
-    pixels, y = _read_digits()  # (1797, 64) from 0 to 16, (1797,)
+    dtype = check_choice("dtype", np.dtype(dtype or object).name, DTYPES)
+    # scikit-learn's own reader of this file imports SciPy and pandas: 0.8 seconds.
+    package = find_spec("sklearn")
+    file = Path(package.origin or "") if package else Path()  # of the package
+    file = file.parent / "datasets" / "data" / "digits.csv.gz"
+    if file.exists():
+        table = np.loadtxt(file, delimiter=",")
+        pixels, y = table[:, :-1], table[:, -1]  # (1797, 64) from 0 to 16, (1797,)
+    else:
+        from sklearn.datasets import load_digits  # a version that keeps it elsewhere
+
+        pixels, y = load_digits(return_X_y=True)
     blocks = pixels.reshape(-1, 8, 8).repeat(3, axis=1).repeat(3, axis=2)
     X = np.pad(blocks, ((0, 0), (2, 2), (2, 2)))[:, None]  # (1797, 1, 28, 28)
     X, y = (X / 8 - 0.5).astype(dtype), y.astype(np.int64)
@@ -266,7 +267,7 @@ def fashion_mnist(dtype: Any = "float32") -> Dataset:
     Downloads 30 MB into the user's cache or the folder D2LMULTI_DATA. Raises
     `DataUnavailable` without files and network, `DataCorrupt` for a damaged file.
     """
-    dtype = _check_dtype(dtype)
+    dtype = check_choice("dtype", np.dtype(dtype or object).name, DTYPES)
     parts = read_fashion_mnist()
     train_X, test_X = (X[:, None].astype(dtype) / 255 for X in parts[::2])
     train_y, test_y = (y.astype(np.int64) for y in parts[1::2])
@@ -280,32 +281,10 @@ def text(dtype: Any = "float32", length: int = 32) -> Dataset:
     but the first is a target; both are int64, whatever the `dtype` of the weights. The
     last tenth of the sequences is for testing.
     """
-    _check_dtype(dtype)
     X, y = cut_pieces(read_story(), length)
     train = len(X) - len(X) // 10
     return Dataset("text", X[:train], y[:train], X[train:], y[train:], tuple(ALPHABET))
 
 
+DTYPES = ("float32", "float64")
 DATASETS = {"digits": digits, "fashion_mnist": fashion_mnist, "text": text}
-
-
-def _read_digits() -> tuple[np.ndarray, np.ndarray]:
-    # scikit-learn's own reader of this file imports SciPy and pandas: 0.8 seconds.
-    package = find_spec("sklearn")
-    if package is not None and package.origin is not None:
-        file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
-        if file.exists():
-            table = np.loadtxt(file, delimiter=",")
-            return table[:, :-1], table[:, -1]
-    from sklearn.datasets import load_digits  # a version that keeps it elsewhere
-
-    return load_digits(return_X_y=True)
-
-
-def _check_dtype(dtype: Any) -> np.dtype:
-    if dtype is not None:  # which NumPy takes for float64
-        with suppress(Exception):  # whatever NumPy says of what is no dtype
-            known = np.dtype(dtype)
-            if known in (np.dtype("float32"), np.dtype("float64")):
-                return known
-    raise invalid("dtype float32 or float64", dtype)

@@ -1,8 +1,8 @@
-"""LeNet with batch normalisation, per device or synchronised across devices.
+"""LeNet with batch normalization, per device or synchronized across devices.
 
-A shard of 16 examples has noisier statistics than a batch of 64: normalised per device,
-k devices no longer compute what one device would. The synchronised version yields its
-sums wherever the devices must talk, and gets back the sums over all of them.
+A shard of 16 examples has noisier statistics than a batch of 64: normalized per device,
+k devices no longer compute what one device would. The synchronized version yields its
+sums wherever the devices communicate, and gets back the sums over all of them.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def sums_of(B: Backend, H: Tensor) -> Tensor:
     return B.concat(sums, axis=1)
 
 
-def normalise(
+def normalize(
     B: Backend, H: Tensor, totals: Tensor, weights: Sequence[Tensor]
 ) -> Tensor:
-    """Normalise every channel of H over n, h and w by `totals`, then scale and shift.
+    """Normalize every channel of H over n, h and w by `totals`, then scale and shift.
 
     weights: gamma, beta, moving mean, moving variance, each (1, c, 1, 1); the moving
     ones are updated in place.
@@ -56,43 +56,42 @@ def normalise(
     return (H - mean) / (var + _EPS) ** 0.5 * gamma + beta
 
 
-def lenet_bn(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
-    """LeNet normalised with the statistics of the device's own shard."""
-    W1, W2, W3, b3, W4, b4, g1, s1, g2, s2, m1, v1, m2, v2 = params
-    H = B.conv2d(X, W1, None)
-    H = normalise(B, H, sums_of(B, H), (g1, s1, m1, v1))
-    H = B.conv2d(B.avg_pool2d(B.relu(H), 2), W2, None)
-    H = normalise(B, H, sums_of(B, H), (g2, s2, m2, v2))
-    H = B.avg_pool2d(B.relu(H), 2)
-    H = B.relu(H.reshape((-1, 800)) @ W3 + b3)
-    return H @ W4 + b4
-
-
 def lenet_sync_bn(
     B: Backend, params: Sequence[Tensor], X: Tensor
 ) -> Generator[Sum, Any, Tensor]:
-    """The same with the statistics of the whole batch, for which the devices meet."""
+    """Compute LeNet's logits, normalized with the statistics of the whole batch."""
     W1, W2, W3, b3, W4, b4, g1, s1, g2, s2, m1, v1, m2, v2 = params
     H = B.conv2d(X, W1, None)
     totals, H = yield Sum(sums_of(B, H), keep=(H,))
-    H = normalise(B, H, totals, (g1, s1, m1, v1))
+    H = normalize(B, H, totals, (g1, s1, m1, v1))
     H = B.conv2d(B.avg_pool2d(B.relu(H), 2), W2, None)
     totals, H = yield Sum(sums_of(B, H), keep=(H,))
-    H = normalise(B, H, totals, (g2, s2, m2, v2))
-    H = B.avg_pool2d(B.relu(H), 2)
-    H = B.relu(H.reshape((-1, 800)) @ W3 + b3)
-    return H @ W4 + b4
+    return _dense_layers(B, params, normalize(B, H, totals, (g2, s2, m2, v2)))
+
+
+def lenet_bn(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
+    """Compute the same with the statistics of the device's own shard."""
+    forward, answer = lenet_sync_bn(B, params, X), None
+    while True:
+        try:
+            request = forward.send(answer)
+        except StopIteration as end:
+            return end.value
+        answer = request.tensor, *request.keep
 
 
 def lenet_bn_eval(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
     """Evaluate with the moving averages, which each replica keeps for itself."""
     W1, W2, W3, b3, W4, b4, g1, s1, g2, s2, m1, v1, m2, v2 = params
     H = (B.conv2d(X, W1, None) - m1) / (v1 + _EPS) ** 0.5 * g1 + s1
+    H = B.conv2d(B.avg_pool2d(B.relu(H), 2), W2, None)
+    return _dense_layers(B, params, (H - m2) / (v2 + _EPS) ** 0.5 * g2 + s2)
+
+
+def _dense_layers(B: Backend, params: Sequence[Tensor], H: Tensor) -> Tensor:
+    W3, b3, W4, b4 = params[2:6]
     H = B.avg_pool2d(B.relu(H), 2)
-    H = (B.conv2d(H, W2, None) - m2) / (v2 + _EPS) ** 0.5 * g2 + s2
-    H = B.avg_pool2d(B.relu(H), 2)
-    H = B.relu(H.reshape((-1, 800)) @ W3 + b3)
-    return H @ W4 + b4
+    return B.relu(H.reshape((-1, 800)) @ W3 + b3) @ W4 + b4
 
 
 def initial_bn(rng: np.random.Generator) -> list[np.ndarray]:

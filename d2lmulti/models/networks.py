@@ -18,7 +18,7 @@ from ..backends.protocol import Backend, Tensor
 from ..checks import check_choice, check_count, check_ids, check_list
 from ..errors import D2LMultiError, InvalidInput
 
-MAX_WIDTH = 10**7  # of a layer; more is a slip of the finger
+MAX_WIDTH = 10**7  # of a layer; more is a typing error
 
 
 class Layer(NamedTuple):
@@ -32,14 +32,14 @@ class Layer(NamedTuple):
 class Model(NamedTuple):
     """A network as functions.
 
-    `initial(rng)` draws the parameters as float64 NumPy arrays. `forward(B, params, X)`
-    returns the logits in training, `forward_eval` in evaluation. The last `buffers`
+    `initial(rng)` samples the parameters as float64 NumPy arrays. `forward(B, params,
+    X)` returns the logits in training, `forward_eval` in evaluation. The last `buffers`
     parameters are statistics that no gradient trains. `layers` are the same network as
     a sequence that can be cut into stages; empty where it cannot. Where the devices
-    must talk in the middle of a step, `together(B, replicas, shards, group, algorithm)`
-    runs all of them and gives their logits and how to go backward from the losses.
-    There is one row of logits for each entry of the targets y. X holds numbers, or,
-    where `vocabulary` is not 0, int64 ids below it.
+    must communicate in the middle of a step, `together(B, replicas, shards, group,
+    algorithm)` runs all of them and returns their logits and the backward pass from the
+    losses. There is one row of logits for each entry of the targets y. X holds numbers,
+    or, where `vocabulary` is not 0, int64 ids below it.
     """
 
     name: str

@@ -4,13 +4,12 @@
         allreduce(data)
     l.bytes, l.messages, l.sent[0], l.links[0, 1]
 
-It counts what was really exchanged, so a chapter can set it beside the formula. All
+It counts what was really exchanged, so a chapter can compare it with the formula. All
 counts are exact integers.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -19,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..checks import check_count, check_kind
-from ..events import Observer, observe
+from ..checks import MAX_RANKS
+from ..events import observe
 from ..plans.rounds import Round, make_round
 
 _MAX_ROWS = 1 << 16  # messages noted before those of the same link are added up
@@ -34,69 +33,8 @@ class Mark(NamedTuple):
     bytes: int
 
 
-class RoundTotal(NamedTuple):
-    """What one round moved."""
-
-    messages: int
-    bytes: int
-
-
-class _LinkTable:
-    """Messages and bytes of every link, as exact 64-bit integers.
-
-    Rows are noted as rounds come in and added up when many have gathered, or when
-    someone asks, so that a message costs nanoseconds.
-    """
-
-    def __init__(self) -> None:
-        self._totals = [np.zeros(0, np.int64) for _ in range(4)]
-        self._rounds: list[list[np.ndarray]] = []  # source, target, messages, bytes
-        self._rows = 0
-
-    def enter(self, source: np.ndarray, target: np.ndarray, sizes: np.ndarray) -> None:
-        """Enter one round's messages; `sizes`, in bytes, becomes the table's own."""
-        last = self._rounds[-1] if self._rounds else None
-        if last and source is last[0] and target is last[1]:  # a ring's next round
-            last[2] += 1
-            last[3] += sizes
-            return
-        self._rounds.append([source, target, np.ones_like(sizes), sizes])
-        self._rows += len(sizes)
-        if self._rows > _MAX_ROWS + len(self._totals[0]):
-            self._add_up()
-
-    def by_link(self, amount: str) -> Counter[tuple[int, int]]:
-        """Return (from, to) -> messages or bytes."""
-        source, target, messages, nbytes = (c.tolist() for c in self._add_up())
-        values = nbytes if amount == "bytes" else messages
-        pairs = zip(source, target, strict=True)
-        return Counter(dict(zip(pairs, values, strict=True)))
-
-    def by_rank(self, end: int, amount: str) -> Counter[int]:
-        """Return rank -> messages or bytes that it sent (end 0) or received (end 1)."""
-        totals: Counter[int] = Counter()
-        for link, value in self.by_link(amount).items():
-            totals[link[end]] += value
-        return totals
-
-    def _add_up(self) -> list[np.ndarray]:
-        """Add up the rows of equal links (np.bincount would add floats, and round)."""
-        if self._rounds:
-            rows = zip(self._totals, *self._rounds, strict=True)
-            source, target, messages, nbytes = map(np.concatenate, rows)
-            if len(source):
-                order = np.lexsort((target, source))
-                source, target = source[order], target[order]
-                new = (np.diff(source) != 0) | (np.diff(target) != 0)
-                first = np.flatnonzero(np.concatenate([[True], new]))
-                sums = [np.add.reduceat(c[order], first) for c in (messages, nbytes)]
-                self._totals = [source[first], target[first], *sums]
-            self._rounds, self._rows = [], 0
-        return self._totals
-
-
 @dataclass
-class Ledger(Observer):
+class Ledger:
     """Messages and bytes between devices, and bytes loaded from the host."""
 
     rounds: int = 0  #: of messages
@@ -104,22 +42,46 @@ class Ledger(Observer):
     bytes: int = 0  #: in all messages
     loaded: int = 0  #: bytes, host to devices: batches and initial parameters
     marks: list[Mark] = field(default_factory=list, repr=False)  #: names, in time
-    _table: _LinkTable = field(default_factory=_LinkTable, repr=False)
-    # Plain 64-bit integers: a long run has many rounds.
-    _round_messages: array[int] = field(default_factory=lambda: array("q"), repr=False)
-    _round_bytes: array[int] = field(default_factory=lambda: array("q"), repr=False)
+    # Of some rounds each: source, target, messages, bytes, as exact 64-bit integers.
+    _rows: list[list[np.ndarray]] = field(default_factory=list, repr=False)
 
     def count_round(self, this_round: Round, itemsize: int) -> None:
         """Enter one round of transfers of elements of `itemsize` bytes."""
-        check_kind("round", this_round, Round, "a Round")
-        sizes = this_round.length * check_count("itemsize", itemsize, max=64)
-        total = int(sizes.sum())
+        source, target = this_round.source, this_round.target
+        sizes = this_round.length * itemsize
         self.rounds += 1
         self.messages += len(this_round)
-        self.bytes += total
-        self._round_messages.append(len(this_round))
-        self._round_bytes.append(total)
-        self._table.enter(this_round.source, this_round.target, sizes)
+        self.bytes += int(sizes.sum())
+        last = self._rows[-1] if self._rows else None
+        if last and source is last[0] and target is last[1]:  # a ring's next round
+            last[2] += 1
+            last[3] += sizes
+            return
+        self._rows.append([source, target, np.ones_like(sizes), sizes])
+        if sum(len(rows[0]) for rows in self._rows[1:]) > _MAX_ROWS:
+            self._add_up()
+
+    def _add_up(self) -> list[np.ndarray]:
+        """Add up the rows of equal links (np.bincount would add floats, and round)."""
+        empty = [np.zeros(0, np.int64)] * 4
+        columns = map(np.concatenate, zip(empty, *self._rows, strict=True))
+        source, target, *amounts = columns
+        links, row = np.unique(source * MAX_RANKS + target, return_inverse=True)
+        sums = [np.zeros(len(links), np.int64) for _ in amounts]
+        for total, amount in zip(sums, amounts, strict=True):
+            np.add.at(total, row, amount)
+        self._rows = [[*np.divmod(links, MAX_RANKS), *sums]]
+        return self._rows[0]
+
+    def _by_rank(self, end: int, amount: int) -> Counter[int]:
+        """Sum a column by the ranks that sent (end 0) or received (end 1)."""
+        totals: Counter[int] = Counter()
+        columns = self._add_up()
+        for rank, value in zip(
+            columns[end].tolist(), columns[amount].tolist(), strict=True
+        ):
+            totals[rank] += value
+        return totals
 
     def count_plan(self, plan: Iterable[Round], itemsize: int) -> Ledger:
         """Enter a whole plan without running it; returns the ledger itself.
@@ -137,7 +99,7 @@ class Ledger(Observer):
         self.marks.append(Mark(label, self.rounds, self.bytes))
 
     def on_copy(self, source: int, target: int, count: int, itemsize: int) -> None:
-        """Enter a copy that a program made by itself: a round of one message."""
+        """Enter a copy that a program made itself: a round of one message."""
         copy = make_round([source], [target], 0, count, add=False)
         self.count_round(copy, itemsize)
 
@@ -160,38 +122,24 @@ class Ledger(Observer):
     @property
     def sent(self) -> Counter[int]:
         """Bytes that each rank sent."""
-        return self._table.by_rank(0, "bytes")
+        return self._by_rank(0, 3)
 
     @property
     def received(self) -> Counter[int]:
         """Bytes that each rank received."""
-        return self._table.by_rank(1, "bytes")
+        return self._by_rank(1, 3)
 
     @property
     def messages_sent(self) -> Counter[int]:
         """Messages that each rank sent."""
-        return self._table.by_rank(0, "messages")
-
-    @property
-    def messages_received(self) -> Counter[int]:
-        """Messages that each rank received."""
-        return self._table.by_rank(1, "messages")
+        return self._by_rank(0, 2)
 
     @property
     def links(self) -> Counter[tuple[int, int]]:
         """Bytes on each link, by (from, to): the two directions are two links."""
-        return self._table.by_link("bytes")
-
-    @property
-    def link_messages(self) -> Counter[tuple[int, int]]:
-        """Messages on each link, by (from, to)."""
-        return self._table.by_link("messages")
-
-    @property
-    def by_round(self) -> list[RoundTotal]:
-        """Messages and bytes of every round, in order."""
-        totals = zip(self._round_messages, self._round_bytes, strict=True)
-        return list(map(RoundTotal._make, totals))
+        source, target, _, nbytes = (column.tolist() for column in self._add_up())
+        pairs = zip(source, target, strict=True)
+        return Counter(dict(zip(pairs, nbytes, strict=True)))
 
 
 @contextmanager

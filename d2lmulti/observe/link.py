@@ -1,4 +1,4 @@
-"""A modelled link between two devices: a latency and a bandwidth."""
+"""A modeled link between two devices: a latency and a bandwidth."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Link:
             check_positive("bandwidth", self.bandwidth, "give bytes a second")
 
     def seconds(self, nbytes: float) -> float:
-        """Tell how long one message of so many bytes takes on its own.
+        """Return how long one message of so many bytes takes on its own.
 
         >>> Link(latency=1e-6, bandwidth=1e9).seconds(1000)
         2e-06

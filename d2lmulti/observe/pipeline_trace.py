@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from ..events import Observer, observe
+from ..events import observe
 from ..plans.pipeline import (
     AnyInstruction,
     Durations,
@@ -27,7 +27,7 @@ from .timeline import Timeline
 
 
 class Span(NamedTuple):
-    """One computation, or one message as its sender sees it, on the modelled clock."""
+    """One computation, or one message as its sender sees it, on the modeled clock."""
 
     device: int
     instruction: Any
@@ -45,7 +45,7 @@ class MemorySample(NamedTuple):
     bytes: int
 
 
-class PipelineTrace(Observer):
+class PipelineTrace:
     """The computations of one step and what was stored; the next step starts anew."""
 
     def __init__(self, durations: Durations | None = None) -> None:

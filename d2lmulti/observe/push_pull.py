@@ -1,4 +1,4 @@
-"""When workers pull, compute and push: the order of events on a modelled clock.
+"""When workers pull, compute and push: the order of events on a modeled clock.
 
 The order depends on times and on who must wait for whom, never on a tensor. So it is
 computed here, as data; `parallel.parameter_server` plays it with real gradients.
@@ -18,7 +18,6 @@ from ..checks import (
     MAX_RANKS,
     check_choice,
     check_count,
-    check_kind,
     check_list,
     check_number,
     check_positive,
@@ -28,7 +27,7 @@ from ..errors import InvalidInput
 from .link import Link
 
 MODES = ("sync", "async", "bounded")
-MOST_STEPS = 10**8  # of all workers: their times lie in memory
+MAX_STEPS = 10**8  # of all workers: their times lie in memory
 
 
 class Event(NamedTuple):
@@ -49,19 +48,18 @@ def worker_seconds(
     stragglers: Mapping[int, float] | None = None,
     seed: int = 0,
 ) -> np.ndarray:
-    """Draw how long each worker computes on each of its steps: (workers, steps).
+    """Sample how long each worker computes on each of its steps: (workers, steps).
 
     `seconds` is the usual time. `jitter` is the standard deviation of its logarithm;
     worker i of `stragglers` takes `stragglers[i]` times as long. Raises `InvalidInput`
     for no workers, negative times and a straggler that is no worker.
     """
-    check_workers(workers)
-    check_count("steps", steps, max=MOST_STEPS // workers)
+    check_count("workers", workers, max=MAX_RANKS)
+    check_count("steps", steps, max=MAX_STEPS // workers)
     check_positive("seconds", seconds)
     check_number("jitter", jitter, min=0, max=20)
     check_count("seed", seed, min=0, max=None)
     stragglers = {} if stragglers is None else stragglers
-    check_kind("stragglers", stragglers, Mapping, "a dictionary {worker: factor}")
     for worker, factor in stragglers.items():
         check_count("a straggler", worker, min=0, max=workers - 1)
         check_positive("a straggler's factor", factor)
@@ -85,19 +83,18 @@ def push_pull_events(
 
     Each worker pulls, computes for `seconds[worker, step]` and pushes, again and again;
     the next mini-batch goes to the next worker that pulls. `sync`: nobody pulls before
-    all have pushed, or all but `backups`; who pushes after that goes on at once.
+    all have pushed, or all but `backups`; who pushes after that continues at once.
     `async`: nobody waits. `bounded`: who is more than `staleness`
     steps ahead of the slowest waits (stale synchronous parallel: Ho et al., 2013).
     `server_bytes` are the bytes of one push, or pull, by server. Every worker and every
     server has one `link`, as fast in as out, for one message at a time; the next one
     waits. Without it messages take no time.
-    Raises `InvalidInput` for what `check_mode` and `check_backups` refuse, and in
+    Raises `InvalidInput` for what `check_mode` rejects, and in
     `sync` without backups for a number of batches that the workers do not divide.
     """
     seconds = check_times(seconds)
     workers = len(seconds)
-    check_mode(mode, staleness)
-    check_backups(mode, backups, workers)
+    check_mode(mode, workers, staleness, backups)
     check_count("batches", batches)
     for size in check_list("server_bytes", server_bytes, "bytes, one number a server"):
         check_count("server_bytes", size, min=0)
@@ -112,10 +109,9 @@ def push_pull_events(
     ):
         raise InvalidInput(
             f"expected times for up to {batches} steps of a worker, got "
-            f"{seconds.shape[1]}; draw more with worker_seconds(workers, steps)"
+            f"{seconds.shape[1]}; sample more with worker_seconds(workers, steps)"
         )
     link = Link() if link is None else link
-    check_kind("link", link, Link, "a Link")
     servers = len(server_bytes)
     latency = link.latency if any(server_bytes) else 0.0
     # One port a server for what it sends (get), and one for what it receives (put).
@@ -163,52 +159,38 @@ def _released(
     staleness: int | None,
     backups: int,
 ) -> list[int]:
-    """Tell which of the waiting workers may go on."""
+    """Return the waiting workers that may continue."""
     if mode == "sync":
         return sorted(waiting) if len(waiting) == len(done) - backups else []
     ahead = math.inf if staleness is None else staleness
     return [w for w in sorted(waiting) if done[w] - min(done) <= ahead]
 
 
-def check_workers(workers: int) -> None:
-    """Refuse fewer than one worker."""
-    check_count("workers", workers, max=MAX_RANKS)
-
-
 def check_times(seconds: Any) -> np.ndarray:
-    """Refuse times that are no finite numbers of at least 0, in a row a worker."""
-    try:
-        times = np.asarray(seconds, dtype=np.float64)
-    except (TypeError, ValueError):
-        times = np.zeros(0)
-    fine = np.isfinite(times) & (times >= 0)
-    if times.ndim != 2 or not times.size or not fine.all():
+    """Return times (workers, steps); raise unless all are finite and at least 0."""
+    times = np.asarray(seconds, dtype=np.float64)
+    if (
+        times.ndim != 2
+        or not times.size
+        or not (np.isfinite(times) & (times >= 0)).all()
+    ):
         raise invalid(
             "finite times of at least 0 seconds, (workers, steps),",
             seconds,
-            "draw them with worker_seconds(workers, steps)",
+            "sample them with worker_seconds(workers, steps)",
         )
-    check_workers(len(times))
     return times
 
 
-def check_mode(mode: str, staleness: int | None) -> None:
-    """Refuse an unknown mode, and a bound where none belongs or one that is missing."""
+def check_mode(mode: str, workers: int, staleness: int | None, backups: int) -> None:
+    """Raise for a mode, a bound on staleness, or backups that do not fit together."""
     check_choice("mode", mode, MODES)
-    if mode != "bounded" and staleness is not None:
-        raise InvalidInput(
-            f"expected no staleness in mode {mode!r}, got {staleness!r}; use "
-            "mode='bounded'"
-        )
+    check_count("workers", workers, max=MAX_RANKS)
+    check_count("backups", backups, min=0, max=workers - 1)
+    if backups and mode != "sync":
+        raise invalid("no backups unless mode is 'sync'", backups)
     if mode == "bounded":
         hint = "say how far ahead of the slowest a worker may be, as in staleness=2"
         check_count("staleness", staleness, min=0, hint=hint)
-
-
-def check_backups(mode: str, backups: int, workers: int) -> None:
-    """Refuse backup workers without a synchronous update, and as many as workers."""
-    check_count("backups", backups, min=0, max=workers - 1)
-    if backups and mode != "sync":
-        raise InvalidInput(
-            f"expected no backups in mode {mode!r}, got {backups}; use mode='sync'"
-        )
+    elif staleness is not None:
+        raise invalid("no staleness unless mode is 'bounded'", staleness)

@@ -1,4 +1,4 @@
-"""The timeline: who did what from when to when, on a measured clock or a modelled one.
+"""The timeline: who did what from when to when, on a measured clock or a modeled one.
 
 `with timeline() as t:` records what the library does in the block, as `ledger()` counts
 it; then `t.busy("sim:0")` gives seconds, and `t.trace()` a file for Perfetto.
@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from ..checks import check_kind, check_number
+from ..checks import check_number
 from ..errors import InvalidInput
-from ..events import Observer, observe
+from ..events import observe
 
 
 class Span(NamedTuple):
@@ -28,15 +28,14 @@ class Span(NamedTuple):
     end: float
 
 
-class Timeline(Observer):
+class Timeline:
     """Named spans on tracks, in the order in which they were recorded.
 
-    `clock` is what measured spans read, in seconds. Modelled spans come with times of
+    `clock` is what measured spans read, in seconds. Modeled spans come with times of
     their own, by `add`. Tracks stand in the order of their first span.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        check_kind("clock", clock, Callable, "a function that tells seconds")
         self.spans: list[Span] = []
         self.clock = clock
         self.start = clock()
@@ -122,7 +121,7 @@ class Timeline(Observer):
         return total
 
     def trace(self) -> dict[str, Any]:
-        """Give the Chrome trace-event form, which Perfetto and Chrome open.
+        """Return the Chrome trace-event form, which Perfetto and Chrome open.
 
         Times are in microseconds. Spans of one track that overlap without one holding
         the other go to a second lane, because a viewer would drop one of them.
@@ -159,7 +158,7 @@ def _name(kind: str, tid: int, name: str) -> dict[str, Any]:
 
 
 def _fits(lane: list[Span], span: Span) -> bool:
-    """Tell whether a span lies after or within each earlier one of a lane."""
+    """Return whether a span lies after or within each earlier one of a lane."""
     return all(span.begin >= other.end or span.end <= other.end for other in lane)
 
 

@@ -19,7 +19,7 @@ from ..backends.protocol import Tensor
 from ..checks import check_choice, check_count, check_list, check_lists, check_same
 from ..comm.group import Group, Op, Work, check_algorithm, group_for, start_allreduce
 from ..errors import InvalidInput
-from ..events import notify_mark
+from ..events import notify
 from ..optimizers import zeros_like
 from ..plans.rounds import Plan
 
@@ -52,15 +52,12 @@ def reduce_in_buckets(
     algorithm: str | Plan = "ring",
     group: Group | None = None,
     op: Op = "sum",
-    find_unused: bool = False,
 ) -> Iterator[list[list[int]]]:
     """Inside, backward passes sum the gradients over the devices, bucket by bucket.
 
     For one step; see `GradientBuckets`, which is made once for many.
     """
-    buckets = GradientBuckets(
-        device_params, bucket_bytes, algorithm, group, op, find_unused
-    )
+    buckets = GradientBuckets(device_params, bucket_bytes, algorithm, group, op)
     with buckets.reduce():
         yield buckets.buckets
 
@@ -77,10 +74,7 @@ class GradientBuckets:
     `buckets` are lists of parameter numbers, reduced in this order, so that every
     process makes the same calls. With the algorithm `native` of an engine, all-reduces
     run during the pass. Frozen parameters (requires_grad=False, stop_gradient=True) are
-    left out. One that has no gradient counts as zeros, and without `find_unused` is an
-    error. With it, as in PyTorch's DistributedDataParallel, ranks may use different
-    parameters, and what no rank used keeps having no gradient. That costs one element
-    per parameter, and its bucket waits for the end of the pass.
+    left out. One that has no gradient is an error.
     """
 
     def __init__(
@@ -90,7 +84,6 @@ class GradientBuckets:
         algorithm: str | Plan = "ring",
         group: Group | None = None,
         op: Op = "sum",
-        find_unused: bool = False,
     ) -> None:
         check_list("device_params", device_params, "lists of parameters, one a device")
         check_lists("device_params", device_params, len(device_params))
@@ -98,7 +91,6 @@ class GradientBuckets:
         self.op: Op = check_choice("op", op, ("sum", "mean", "max"))  # type: ignore[assignment]
         self.device_params, self.algorithm = device_params, algorithm
         self.group = group_for(len(device_params), group)
-        self.find_unused = find_unused
         self.trained = _trained(device_params)
         cut = cut_into_buckets(
             [device_params[0][i] for i in self.trained], bucket_bytes
@@ -132,11 +124,11 @@ class GradientBuckets:
                 f"{sorted(self._late)} got more after they had been reduced; reduce "
                 "them after the last pass, without buckets"
             )
-        if self._unused and not self.find_unused:
+        if self._unused:
             raise InvalidInput(
                 "expected the backward pass to give every parameter a gradient, got "
                 f"none for parameters {sorted(self._unused)}, which counted as zeros; "
-                "use them, freeze them, leave them out, or pass find_unused=True"
+                "use them, freeze them, or leave them out"
             )
 
     def _ready(self, index: int) -> None:
@@ -148,7 +140,7 @@ class GradientBuckets:
                 return
             self._missing[i] -= 1
             if not self._missing[i]:
-                notify_mark(f"gradient {i} ready")
+                notify("on_mark", f"gradient {i} ready")
             while (number := len(self._works)) < len(self.buckets) and not any(
                 self._missing[i] for i in self.buckets[number]
             ):
@@ -158,58 +150,43 @@ class GradientBuckets:
                 self._works.append(work)
 
     def _pack(self, number: int) -> list[Tensor]:
-        """Bring a bucket's gradients into one vector per device.
-
-        With `find_unused` flags stand behind them: how many ranks use each parameter.
-        """
+        """Bring a bucket's gradients into one vector per device."""
         bucket = self.buckets[number]
-        grads = [[_grad(params[i]) for i in bucket] for params in self.device_params]
-        for row in grads:
+        rows = [[_grad(params[i]) for i in bucket] for params in self.device_params]
+        for row in rows:
             self._unused |= {i for i, g in zip(bucket, row, strict=True) if g is None}
-        if self._is_one_gradient(number) and not self._unused & {*bucket}:
-            return [g for (g,) in grads]
+        if len(bucket) == 1 and not self._unused & {*bucket}:
+            return [g for (g,) in rows]
         firsts = self._firsts(bucket)
         if number not in self.flats:
-            size = firsts[-1] + len(bucket) * self.find_unused
             self.flats[number] = [
-                zeros_like((size,), params[bucket[0]]) for params in self.device_params
+                zeros_like((firsts[-1],), params[bucket[0]])
+                for params in self.device_params
             ]
         flats = self.flats[number]
-        for flat, params, row in zip(flats, self.device_params, grads, strict=True):
+        for flat, params, row in zip(flats, self.device_params, rows, strict=True):
             B = backend_of(flat)
             for j, (i, g) in enumerate(zip(bucket, row, strict=True)):
                 span = firsts[j], firsts[j + 1]
-                if g is None:
+                if g is None:  # which is an error on this device, zeros for the others
                     B.write_(flat, *span, zeros_like((span[1] - span[0],), flat))
                 elif not B.move_grad(params[i], flat, span[0]):
                     B.write_(flat, *span, g)
-                if self.find_unused:
-                    used = zeros_like((1,), flat) + (g is not None)
-                    B.write_(flat, firsts[-1] + j, firsts[-1] + j + 1, used)
         return flats
 
     def _unpack(self, number: int) -> None:
-        """Give every parameter its part of the sum, where it does not live there."""
+        """Write to every parameter its part of the sum, if it is not there already."""
         bucket = self.buckets[number]
-        if number not in self.flats or self._is_one_gradient(number):
+        if number not in self.flats:
             return
         firsts = self._firsts(bucket)
         for flat, params in zip(self.flats[number], self.device_params, strict=True):
             B = backend_of(flat)
-            flags = B.numpy(B.read(flat, firsts[-1], element_count(flat)))
             for j, i in enumerate(bucket):
-                p, g = params[i], _grad(params[i])
-                if g is None and not (self.find_unused and flags[j] > 0):
-                    continue
-                if not B.move_grad(p, flat, firsts[j]):
-                    if g is None:
-                        B.attach_grad(p)
+                p = params[i]
+                if _grad(p) is not None and not B.move_grad(p, flat, firsts[j]):
                     part = B.read(flat, firsts[j], firsts[j + 1])
                     B.write_(B.grad(p), 0, element_count(p), part)
-
-    def _is_one_gradient(self, number: int) -> bool:
-        """Whether a bucket needs no vector of its own."""
-        return len(self.buckets[number]) == 1 and not self.find_unused
 
     def _firsts(self, bucket: Sequence[int]) -> list[int]:
         """Where each gradient begins in the bucket's vector, and where they end."""

@@ -73,7 +73,7 @@ def train_batch(
     gradients stay until the next step, which clears them first.
 
     Returns each device's summed losses, one per part, not yet waited for. Raises
-    `InvalidInput` for lists of different lengths, for what `split_batch` refuses, for a
+    `InvalidInput` for lists of different lengths, for what `split_batch` rejects, for a
     shard with fewer examples than parts, and for accumulation with a model that sums
     over the whole batch in its forward pass.
     """
@@ -146,7 +146,7 @@ def _forward(
 
 
 def check_accumulates(model: Model, parts: int) -> None:
-    """Refuse accumulation where the devices sum over the batch in the forward pass."""
+    """Raise for accumulation if the devices sum over the batch in the forward pass."""
     if model.together is not None and parts > 1:
         raise InvalidInput(
             f"expected a model without sums over the whole batch to accumulate, got "

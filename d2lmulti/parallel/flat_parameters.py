@@ -18,11 +18,11 @@ import numpy as np
 
 from ..backends import backend_of, element_count
 from ..backends.protocol import AnyDevice, Backend, Tensor
-from ..checks import check_choice, check_count, check_kind, check_list
+from ..checks import check_choice, check_count, check_list
 from ..comm.collectives import allgather, reduce_scatter
 from ..comm.group import Group, exchange, group_for
 from ..errors import InvalidInput
-from ..events import notify_mark
+from ..events import notify
 from ..models import get_model
 from ..models.networks import LENET, Layer, Model
 from ..optimizers import zeros_like
@@ -176,7 +176,6 @@ def gather_shards(
     Vectors that a device holds in full are copied from that device itself, so replicas
     that differ stay visible. In mixed precision the master weights are gathered.
     """
-    check_sharded(sharded)
     flats: Sequence[Sequence[Tensor]] = sharded
     if sharded.zero == 3 or sharded.compute_dtype:
         flats = gather_parts(sharded.master_weights or sharded, group)
@@ -191,7 +190,7 @@ def gather_parts(
     for shards in zip(*parts, strict=True):
         with backend_of(shards[0]).pause():
             gathered.append(allgather(shards, group))
-        notify_mark("all-gather")
+        notify("on_mark", "all-gather")
     return [list(flats) for flats in zip(*gathered, strict=True)]
 
 
@@ -277,12 +276,6 @@ def check_precision(
     return compute_dtype
 
 
-def check_sharded(sharded: ShardedParams) -> None:
-    """Raise `InvalidInput` unless `shard_params` made it."""
-    hint = "make it with shard_params(params, devices, model)"
-    check_kind("sharded", sharded, ShardedParams, "sharded parameters", hint)
-
-
 def _copy(x: Tensor) -> Tensor:
     B = backend_of(x)
     return B.copy_to(x, B.device_of(x))
@@ -313,14 +306,14 @@ def gather_flat_(flats: Sequence[Tensor], group: Group) -> None:
             shards = [B.read(x, *cut) for x, cut in zip(flats, own, strict=True)]
             for flat, full in zip(flats, allgather(shards, group), strict=True):
                 B.write_(flat, 0, size, full)
-    notify_mark("all-gather")
+    notify("on_mark", "all-gather")
 
 
 def scatter_flat(grads: Sequence[Tensor], group: Group) -> list[Tensor]:
     """Return each device's shard of the sum of flat vectors."""
     with backend_of(grads[0]).pause():
         shards = reduce_scatter(grads, group)
-    notify_mark("reduce-scatter")
+    notify("on_mark", "reduce-scatter")
     return shards
 
 

@@ -29,7 +29,6 @@ from ..plans.schedules import Schedule
 from .executor import Executor, Line, Run
 from .mesh_placement import (
     MeshParams,
-    check_placed,
     gather_from_mesh,
     of_stage,
     place_on_mesh,
@@ -232,7 +231,7 @@ def train_on_mesh(
     than ranks along `sequence`, and for a schedule that splits the backward pass in two
     halves (zero_bubble, zb_h2, zb_v) or places stages elsewhere.
     """
-    mesh = check_placed(placed).mesh
+    mesh = placed.mesh
     step = Step(X, y, devices, lr, optimizer=optimizer, states=states, group=mesh.group)
     check_algorithm(algorithm)
     lists = mesh_lists(placed, schedule, micro_batches)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..backends import backend_of, element_count
 from ..backends.protocol import AnyDevice, Tensor
-from ..checks import check_count, check_kind, check_list
+from ..checks import check_count, check_list
 from ..comm.collectives import broadcast
 from ..comm.mesh import Mesh, Subgroup
 from ..errors import InvalidInput, plural
@@ -78,7 +78,6 @@ def place_on_mesh(
     along which the model has nothing to split: `sequence` where there are no tokens,
     `expert` where there are no experts.
     """
-    check_kind("mesh", mesh, Mesh, "a Mesh", "make one with Mesh(data=2, tensor=2)")
     check_list("params", params, "tensors", hint="take them from model.initial(rng)")
     if len(devices) != len(mesh.group.local_ranks):
         raise InvalidInput(
@@ -118,7 +117,6 @@ def place_on_mesh(
 
 def gather_from_mesh(placed: MeshParams) -> list[list[Tensor]]:
     """Return the unsharded parameters for every local rank, from its own replica."""
-    check_placed(placed)
     mesh = placed.mesh
     wholes: list[dict[int, Tensor]] = [{} for _ in placed]  # by the parameter's number
     for stage in placed.stages:
@@ -170,7 +168,7 @@ def by_experts(model: SplitModel) -> SplitModel:
 
 
 def _check_axes(mesh: Mesh, model: SplitModel) -> None:
-    """Refuse an axis along which the model has nothing to split."""
+    """Raise for an axis along which the model has nothing to split."""
     lacking = {}
     if not model.whole.vocabulary:
         lacking["sequence"] = "tokens; leave it out, or use a transformer"
@@ -200,12 +198,6 @@ def cut_stages(model: SplitModel, p: int, stages: int | None = None) -> list[Sta
         first += len(part.specs)
         own[s % p] += len(part.specs)
     return found
-
-
-def check_placed(placed: MeshParams) -> MeshParams:
-    """Refuse what `place_on_mesh` has not made."""
-    hint = "make it with place_on_mesh(params, devices, mesh, model)"
-    return check_kind("placed", placed, MeshParams, "parameters on a mesh", hint)
 
 
 def _copy_part(p: Tensor, replicas: int, at: int) -> Tensor:

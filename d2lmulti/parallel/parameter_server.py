@@ -18,11 +18,11 @@ from ..checks import check_choice, check_count, check_list, check_positive
 from ..comm.devices import Device, devices
 from ..comm.group import local_group
 from ..errors import InvalidInput
-from ..events import notify_round, observers
+from ..events import notify, observers
 from ..models import get_model
 from ..models.networks import LENET, Model, framework_errors, losses_of
-from ..observe.push_pull import Event, check_backups, check_mode, check_workers
-from ..optimizers import Optimizer, check_optimizer
+from ..observe.push_pull import Event, check_mode
+from ..optimizers import SGD, Optimizer
 from ..plans.placement import server_sizes, shard_to_servers
 from ..plans.rounds import make_round
 from .step import Step, load
@@ -63,9 +63,7 @@ class ParameterServer:
     ) -> None:
         check_list("params", params, "tensors")
         check_list("devices", devices, "devices", hint="use devices(1)")
-        check_workers(len(devices))
-        check_mode(mode, staleness)
-        check_backups(mode, backups, len(devices))
+        check_mode(mode, len(devices), staleness, backups)
         check_positive("lr", lr, "try 0.05")
         B = backend_of(params[0])
         self.lr, self.mode, self.staleness, self.backups = lr, mode, staleness, backups
@@ -87,7 +85,7 @@ class ParameterServer:
         for tensors in (self._shards, *self._replicas):
             for x in tensors:
                 B.attach_grad(x)
-        self._optimizer = check_optimizer(optimizer)
+        self._optimizer = optimizer or SGD()
         self._state = self._optimizer.init(self._shards)
         self._pulled: dict[int, int] = {}  # worker -> version it computes from
         self._pushed: dict[int, list[Tensor]] = {}  # gradients of the next update
@@ -186,7 +184,7 @@ class ParameterServer:
             servers = [len(self.devices) + server for server in range(len(self._sizes))]
             source, target = (servers, worker) if pull else (worker, servers)
             this_round = make_round(source, target, 0, self._sizes, add=not pull)
-            notify_round(this_round, itemsize(self._shards[0]))
+            notify("on_round", this_round, itemsize(self._shards[0]))
 
     def _check_worker(self, worker: int) -> None:
         check_count("worker", worker, min=0, max=len(self.devices) - 1)
@@ -302,7 +300,7 @@ def train_clones(
     loss.
 
     In the ledger clones are ranks 0 to k-1, the CPU, or each server, the ranks after
-    them. Raises `InvalidInput` for what `split_batch` refuses, for an unknown scale and
+    them. Raises `InvalidInput` as `split_batch` does, for an unknown scale and
     for a model with statistics besides its weights.
     """
     model, k = get_model(model), config.num_clones
@@ -350,4 +348,4 @@ def _count(params: Sequence[Tensor], config: DeploymentConfig, add: bool) -> Non
         home = config.num_clones + config.variables_device(i).task
         source, target = (clones, home) if add else (home, clones)
         this_round = make_round(source, target, 0, element_count(p), add)
-        notify_round(this_round, itemsize(p))
+        notify("on_round", this_round, itemsize(p))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
-from itertools import accumulate, zip_longest
+from itertools import accumulate
 from typing import NamedTuple
 
 from ..backends import backend_of
@@ -117,11 +117,14 @@ def _balanced(costs: Sequence[float], stages: int) -> list[tuple[int, int]]:
 
 
 class StageParams(list[list[Tensor]]):
-    """The parameters of this process's stages, and the ranks of all stages."""
+    """The parameters of this process's stages, `local`, and the ranks of all stages."""
 
-    def __init__(self, params: Iterable[list[Tensor]], ranks: Sequence[int]) -> None:
+    def __init__(
+        self, params: Iterable[list[Tensor]], ranks: Sequence[int], group: Group
+    ) -> None:
         super().__init__(params)
         self.ranks = list(ranks)
+        self.local = [s for s, rank in enumerate(ranks) if rank in group.local_ranks]
 
 
 def place_params(
@@ -135,15 +138,13 @@ def place_params(
 
     Stage s lies on rank `ranks[s]`, as `stage_ranks(lists)` returns them for a
     schedule; without `ranks` on rank s mod p. Returns one list for each stage of this
-    process's ranks, in order. Raises `InvalidInput` for stages that do not distribute
-    evenly over s mod p, for ranks that do not fit, and for a number of parameters that
-    is not the stages'.
+    process's ranks, in order. Raises `InvalidInput` for ranks that do not fit, and for
+    a number of parameters that is not the stages'.
     """
     group = group_for(len(devices), group)
     if ranks is None:
-        check_shares(len(stages), group)
         ranks = [s % group.size for s in range(len(stages))]
-    elif len(ranks) != len(stages) or set(ranks) != set(range(group.size)):
+    if len(ranks) != len(stages) or set(ranks) != set(range(group.size)):
         raise InvalidInput(
             f"expected a rank from 0 to {group.size - 1} for each of {len(stages)} "
             f"stages, and each rank at least once, got {list(ranks)}; take them from a "
@@ -154,8 +155,8 @@ def place_params(
             f"expected the {stages[-1].last} parameters of the model that was cut, got "
             f"{len(params)}"
         )
-    placed = StageParams([], ranks)
-    for s in local_stages(ranks, group):
+    placed = StageParams([], ranks, group)
+    for s in placed.local:
         device = devices[group.local_ranks.index(ranks[s])]
         placed.append(
             [load(p, device) for p in params[stages[s].first : stages[s].last]]
@@ -166,27 +167,24 @@ def place_params(
 
 
 def gather_stages(
-    stage_params: Sequence[Sequence[Tensor]],
+    stage_params: StageParams,
     device: AnyDevice = "cpu",
     group: Group | None = None,
 ) -> list[Tensor]:
     """Copy the parameters of all stages to one device, in the model's order.
 
-    stage_params: from `place_params`, which remember the ranks of their stages; other
-    lists are taken as lying on rank s mod p. Without a group it is the current one;
-    where that is spread over processes, each of them gets all parameters.
+    stage_params: from `place_params`. Without a group it is the current one; where that
+    is spread over processes, each of them gets all parameters.
     """
-    check_lists("stage_params", stage_params, len(stage_params), "stage")
     group = current_group.get() if group is None else group
     if group is None or not group.is_distributed:
         return [backend_of(p).copy_to(p, device) for mine in stage_params for p in mine]
     B = backend_of(stage_params[0][0])
-    ranks = ranks_of(stage_params, len(stage_params) * group.size, group)
     forms = [[[list(p.shape), B.dtype_of(p)] for p in mine] for mine in stage_params]
     texts = group.engine.allgather_text(json.dumps(forms))
     forms_by_rank = [json.loads(text) for text in texts]
-    local, gathered = local_stages(ranks, group), []
-    for stage, owner in enumerate(ranks):
+    local, gathered = stage_params.local, []
+    for stage, owner in enumerate(stage_params.ranks):
         for i, (shape, dtype) in enumerate(forms_by_rank[owner].pop(0)):
             whole = B.zeros(shape, dtype, device)
             if stage in local:
@@ -196,37 +194,13 @@ def gather_stages(
     return gathered
 
 
-def ranks_of(
-    stage_params: Sequence[Sequence[Tensor]], stages: int, group: Group
-) -> list[int]:
-    """Return the ranks of all stages: as placed, or s mod p for other lists."""
-    if isinstance(stage_params, StageParams):
-        return stage_params.ranks
-    return [s % group.size for s in range(stages)]
-
-
-def local_stages(ranks: Sequence[int], group: Group) -> list[int]:
-    """Return the stages of this process's ranks, in order."""
-    return [s for s, rank in enumerate(ranks) if rank in group.local_ranks]
-
-
-def check_shares(stages: int, group: Group) -> None:
-    """Refuse stages that do not give every rank the same number of them."""
-    if not stages or stages % group.size:
-        raise InvalidInput(
-            f"expected as many stages as devices, or a multiple of it, got "
-            f"{plural(stages, 'stage')} for {plural(group.size, 'device')}; cut with "
-            "cut_stages(model, len(devices))"
-        )
-
-
 _RECOMPUTED = Durations(backward=3, backward_input=2)  # each has a forward pass in it
 
 
 def train_stages(
     X: Tensor,
     y: Tensor,
-    stage_params: Sequence[Sequence[Tensor]],
+    stage_params: StageParams,
     devices: Sequence[AnyDevice],
     lr: float,
     *,
@@ -265,7 +239,15 @@ def train_stages(
     lists, ranks = make_lists(
         schedule, len(stages), micro_batches, step.group, recompute
     )
-    local = _check_placed(stage_params, stages, ranks, step.group)
+    local = stage_params.local
+    sizes = [stages[s].last - stages[s].first for s in local]
+    if stage_params.ranks != ranks or list(map(len, stage_params)) != sizes:
+        raise InvalidInput(
+            f"expected {sizes} parameters of stages that lie on ranks {ranks}, which "
+            f"compute them in this schedule, got {list(map(len, stage_params))} of "
+            f"stages on {stage_params.ranks}; make them with "
+            "place_params(params, stages, devices, stage_ranks(lists))"
+        )
     step.clear_(stage_params)
 
     places = dict(zip(step.group.local_ranks, devices, strict=True))
@@ -338,13 +320,18 @@ def make_lists(
 
     Raises `InvalidInput` for an unknown name, and for a number of stages that is not a
     multiple of the ranks' (only lists may distribute them unevenly); `PlanError` for
-    lists of another number of ranks, and for those that `verify_schedule` refuses.
+    lists of another number of ranks, and for those that `verify_schedule` rejects.
     """
     if isinstance(schedule, (list, tuple)):
         lists: Lists = schedule
     else:
-        check_shares(stages, group)
         p, v = group.size, stages // group.size
+        if not v or stages % p:
+            raise InvalidInput(
+                f"expected as many stages as devices, or a multiple of it, got "
+                f"{plural(stages, 'stage')} for {plural(p, 'device')}; cut with "
+                "cut_stages(model, len(devices))"
+            )
         if callable(schedule):
             lists = schedule(p, micro_batches, v)
         else:
@@ -369,32 +356,6 @@ def _verified(
 ) -> list[int]:
     verify_schedule(lists, stages, micro_batches)
     return stage_ranks(lists, stages)
-
-
-def _check_placed(
-    stage_params: Sequence[Sequence[Tensor]],
-    stages: Sequence[Stage],
-    ranks: Sequence[int],
-    group: Group,
-) -> list[int]:
-    """Return this process's stages, if their parameters are those that were given."""
-    placed = ranks_of(stage_params, len(stages), group)
-    for s, (placed_on, expected) in enumerate(zip_longest(placed, ranks)):
-        if placed_on != expected:
-            raise InvalidInput(
-                f"expected the parameters of stage {s} on rank {expected}, which "
-                f"computes it in this schedule, got them on {placed_on}; make them "
-                "with place_params(params, stages, devices, stage_ranks(lists))"
-            )
-    local = local_stages(ranks, group)
-    counts = [stages[s].last - stages[s].first for s in local]
-    if [len(mine) for mine in stage_params] != counts:
-        raise InvalidInput(
-            f"expected the parameters of {len(local)} stages, got lists of "
-            f"{[len(mine) for mine in stage_params]}; make them with "
-            "place_params(params, stages, devices)"
-        )
-    return local
 
 
 def micro_bounds(examples: int, micro_batches: int) -> list[tuple[int, int]]:

@@ -21,14 +21,14 @@ from ..checks import (
     MAX_RANKS,
     check_choice,
     check_count,
-    check_flag,
     check_list,
-    check_rows,
+    form,
+    invalid,
 )
 from ..comm.group import Group, exchange, group_for
 from ..errors import InvalidInput, plural
-from ..events import notify_mark
-from ..plans.rounds import MOST_ELEMENTS, even_bounds, make_round
+from ..events import notify
+from ..plans.rounds import MAX_ELEMENTS, even_bounds, make_round
 from .online_softmax import AttentionOutput, BlockAttention
 
 ORDERS = ("contiguous", "striped", "zigzag")
@@ -47,7 +47,7 @@ def token_positions(length: int, ranks: int, order: str = "zigzag") -> list[np.n
     """
     check_choice("order", order, ORDERS)
     ranks = check_count("ranks", ranks, max=MAX_RANKS)
-    length = check_count("length", length, max=MOST_ELEMENTS)
+    length = check_count("length", length, max=MAX_ELEMENTS)
     if length < ranks:
         raise InvalidInput(
             f"cannot distribute {plural(length, 'token')} over {ranks} ranks; use a "
@@ -90,68 +90,38 @@ def check_tokens(
     causal: bool,
     group: Group | None,
 ) -> Tokens:
-    """Raise `InvalidInput` unless queries, keys, and values fit `positions`."""
-    named = {"queries": queries, "keys": keys, "values": values}
-    for name, xs in named.items():
-        check_list(name, xs, "tensors, one per device")
-        check_rows(xs)
-    B = backend_of(queries[0])
-    group = group_for(len(queries), group)
-    shape = tuple(queries[0].shape[1:])
-    if len(shape) != 2 or not np.prod(shape):
-        raise InvalidInput(
-            f"expected queries of shape (tokens, heads, size of a head), got "
-            f"{tuple(queries[0].shape)}; reshape them"
-        )
+    """Raise `InvalidInput` unless queries, keys, and values fit `positions`.
+
+    Each of the positions 0, 1, ... must be on one rank.
+    """
+    check_list("queries", queries, "tensors, one per device")
+    B, group = backend_of(queries[0]), group_for(len(queries), group)
     if (dtype := B.dtype_of(queries[0])) not in ("float32", "float64"):
+        raise invalid("queries of float32 or float64", dtype, "convert them")
+    at = [np.array(part) for part in positions]
+    every = np.concatenate(at)
+    if len(at) != group.size or (np.sort(every) != np.arange(len(every))).any():
         raise InvalidInput(
-            f"expected float32 or float64 as queries, got {dtype}; convert them"
+            f"expected each position from 0 to {len(every) - 1} on one of "
+            f"{group.size} ranks, once; use token_positions(length, ranks)"
         )
-    at = _check_positions(positions, group.size)
-    tokens = Tokens(B, group, at, *shape, check_flag("causal", causal))
-    for name, xs in named.items():
-        check_like(name, xs, tokens, queries[0])
+    _, heads, size = map(int, queries[0].shape)
+    tokens = Tokens(B, group, at, heads, size, causal)
+    for name, xs in {"queries": queries, "keys": keys, "values": values}.items():
+        check_like(name, xs, tokens, dtype)
     return tokens
 
 
-def check_like(name: str, xs: Sequence[Tensor], tokens: Tokens, like: Tensor) -> None:
-    """Raise `InvalidInput` unless each tensor has one row for each token of its rank.
-
-    The other dimensions, and the dtype, must be those of `like`.
-    """
-    B, ranks = tokens.B, tokens.group.local_ranks
-    if len(check_list(name, xs, "tensors, one per device")) != len(ranks):
-        raise InvalidInput(
-            f"expected one entry for each of this process's {len(ranks)} ranks as "
-            f"{name}, got {len(xs)}; pass a list in rank order"
-        )
-    for rank, x in zip(ranks, xs, strict=True):
-        count = len(tokens.at[rank])
-        wanted = (count, *like.shape[1:]), B.dtype_of(like)
-        given = tuple(x.shape), backend_of(x).dtype_of(x)
-        if backend_of(x) is not B or given != wanted:
-            raise InvalidInput(
-                f"expected {name} of shape {wanted[0]} {wanted[1]} on rank {rank}, one "
-                f"row for each of its {plural(count, 'position')}, got {given[0]} "
-                f"{given[1]}; cut all of them by the same positions"
-            )
-
-
-def _check_positions(positions: Any, ranks: int) -> list[np.ndarray]:
-    """Return the positions as arrays; each of 0, 1, ... must be in one of them."""
-    at = [np.array(part) for part in check_list("positions", positions, "positions")]
-    if len(at) != ranks:
-        raise InvalidInput(
-            f"expected the positions of each of the {ranks} ranks, got {len(at)}; use "
-            "token_positions(length, ranks)"
-        )
-    every = np.concatenate(at)
-    if every.dtype.kind != "i" or (np.sort(every) != np.arange(len(every))).any():
-        raise InvalidInput(
-            f"expected each position from 0 to {len(every) - 1} on one rank, once; use "
-            "token_positions(length, ranks)"
-        )
-    return at
+def check_like(name: str, xs: Sequence[Tensor], tokens: Tokens, dtype: str) -> None:
+    """Raise `InvalidInput` unless each tensor has a row for each token of its rank."""
+    ranks = tokens.group.local_ranks
+    for rank, x in zip(ranks, check_list(name, xs, "tensors"), strict=True):
+        wanted = (len(tokens.at[rank]), tokens.heads, tokens.size), dtype
+        if (tuple(x.shape), backend_of(x).dtype_of(x)) != wanted:
+            raise invalid(
+                f"{name} of shape {wanted[0]} {dtype} on rank {rank}, one row for each "
+                "of its tokens", form(x), "cut all of them by the same positions",
+            )  # fmt: skip
 
 
 def ring_attention(
@@ -194,10 +164,10 @@ def ring_attention(
             for own, block in zip(attention, blocks_at(step, blocks), strict=True):
                 own.update(*block)
         outputs = [own.finish() for own in attention]
-    notify_mark("ring attention forward")
+    notify("on_mark", "ring attention forward")
 
     def backward(grads: Sequence[Tensor]) -> tuple[list[Tensor], ...]:
-        check_like("gradients", grads, tokens, queries[0])
+        check_like("gradients", grads, tokens, B.dtype_of(queries[0]))
         with B.pause():
             for own, grad in zip(attention, grads, strict=True):
                 own.start_backward(grad)
@@ -229,7 +199,7 @@ def ring_attention(
                 ]
                 for i in (0, 1)
             )
-        notify_mark("ring attention backward")
+        notify("on_mark", "ring attention backward")
         return dQs, dKs, dVs
 
     return AttentionOutput(outputs, backward)
@@ -264,10 +234,10 @@ def ulysses_attention(
         for own, K, V in zip(attention, Ks, Vs, strict=True):
             own.update(K, V, everywhere)
         outputs = _to_tokens(tokens, [own.finish() for own in attention])
-    notify_mark("Ulysses forward")
+    notify("on_mark", "Ulysses forward")
 
     def backward(grads: Sequence[Tensor]) -> tuple[list[Tensor], ...]:
-        check_like("gradients", grads, tokens, queries[0])
+        check_like("gradients", grads, tokens, B.dtype_of(queries[0]))
         dKs, dVs = [], []
         with B.pause():
             dOs = _to_heads(tokens, grads)
@@ -278,7 +248,7 @@ def ulysses_attention(
                 dVs.append(dV)
             dQs = [own.finish_backward() for own in attention]
             found = tuple(_to_tokens(tokens, xs) for xs in (dQs, dKs, dVs))
-        notify_mark("Ulysses backward")
+        notify("on_mark", "Ulysses backward")
         return found
 
     return AttentionOutput(outputs, backward)

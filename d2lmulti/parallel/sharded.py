@@ -22,7 +22,6 @@ from .flat_parameters import (
     PRECISIONS,
     ShardedParams,
     attach_grads,
-    check_sharded,
     gather_flat,
     gather_flat_,
     gather_parts,
@@ -238,7 +237,6 @@ def train_shards(
     Raises `InvalidInput` for shards of other devices, for lists of different lengths,
     for fewer examples per device than parts, and as `split_batch` does.
     """
-    check_sharded(sharded)
     step = Step(
         X,
         y,

@@ -16,8 +16,8 @@ from ..backends.protocol import AnyDevice, Backend, Tensor
 from ..checks import check_count, check_ids, check_list, check_positive
 from ..comm.group import Group, group_for, local_group, start_allreduce
 from ..errors import InvalidInput, plural
-from ..events import notify_load, notify_work, observers
-from ..optimizers import Optimizer, check_optimizer, check_states
+from ..events import notify, notify_work, observers
+from ..optimizers import SGD, Optimizer, check_states
 from ..plans.rounds import Plan, even_bounds
 
 
@@ -25,7 +25,7 @@ def load(x: Tensor, device: AnyDevice) -> Tensor:
     """Copy `x` from the host to a device, into storage of its own."""
     copy = backend_of(x).copy_to(x, device)
     if observers.get():
-        notify_load(nbytes(copy))
+        notify("on_load", nbytes(copy))
     return copy
 
 
@@ -33,7 +33,7 @@ def check_batch(X: Tensor, y: Tensor, vocabulary: int = 0) -> Backend:
     """Raise unless X and y have as many examples and y is whole numbers.
 
     With a vocabulary, X holds ids below it, which are checked if X lies on the CPU.
-    That the labels are below the number of classes is seen beside the logits. Returns
+    `losses_of` checks that the labels are below the number of classes. Returns
     the backend of the batch.
     """
     B = backend_of(X)
@@ -145,7 +145,7 @@ class Step:
         check_list("devices", devices, "devices", hint="use devices(1)")
         self.B = check_batch(X, y, vocabulary)
         self.X, self.y, self.devices = X, y, devices
-        self.optimizer = check_optimizer(optimizer)
+        self.optimizer = optimizer or SGD()
         if stages is None:
             self.states = check_states(states, len(devices))
         else:

@@ -16,7 +16,7 @@ from ..comm.collectives import allgather
 from ..comm.cooperative import run_cooperatively
 from ..comm.group import Group, check_algorithm, group_for, start_allreduce
 from ..errors import InvalidInput
-from ..events import notify_mark
+from ..events import notify
 from ..models.networks import Model
 from ..models.tensor_parallel import (
     RankInfo,
@@ -125,7 +125,7 @@ def train_layers(
         if spec.summed:
             grads = [B.grad(shards[i]) for shards in device_shards]
             start_allreduce(grads, algorithm, group).wait()
-            notify_mark("shared parameters")
+            notify("on_mark", "shared parameters")
     step.update_(device_shards)
     return losses[:1] if group.local_ranks[0] == 0 else []
 

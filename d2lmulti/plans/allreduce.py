@@ -180,7 +180,7 @@ def choose_allreduce(ranks: int, nbytes: int) -> str:
     """Name the fastest algorithm for vectors of `nbytes` bytes where all links agree.
 
     A model: a round costs START_UP_BYTES and the bytes of its busiest rank. Between
-    nodes with slow links `hierarchical` may be faster, which no count of ranks tells.
+    nodes with slow links `hierarchical` may be faster; the number of ranks cannot say.
 
     >>> [choose_allreduce(8, nbytes) for nbytes in (10**4, 10**6)]
     ['recursive_doubling', 'halving_doubling']

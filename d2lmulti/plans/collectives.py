@@ -60,9 +60,9 @@ def alltoall(ranks: int, length: int) -> Iterator[Round]:
 
     Every rank holds `ranks` blocks of `length` elements. It sends ranks - 1 blocks, one
     after the other, and is never idle (pairwise exchange). One vector a rank is memory
-    enough: what arrives takes the room of what leaves. So two ranks swap; an even
-    number of ranks meet in pairs, in ranks - 1 rounds. An odd number cannot be paired
-    off: there a rank swaps with two, to its left and right, in half as many rounds.
+    enough: what arrives replaces what was sent. So two ranks swap; an even number of
+    ranks forms pairs, in ranks - 1 rounds. An odd number cannot be paired off: there a
+    rank swaps with two, to its left and right, in half as many rounds.
     """
     rank, n = np.arange(ranks), ranks - 1
     if ranks % 2:
@@ -70,9 +70,11 @@ def alltoall(ranks: int, length: int) -> Iterator[Round]:
             left, right = (rank - distance) % ranks, (rank + distance) % ranks
             yield _swap(np.tile(rank, 2), np.concatenate([left, right]), length)
         return
-    for k in range(n):  # a round-robin tournament: s meets t where s + t = k modulo n
+    for k in range(
+        n
+    ):  # a round-robin tournament: s swaps with t where s + t = k modulo n
         partner = (k - rank) % n
-        partner[n] = np.flatnonzero(partner == rank)[0]  # who would meet himself
+        partner[n] = np.flatnonzero(partner == rank)[0]  # it would swap with itself
         partner[partner[n]] = n
         yield _swap(rank, partner, length)
 

@@ -46,7 +46,7 @@ class RankMessages:
 
 
 def order_messages(pairs: Iterable[tuple[int, int]]) -> list[int]:
-    """Give each (source, target) the first turn in which both are free.
+    """Assign each (source, target) the first turn in which both are free.
 
     >>> order_messages([(0, 1), (1, 2), (2, 3), (3, 0)])  # even ranks send first
     [0, 1, 0, 1]

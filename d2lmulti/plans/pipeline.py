@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from heapq import heappop, heappush
 
-from ..checks import MAX_RANKS, check_count, check_kind, check_number
+from ..checks import MAX_RANKS, check_count, check_number
 from ..errors import PlanError
 
 # -- instructions ----------------------------------------------------------------------
@@ -175,7 +175,7 @@ def stage_ranks(
 
 @dataclass(frozen=True)
 class Durations:
-    """How long a stage works on one micro-batch, in slots of a modelled clock.
+    """How long a stage works on one micro-batch, in slots of a modeled clock.
 
     A backward pass does about twice the work of a forward pass: one half for the
     input's gradient, one for the weights'. Raises `InvalidInput` for a negative time.
@@ -212,10 +212,9 @@ def add_transfers(
     order for all devices, and each device lists its part of it: the first unfinished
     message then finds both of its ends waiting for it. The order is that of a clock on
     which what can happen first happens first, and at a tie messages do. Raises
-    `PlanError` where nobody can go on, and as `stage_ranks` does.
+    `PlanError` where no device can continue, and as `stage_ranks` does.
     """
     durations = Durations() if durations is None else durations
-    check_kind("durations", durations, Durations, "Durations")
     ranks = stage_ranks(order)
     lists: Lists = [[] for _ in order]
     left = [deque(device_order) for device_order in order]
@@ -301,7 +300,7 @@ def simulate(
 def _receiver_is_there(
     send: StageTransfer, device: int, left: Sequence[deque[AnyInstruction]]
 ) -> bool:
-    """Tell whether the receiver's next instruction is the receive of this message."""
+    """Return whether the receiver's next instruction is the receive of this message."""
     if send.device == device or send.device not in range(len(left)):
         raise PlanError(
             f"device {device}: {send} is a message to nobody; expected another device "

@@ -29,7 +29,7 @@ class Transfer(NamedTuple):
     add: bool  #: combine, or overwrite
 
 
-@dataclass(frozen=True, eq=False)  # a round is known by itself, not by its numbers
+@dataclass(frozen=True, eq=False)  # compared by identity: a cache key
 class Round:
     """One table of transfers, one NumPy array a column, sorted by source rank."""
 
@@ -79,7 +79,7 @@ class Round:
 
     @cached_property
     def reach(self) -> int:
-        """How long a vector must be to hold every part; none is, if one is below 0."""
+        """The shortest vector that holds every part; none does if one is below 0."""
         below = any(min(a.start, b.start) < 0 for _, a, _, b, _ in self.parts)
         ends = (max(a.stop, b.stop) for _, a, _, b, _ in self.parts)
         return MAX_INDEX if below else max(ends, default=0)
@@ -91,7 +91,7 @@ class Round:
 
 
 Plan = Callable[..., Iterator[Round]]  # of (ranks, length), sometimes with more
-MOST_ELEMENTS = 2**40  # of a vector: bytes of all ranks still fit into 64 bits
+MAX_ELEMENTS = 2**40  # of a vector: bytes of all ranks still fit into 64 bits
 
 
 def make_round(
@@ -134,14 +134,14 @@ def plan(rounds: Plan) -> Plan:
     @wraps(rounds)
     def checked(ranks: int, length: int, *more: Any, **named: Any) -> Iterator[Round]:
         ranks = check_count("ranks", ranks, max=MAX_RANKS)
-        length = check_count("length", length, min=0, max=MOST_ELEMENTS)
+        length = check_count("length", length, min=0, max=MAX_ELEMENTS)
         return (r for r in rounds(ranks, length, *more, **named) if len(r))
 
     return checked
 
 
 def even_bounds(total: int, parts: int) -> list[tuple[int, int]]:
-    """Cut range(total) into `parts` neighbouring (first, last) pairs.
+    """Cut range(total) into `parts` neighboring (first, last) pairs.
 
     The first `total % parts` parts are one element longer; parts may be empty.
 
@@ -155,7 +155,7 @@ def even_bounds(total: int, parts: int) -> list[tuple[int, int]]:
 
 
 def even_edges(total: int, parts: int) -> np.ndarray:
-    """Give the same cut as an array: part i is edges[i] to edges[i + 1].
+    """Return the same cut as an array: part i is edges[i] to edges[i + 1].
 
     >>> even_edges(10, 4).tolist()
     [0, 3, 6, 8, 10]

@@ -154,7 +154,7 @@ def zb_v(p: int, m: int) -> Order:
 
 
 def _numbered(order: Iterable[tuple[type[Instruction], int]]) -> list[Instruction]:
-    """Give each kind of work at each stage the micro-batches 0, 1, 2 and so on."""
+    """Number the micro-batches of each kind of work at each stage: 0, 1, 2, ..."""
     count: Counter[tuple[type[Instruction], int]] = Counter()
     numbered = []
     for kind, stage in order:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..checks import MAX_RANKS, check_choice, check_count
 from ..errors import PlanError
-from .rounds import MOST_ELEMENTS, Round, Transfer, even_edges
+from .rounds import MAX_ELEMENTS, Round, Transfer, even_edges
 
 COLLECTIVES = (
     "allreduce",
@@ -44,7 +44,7 @@ def verify(
     """
     table = list(rounds)
     ranks = check_count("ranks", ranks, max=MAX_RANKS)
-    length = check_count("length", length, min=0, max=MOST_ELEMENTS)
+    length = check_count("length", length, min=0, max=MAX_ELEMENTS)
     root = check_count("root", root, min=0, max=ranks - 1)
     check_choice("collective", collective, COLLECTIVES)
     total = length * ranks if collective == "alltoall" else length
@@ -57,7 +57,7 @@ def verify(
 def compare(rounds: Iterable[Round], expected: Iterable[Round]) -> None:
     """Check that two plans are the same, transfer by transfer.
 
-    Stricter than `verify`: in a ring, a partial sum that passes over one neighbour may
+    Stricter than `verify`: in a ring, a partial sum that passes over one neighbor may
     still end right, but it went another way. Raises `PlanError` at the first round that
     differs.
     """
@@ -187,7 +187,7 @@ def states(
     a second time, and elements of different parts added up.
     """
     table = list(rounds)
-    if collective == "alltoall":  # blocks change place: look at every element
+    if collective == "alltoall":  # blocks change place: track every element
         edges = np.arange(length * ranks + 1)
     else:
         edges = _cut(table, ranks, length)
@@ -208,7 +208,7 @@ def snapshots(
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return edges and, before the first round and after each, held[rank, piece, c].
 
-    Neighbouring pieces that share their fate are one piece here: good for pictures.
+    Neighboring pieces that share their fate are one piece here: good for pictures.
     """
     frames = []
     for state in states(rounds, ranks, length, collective):

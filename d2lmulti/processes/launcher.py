@@ -28,7 +28,7 @@ from typing import Any
 import cloudpickle
 
 from ..backends import backend_name, get_backend
-from ..checks import MAX_RANKS, check_count, check_flag, check_kind, check_positive
+from ..checks import MAX_RANKS, check_count, check_positive
 from ..errors import PeerError
 from . import process_group as engines
 from .engine import FAILED, FINISHED, RUNNING, StatusTable
@@ -149,7 +149,7 @@ class Ranks:
             self._settings["D2LMULTI_ENGINE"] = engine
         if backend is not None:
             self._settings["D2LMULTI_BACKEND"] = backend_name(backend)
-        if not check_flag("gpus", gpus):
+        if not gpus:
             self._settings["CUDA_VISIBLE_DEVICES"] = ""
         # On Linux a process ends with the thread that started it: this one stays.
         self._starter = ThreadPoolExecutor(1)
@@ -261,7 +261,6 @@ def pickled(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> bytes:
     """Pickle a call for a process that need not know the function's module."""
-    check_kind("function", function, Callable, "a function")
     module = sys.modules.get(getattr(function, "__module__", ""))
     name = getattr(module, "__name__", "__main__")
     # A module that a fresh Python would not find is sent along with the function.

@@ -1,25 +1,36 @@
 """The result of a training run, and what its processes exchange to agree on it.
 
 Each process sees its own losses and messages only, and all must end with the same
-history. They exchange short texts, which no ledger counts.
+history. They exchange short texts, which no ledger counts. Ranks that differ in
+learning rate, seed or optimizer would train on: their losses would agree, and their
+weights would not; so settings are described and compared. Chapter: *many_machines*.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import platform
+import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from hashlib import blake2b
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from ..backends import backend_of
-from ..backends.protocol import Tensor
+from ..backends.protocol import Backend, Tensor
 from ..comm.group import Group
-from ..errors import Diverged, PeerError
+from ..data import Dataset
+from ..errors import Diverged, InvalidInput, PeerError, by_call
+from ..models.networks import Model, run_layers
 from ..observe.ledger import Ledger
+from .rate import Schedule, rate_at
 
 
 @dataclass(frozen=True)
@@ -105,23 +116,20 @@ class EpochTotals:
     def __init__(self, group: Group, moved: Ledger, epoch: int, step: int) -> None:
         self.group, self.moved = group, moved
         self.epoch, self.step = epoch, step  # the position, both from 0
-        self._steps: list[tuple[Sequence[Tensor], int]] = []  # losses and targets
+        # Of each step: its local losses, and the number of targets in all of them.
+        self.steps: list[tuple[Sequence[Tensor], int]] = []
         self._last_finite: float | None = None
         self._began = time.perf_counter()
 
-    def record(self, losses: Sequence[Tensor], targets: int) -> None:
-        """Keep a step's local losses, which are summed over so many targets in all."""
-        self._steps.append((losses, targets))
-
     def collect(self, loss: float) -> tuple[float, float, int]:
-        """Return `loss` plus the losses recorded since the last call, seconds, bytes.
+        """Return `loss` plus the losses of `steps`, which are cleared, seconds, bytes.
 
         The sum adds the losses in the same order as one process would: step by step,
         and rank by rank in each step. Each process counts the bytes it received.
         Raises `Diverged` for a loss that is not finite.
         """
         losses = [
-            [float(backend_of(x).numpy(x)) for x in step] for step, _ in self._steps
+            [float(backend_of(x).numpy(x)) for x in step] for step, _ in self.steps
         ]
         seconds, count = time.perf_counter() - self._began, self.moved.bytes
         if self.group.is_distributed:
@@ -131,23 +139,20 @@ class EpochTotals:
             losses = [[x for rank in step for x in rank] for step in by_step]
             seconds = max(values[1] for values in gathered)
             count = sum(values[2] for values in gathered)
-        for step, (_, targets) in zip(losses, self._steps, strict=True):
-            self._check(add_up(0.0, step) / targets)
-        self._steps.clear()
+        for step, (_, targets) in zip(losses, self.steps, strict=True):
+            mean, self.step = add_up(0.0, step) / targets, self.step + 1
+            if not math.isfinite(mean):
+                before = "there was none before"
+                if self._last_finite is not None:
+                    before = f"the last one before was {self._last_finite:.4g}"
+                raise Diverged(
+                    f"expected a finite loss, got {mean} in epoch {self.epoch + 1}, "
+                    f"step {self.step}; {before}. Try a tenth of the learning rate, "
+                    "and check the data for very large values"
+                )
+            self._last_finite = mean
+        self.steps.clear()
         return add_up(loss, (x for step in losses for x in step)), seconds, count
-
-    def _check(self, mean: float) -> None:
-        self.step += 1
-        if not math.isfinite(mean):
-            before = "there was none before"
-            if self._last_finite is not None:
-                before = f"the last one before was {self._last_finite:.4g}"
-            raise Diverged(
-                f"expected a finite loss, got {mean} in epoch {self.epoch + 1}, step "
-                f"{self.step}; {before}. Try a tenth of the learning rate, and check "
-                "the data for very large values"
-            )
-        self._last_finite = mean
 
 
 def check_state(arrays: Iterable[np.ndarray], when: str) -> None:
@@ -158,3 +163,113 @@ def check_state(arrays: Iterable[np.ndarray], when: str) -> None:
                 f"expected finite values, got nan or inf in array {i} of parameters "
                 f"and optimizer state {when}; try a tenth of the learning rate"
             )
+
+
+def check_settings(group: Group, settings: Mapping[str, Any]) -> None:
+    """Raise `InvalidInput` in every process if their settings differ; name them."""
+    local = {name: shorten(describe(value)) for name, value in settings.items()}
+    gathered: list[dict[str, str]] = allgather_values(group, local)
+    differ = []
+    for name in dict.fromkeys(name for words in gathered for name in words):
+        by_rank = {i: words.get(name, "nothing") for i, words in enumerate(gathered)}
+        if len(set(by_rank.values())) > 1:
+            differ.append(f"{name} {by_call(by_rank)}")
+    if differ:
+        raise InvalidInput(
+            f"expected the same settings in every process, got {'; '.join(differ)}; "
+            "start all with the same program, options, data and checkpoint"
+        )
+
+
+def describe(value: Any) -> str:
+    """Return text that is the same in two processes only if their values are the same.
+
+    A function is described by its name, its code, and what it has bound: closure,
+    defaults, and the object of a method; an object by its class and attributes. Raises
+    `InvalidInput` for what can only be described by its address, which no two processes
+    share.
+    """
+    try:
+        words = _describe(value)
+    except RecursionError:
+        words = "a value that contains itself, at 0x"
+    if " at 0x" in words:
+        raise InvalidInput(
+            f"expected a setting that processes can compare, got {words:.200}; pass a "
+            "function, or an object of a class written in Python"
+        )
+    return words
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, partial):
+        return f"partial{_describe([value.func, value.args, value.keywords])}"
+    if isinstance(value, MethodType):
+        return f"method{_describe([value.__func__, value.__self__])}"
+    if isinstance(value, FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        bound = [value.__defaults__, value.__kwdefaults__, cells]
+        name = f"{value.__module__}.{value.__qualname__}"
+        return f"{name}({_describe(value.__code__)}, {_describe(bound)})"
+    if isinstance(value, CodeType):
+        return _describe([value.co_code.hex(), value.co_names, value.co_consts])
+    if isinstance(value, (type, ModuleType)):
+        return value.__name__
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_describe, value))}]"
+    if isinstance(value, (set, frozenset)):  # without an order
+        return f"{{{', '.join(sorted(map(_describe, value)))}}}"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(map(_describe, value.items()))}}}"
+    with suppress(InvalidInput):  # not a tensor of any backend
+        value = backend_of(value).numpy(value)
+    if isinstance(value, np.ndarray):
+        content = blake2b(np.ascontiguousarray(value).data, digest_size=6).hexdigest()
+        return f"{value.dtype} array {value.shape} {content}"
+    if hasattr(value, "__dict__"):
+        attributes = (f"{k}={_describe(v)}" for k, v in vars(value).items())
+        return f"{type(value).__qualname__}({', '.join(attributes)})"
+    return value if isinstance(value, str) else repr(value)
+
+
+def shorten(words: str) -> str:
+    """Replace all but the beginning of a long description by a digest of the whole."""
+    digest = blake2b(words.encode(), digest_size=6).hexdigest()
+    return words if len(words) <= 60 else f"{words[:40]}... ({digest})"
+
+
+def about_machine(B: Backend) -> dict[str, str]:
+    """Return the releases on which the bits of a run depend, without build numbers."""
+    release = str(sys.modules[B.name].__version__).partition("+")[0]
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"Python": python, "backend": f"{B.name} {release}"}
+
+
+def rates_of(rate: float | Schedule, steps: int) -> list[float]:
+    """Return the learning rates of a schedule at steps 0, 1, 2, 4, ... of a run."""
+    if not isinstance(rate, Schedule):
+        return []
+    sampled = [0, *(2**i for i in range(steps.bit_length()) if 2**i < steps)]
+    return [float(rate_at(rate, step)) for step in sampled]
+
+
+def fingerprint(data: Dataset, rate: float | Schedule, steps: int) -> dict[str, Any]:
+    """Return what all processes, and a resumed run, must share: data and rates."""
+    return {"data": shorten(describe(data)), "rates": rates_of(rate, steps)}
+
+
+def logits_of(
+    B: Backend, data: Dataset, model: Model, start: Sequence[np.ndarray]
+) -> list[float]:
+    """Return what identifies a model under another framework or Python.
+
+    That is the norm of the logits of the first example, from the weights at the
+    `start`, by each of its functions.
+    """
+    X = B.array(data.train_X[:1])
+    functions = [model.forward_eval, *([] if model.together else [model.forward])]
+    if model.layers:
+        functions.append(lambda B, params, X: run_layers(B, model.layers, params, X))
+    with B.pause():
+        logits = [f(B, [B.array(p) for p in start], X) for f in functions]
+    return [float(np.linalg.norm(B.numpy(out))) for out in logits]

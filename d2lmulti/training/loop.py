@@ -17,41 +17,41 @@ import numpy as np
 from ..backends import backend_of, get_backend
 from ..backends.protocol import AnyDevice, Backend, Tensor
 from ..checks import (
-    check_array,
     check_choice,
     check_count,
     check_finite,
     check_ids,
-    check_kind,
-    check_labels,
     check_lists,
+    invalid,
 )
 from ..comm.collectives import usual_algorithm
 from ..comm.devices import devices as first_devices
 from ..comm.group import Group, allreduce, group_for
-from ..data import Dataset, batch_count, batches, load
+from ..data import DTYPES, Dataset, batch_count, batches, load
 from ..errors import InvalidInput
 from ..events import unobserved
+from ..files import progress
 from ..models import get_model
 from ..models.networks import LENET, Model, framework_errors
 from ..observe.ledger import ledger
 from ..optimizers import Optimizer, make_optimizer
 from ..plans.rounds import even_bounds
-from ..progress import progress
 from .checkpoint import Checkpoint, Saver
-from .history import Epoch, EpochTotals, History, allgather_values, check_state
-from .rate import Schedule, make_rate, rate_at
-from .settings import (
+from .history import (
+    Epoch,
+    EpochTotals,
+    History,
     about_machine,
+    allgather_values,
     check_settings,
+    check_state,
     describe,
     fingerprint,
-    rates_of,
+    logits_of,
 )
+from .rate import Schedule, make_rate, rate_at
 from .strategies import choose_strategy, with_options
 from .strategy import Batch, Strategy
-
-DTYPES = ("float32", "float64")
 
 
 def check_data(data: str | Dataset, dtype: str) -> Dataset:
@@ -62,9 +62,10 @@ def check_data(data: str | Dataset, dtype: str) -> Dataset:
     """
     if isinstance(data, str):
         data = load(data, dtype)
-    check_kind("dataset", data, Dataset, "a data set")
     for X, y in ((data.train_X, data.train_y), (data.test_X, data.test_y)):
-        check_labels(f"labels of {data.name}", y, len(data.classes))
+        if not isinstance(y, np.ndarray) or y.dtype.kind not in "iu":
+            raise invalid(f"a NumPy array of whole numbers as labels of {data.name}", y)
+        check_ids(y, len(data.classes), f"labels of {data.name}")
         check_finite(f"examples of {data.name}", X)
         if not 0 < len(X) == len(y):
             raise InvalidInput(
@@ -76,10 +77,25 @@ def check_data(data: str | Dataset, dtype: str) -> Dataset:
 
 
 def check_fits(
-    B: Backend, data: Dataset, model: Model, params: Sequence[np.ndarray]
+    B: Backend,
+    data: Dataset,
+    model: Model,
+    params: Sequence[np.ndarray],
+    batch_size: int,
+    parts: int,
 ) -> None:
-    """Check that the model takes the data, and has logits for all its classes."""
+    """Check that the model takes the data, and has logits for all its classes.
+
+    Also the short last batch must have an example for each of the parts it is cut into.
+    """
     X, y = data.train_X, data.train_y
+    smallest = len(X) - (batch_count(len(X), batch_size) - 1) * batch_size
+    if smallest < parts:
+        raise InvalidInput(
+            f"the last batch of every epoch would hold {smallest} of {len(X)} "
+            f"examples, fewer than the {parts} parts it is cut into; choose another "
+            "batch size, or fewer devices, passes or micro-batches"
+        )
     dtypes = {str(X.dtype), str(data.test_X.dtype)}
     expected = {"int32", "int64"} if model.vocabulary else {str(params[0].dtype)}
     if not dtypes <= expected:
@@ -104,17 +120,6 @@ def check_fits(
         )
 
 
-def check_last_batch(n: int, batch_size: int, parts: int) -> None:
-    """Check that the short last batch has an example for each of its parts."""
-    smallest = n - (batch_count(n, batch_size) - 1) * batch_size
-    if smallest < parts:
-        raise InvalidInput(
-            f"the last batch of every epoch would hold {smallest} of {n} examples, "
-            f"fewer than the {parts} parts it is cut into; choose another batch size, "
-            "or fewer devices, passes or micro-batches"
-        )
-
-
 def evaluate(
     device_params: Sequence[Sequence[Tensor]],
     X: np.ndarray,
@@ -132,8 +137,6 @@ def evaluate(
     diverged lowers the result instead of hiding behind replica 0.
     """
     check_lists("device_params", device_params, len(devices))
-    check_array("X", X, "fiu", "numbers")
-    check_array("y", y, "iu", "whole numbers")
     batch_size = check_count("batch_size", batch_size)
     model, group = get_model(model), group_for(len(devices), group)
     if model.vocabulary:
@@ -231,11 +234,9 @@ def train(
     places = first_devices(num_gpus, backend) if devices is None else list(devices)
     data = check_data(dataset, dtype)
     start = [p.astype(dtype) for p in model.initial(np.random.default_rng(seed))]
-    check_fits(B, data, model, start)
-    n = len(data.train_X)
     split.prepare(places, model)
-    check_last_batch(n, batch_size, split.batch_parts)
-    group = split.group
+    check_fits(B, data, model, start, batch_size, split.batch_parts)
+    n, group = len(data.train_X), split.group
 
     settings = {
         "backend": B.name,
@@ -251,17 +252,18 @@ def train(
     }
     steps = batch_count(n, batch_size)
     beginning = Checkpoint(settings, params=start)
+    known: dict[str, Any] = {}
+    if saver.path is not None or group.is_distributed:
+        known = fingerprint(data, rate, epochs * steps)
     if saver.path is not None:
-        known = fingerprint(B, data, model, start, rate, epochs * steps)
-        beginning.settings = settings | known
+        logits = logits_of(B, data, model, start)
+        beginning.settings = settings | known | {"logits": logits}
     with saver.held(group, beginning, steps) as at:
         split.place([B.array(p) for p in at.params], learner)
         if group.is_distributed:  # else there is nobody to compare with
-            beside = {
+            others = {
                 **about_machine(B),
                 "model": [model, [p.shape for p in start]],
-                "dataset": data,
-                "rates": rates_of(rate, epochs * steps),
                 "epochs": epochs,
                 "optimizer": split.optimizer,
                 **split.settings(),
@@ -270,8 +272,8 @@ def train(
                 "resume": resume,
                 "start": [at.epoch, at.step, at.params, at.state, at.buffers],
             }
-            check_settings(group, settings | beside)
-        if at.began:
+            check_settings(group, settings | known | others)
+        if at.epoch or at.step:
             with unobserved():
                 split.restore(at.state, at.buffers)
         for name, value in split.options().items():
@@ -295,7 +297,9 @@ def train(
                 loss = at.loss / data.train_y.size
                 epoch = Epoch(loss, accuracy, at.seconds, at.bytes_moved)
                 history.epochs.append(epoch)
-                at.next_epoch(asdict(epoch))
+                at.epochs = [*at.epochs, asdict(epoch)]
+                at.epoch, at.step = at.epoch + 1, 0
+                at.loss, at.seconds, at.bytes_moved = 0.0, 0.0, 0
                 saver.save(at, split)
                 bar.set_postfix(loss=f"{loss:.3f}", accuracy=f"{accuracy:.3f}")
         history.device_params, _ = split.replicas()
@@ -325,9 +329,9 @@ def _run_epoch(
             whole = min(batch_size, n - at.step * batch_size)  # examples
             batch = Batch(B.array(X), B.array(y), n=whole * each)
             losses = split.step(batch, rate_at(rate, before_it + at.step))
-            totals.record(losses, whole * each)
+            totals.steps.append((losses, whole * each))
             at.step += 1
-            if saver.is_due(at.step):
+            if saver.every and at.step % saver.every == 0:
                 update_totals()
                 saver.save(at, split)
             bar.update(whole)

@@ -1,4 +1,4 @@
-"""Train with a parameter server on a modelled clock: real gradients, modelled seconds.
+"""Train with a parameter server on a modeled clock: real gradients, modeled seconds.
 
 Workers take mini-batches from one queue, so every mode sees the same examples; what
 differs is who waits for whom, and how old a gradient is when it is applied.
@@ -17,7 +17,7 @@ from ..backends import get_backend
 from ..backends.protocol import AnyDevice, Backend, Tensor
 from ..checks import check_choice, check_count
 from ..comm.devices import devices as first_devices
-from ..data import Dataset, batch_count, batches
+from ..data import DTYPES, Dataset, batch_count, batches
 from ..errors import InvalidInput
 from ..models import get_model
 from ..models.networks import Model, losses_of
@@ -31,13 +31,13 @@ from ..observe.push_pull import (
 from ..optimizers import SGD
 from ..parallel.parameter_server import ParameterServer, run_events
 from ..plans.rounds import even_bounds
-from .loop import DTYPES, check_data, check_fits, check_last_batch
+from .loop import check_data, check_fits
 
 
 class Pushed(NamedTuple):
     """One gradient that was applied."""
 
-    seconds: float  # modelled, when it was in
+    seconds: float  # modeled, when it was in
     worker: int
     loss: float  # mean over its mini-batch, at the weights it was computed from
     version: int  # number of updates with this one
@@ -63,7 +63,7 @@ class ServerHistory:
 
     @property
     def seconds(self) -> float:
-        """Modelled seconds of the whole run."""
+        """Modeled seconds of the whole run."""
         return self.events[-1].seconds
 
     @property
@@ -116,10 +116,8 @@ def train_on_servers(
     devices = first_devices(workers, backend) if devices is None else devices
     data = check_data(dataset, dtype)
     initial = [p.astype(dtype) for p in model.initial(np.random.default_rng(seed))]
-    check_fits(B, data, model, initial)
-    n = len(data.train_X)
-    check_last_batch(n, batch_size, workers)
-    total = batch_count(n, batch_size) * epochs * workers
+    check_fits(B, data, model, initial, batch_size, workers)
+    total = batch_count(len(data.train_X), batch_size) * epochs * workers
     times = worker_seconds(workers, total) if seconds is None else check_times(seconds)
     if not workers == len(devices) == len(times):
         raise InvalidInput(

@@ -1,13 +1,11 @@
 """The learning rate of every step: one number, or a schedule that warms up and decays.
 
 A schedule is data with one method, so processes can compare it and a checkpoint can
-name it. Two rules say how the rate grows with the batch. Chapter: *large_batch*.
-Source: Goyal et al. (2017); Krizhevsky (2014).
+name it. Chapter: *large_batch*. Source: Goyal et al. (2017).
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +42,7 @@ class GradualWarmup(Schedule):
 
     def __post_init__(self) -> None:
         check_positive("start", self.start)
-        check_rate("then", self.then)
+        make_rate(self.then, name="then")
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step."""
@@ -52,15 +50,6 @@ class GradualWarmup(Schedule):
             return rate_at(self.then, step)
         rise = rate_at(self.then, self.steps) - self.start
         return self.start + rise * (step / self.steps)
-
-
-@dataclass(frozen=True)
-class ConstantWarmup(GradualWarmup):
-    """Keep `start` for all `steps` steps; after them `then` takes over, in one jump."""
-
-    def rate(self, step: int) -> float:
-        """Return the learning rate of a step."""
-        return self.start if step < self.steps else rate_at(self.then, step)
 
 
 @dataclass(frozen=True)
@@ -81,34 +70,13 @@ class StepDecay(Schedule):
         return self.lr * self.factor ** sum(step >= first for first in self.at)
 
 
-def scale_linearly(lr: float, k: float) -> float:
-    """Return k times the learning rate: for SGD at a k times larger batch.
+def make_rate(lr: Any, warmup: Any = None, name: str = "lr") -> float | Schedule:
+    """Return `lr`, a positive number or a schedule, or one that rises from lr / warmup.
 
-    It holds while k steps hardly change the gradient. Source: Krizhevsky (2014).
+    Raises `InvalidInput` for a schedule with a warm-up.
     """
-    return check_positive("lr", lr) * check_positive("k", k)
-
-
-def scale_by_root(lr: float, k: float) -> float:
-    """Return sqrt(k) times the learning rate: for Adam at a k times larger batch.
-
-    Below the noise scale, such a batch already makes Adam's step sqrt(k) times longer.
-    With SGD this rule keeps the variance of one step, not that of a run. Source:
-    Krizhevsky (2014), Malladi et al. (2022).
-    """
-    return check_positive("lr", lr) * math.sqrt(check_positive("k", k))
-
-
-def check_rate(name: str, lr: Any) -> float | Schedule:
-    """Return a positive number or a schedule; raise `InvalidInput` otherwise."""
-    if isinstance(lr, Schedule):
-        return lr
-    return check_positive(name, lr, "try 0.05, or a schedule such as StepDecay(...)")
-
-
-def make_rate(lr: Any, warmup: Any = None) -> float | Schedule:
-    """Return `lr`, or a schedule that rises to it from lr / warmup."""
-    lr = check_rate("lr", lr)
+    if not isinstance(lr, Schedule):
+        check_positive(name, lr, "try 0.05, or a schedule such as StepDecay(...)")
     if warmup is None:
         return lr
     warmup = check_count("warmup", warmup)

@@ -38,7 +38,7 @@ from ..parallel.sharded import PRECISIONS
 from ..plans.allreduce import ALLREDUCE
 from ..plans.rounds import Plan
 from ..plans.schedules import CHUNKS, SCHEDULES, Schedule
-from .strategy import Batch, Snapshot, Strategy, choice, count, option
+from .strategy import Batch, Snapshot, Strategy, option
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -76,10 +76,10 @@ def check_mesh(name: str, value: Any) -> dict[str, int]:
 class WithAllReduce(Strategy):
     """A strategy that sums over its devices."""
 
-    algorithm: str | Plan = choice(
+    algorithm: str | Plan = option(
         None,
         "of the all-reduce (default: star, or native where that is all there is)",
-        (*ALLREDUCE, "auto", "native"),
+        choices=(*ALLREDUCE, "auto", "native"),
     )
 
     def prepare(self, devices: Sequence[AnyDevice], model: Model) -> None:
@@ -91,7 +91,7 @@ class WithAllReduce(Strategy):
 class OfBatches(Strategy):
     """A strategy in which every device takes a shard of each batch."""
 
-    accumulate: int = count(1, "passes in which a device takes its shard of a batch")
+    accumulate: int = option(1, "passes in which a device takes its shard of a batch")
     cuts_batches: ClassVar[bool] = True
 
     def prepare(self, devices: Sequence[AnyDevice], model: Model) -> None:
@@ -103,9 +103,11 @@ class OfBatches(Strategy):
 class WithStages(Strategy):
     """A strategy that cuts the model into stages, and batches into micro-batches."""
 
-    schedule: str | Schedule = choice("1f1b", "order of the stages' work", SCHEDULES)
-    micro_batches: int = count(4, "parts into which a batch is cut")
-    stages: int = count(
+    schedule: str | Schedule = option(
+        "1f1b", "order of the stages' work", choices=SCHEDULES
+    )
+    micro_batches: int = option(4, "parts into which a batch is cut")
+    stages: int = option(
         None, "stages of the model, a multiple of the devices (default: one per device)"
     )
 
@@ -114,7 +116,7 @@ class WithStages(Strategy):
 class DataParallel(WithAllReduce, OfBatches):
     """Every device holds the whole network and takes a shard of each batch."""
 
-    bucket_bytes: int | None = count(
+    bucket_bytes: int | None = option(
         None, "sum the gradients in buckets of this size",
         flag="--bucket-mb", metavar="MB", read=read_megabytes,
     )  # fmt: skip
@@ -217,7 +219,7 @@ class PipelineParallel(WithStages):
         return pipeline.place_params(whole, self.cut, self.devices, self.ranks)
 
     def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        placed = pipeline.StageParams(map(list, owned), self.ranks)
+        placed = pipeline.StageParams(map(list, owned), self.ranks, self.group)
         return [pipeline.gather_stages(placed, self.devices[0])]
 
     def step(self, batch: Batch, lr: float) -> list[Tensor]:
@@ -239,12 +241,13 @@ class PipelineParallel(WithStages):
 class Sharded(OfBatches):
     """Data parallelism in which a device owns a shard of each layer (ZeRO, FSDP)."""
 
-    zero: int = count(
+    zero: int = option(
         3, "what is sharded: 1 optimizer state, 2 also gradients, 3 also weights", max=3
     )
-    precision: str | None = choice(
-        None, "compute and send in 16 bits, update in 32 (default: 32)", PRECISIONS
-    )
+    precision: str | None = option(
+        None, "compute and send in 16 bits, update in 32 (default: 32)",
+        choices=PRECISIONS,
+    )  # fmt: skip
 
     def shard(self, whole: Sequence[Tensor]) -> sharded.ShardedParams:
         return sharded.shard_params(
@@ -279,9 +282,9 @@ class OnMesh(WithStages, WithAllReduce):
         None,
         "sizes of the axes data, tensor, pipeline, sequence (the tokens of an example) "
         "and expert (of a mixture)",
-        check_mesh, read=read_axes, metavar="AXIS=SIZE,...",
+        check=check_mesh, read=read_axes, metavar="AXIS=SIZE,...",
     )  # fmt: skip
-    zero: int = count(0, "1 shards the optimizer state along data", min=0, max=1)
+    zero: int = option(0, "1 shards the optimizer state along data", min=0, max=1)
 
     def prepare(self, devices: Sequence[AnyDevice], model: Model) -> None:
         super().prepare(devices, model)

@@ -39,36 +39,23 @@ class Batch(NamedTuple):
     n: int  #: number of targets in the whole batch
 
 
-def count(
-    default: int | None, help: str, min: int = 1, max: int = MAX_INDEX, **more: Any
-) -> Any:
-    """Declare an option that is a whole number from `min` to `max`."""
-
-    def check(name: str, value: Any) -> int:
-        return check_count(name, value, min, max)
-
-    return option(default, help, check, **{"read": int, **more})
-
-
-def choice(default: str | None, help: str, choices: Iterable[str]) -> Any:
-    """Declare an option that is one of `choices`, or a function of the user's own."""
-
-    def check(name: str, value: Any) -> Any:
-        return value if callable(value) else check_choice(name, value, choices)
-
-    return option(default, help, check, choices=list(choices))
-
-
 def option(
-    default: Any, help: str, check: Callable[[str, Any], Any], **command_line: Any
+    default: Any,
+    help: str,
+    *,
+    min: int = 1,
+    max: int = MAX_INDEX,
+    choices: Iterable[str] = (),
+    check: Callable[[str, Any], Any] | None = None,
+    **command_line: Any,
 ) -> Any:
-    """Declare an option of a strategy.
+    """Declare an option of a strategy: a whole number from `min` to `max`.
 
-    `check(name, value)` returns the value or raises `InvalidInput`. The command line
-    takes `choices`, or the function to `read` a text with, and another `flag`.
+    Or one of `choices`, or a function; or what `check(name, value)` returns. The
+    command line takes the function to `read` a text with, and another `flag`.
     """
-    about = {"help": help, "check": check, **command_line}
-    return field(default=default, metadata=about)
+    about = {"help": help, "min": min, "max": max, "choices": list(choices)}
+    return field(default=default, metadata={**about, "check": check, **command_line})
 
 
 @dataclass(eq=False)
@@ -84,9 +71,17 @@ class Strategy(ABC):
 
     def __post_init__(self) -> None:
         for option in fields(self):
-            value = getattr(self, option.name)
-            if value is not None:
-                setattr(self, option.name, option.metadata["check"](option.name, value))
+            name, about = option.name, option.metadata
+            value = getattr(self, name)
+            if value is None or about["choices"] and callable(value):
+                continue
+            if about["check"]:
+                value = about["check"](name, value)
+            elif about["choices"]:
+                check_choice(name, value, about["choices"])
+            else:
+                value = check_count(name, value, about["min"], about["max"])
+            setattr(self, name, value)
 
     def prepare(self, devices: Sequence[AnyDevice], model: Model) -> None:
         """Resolve the options that depend on the devices and the model."""
@@ -156,8 +151,8 @@ class Strategy(ABC):
             state += self.gather_state(
                 [s[slot * n :][:n] for s, n in zip(self.states, sizes, strict=True)]
             )
-        beside = self.optimizer.states_per_parameter * sizes[0]
-        state += self.states[0][beside:]  # the same for every owner
+        first = self.optimizer.states_per_parameter * sizes[0]
+        state += self.states[0][first:]  # the same for every owner
         return Snapshot([*map(B.numpy, whole)], [*map(B.numpy, state)], [])
 
     def restore(self, state: Sequence[np.ndarray], buffers: Sequence[Any]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from .style import INK, arrow, box, device_colour, styled, subplots, without_frame
+from .style import INK, arrow, box, device_color, styled, subplots, without_frame
 
 _EMPTY = "#EEEEEE"
 
@@ -22,7 +22,7 @@ def needed_scores(orders: Mapping[str, Sequence[np.ndarray]]) -> Figure:
 
     `orders` gives the positions of every rank's tokens, one list for each way to deal
     them out. A block has a row for each query of the rank and a column for each key of
-    the rank whose block has come; a score is coloured if its key is not later than its
+    the rank whose block has come; a score is colored if its key is not later than its
     query. Over each column stands the largest share that a rank needs, in per cent.
     """
     figure, axes = subplots(1, len(orders), 1.36 * len(orders), 2.1)
@@ -32,7 +32,7 @@ def needed_scores(orders: Mapping[str, Sequence[np.ndarray]]) -> Figure:
             [at[r - step] <= at[r][:, None] for step in range(n)] for r in range(n)
         ]
         for r, row in enumerate(needed):
-            shades = ListedColormap([_EMPTY, device_colour(r)])
+            shades = ListedColormap([_EMPTY, device_color(r)])
             for step, mask in enumerate(row):
                 where = (step + 0.04, step + 0.96, r + 0.96, r + 0.04)
                 ax.imshow(mask, shades, vmin=0, vmax=1, extent=where)
@@ -75,10 +75,10 @@ def ring_of_keys(ranks: int = 4) -> Figure:
                 (x, y + 0.2),
                 card,
                 f"{stays} of {rank}",
-                device_colour(rank),
+                device_color(rank),
                 size=9,
             )
-            box(ax, (x, y - 0.2), card, words_of, device_colour(owner), size=9)
+            box(ax, (x, y - 0.2), card, words_of, device_color(owner), size=9)
             ax.text(*center + [0, 0.5], f"rank {rank}", ha="center", size=9, color=INK)
             middle = 0.59 * (center + centers[(rank + 1) % ranks])
             along = centers[(rank + 1) % ranks] - center

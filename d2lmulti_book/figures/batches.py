@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from .style import INK, device_colour, styled, subplots
+from .style import INK, device_color, styled, subplots
 
 
 @styled
@@ -21,7 +21,7 @@ def steps_to_goal() -> Figure:
     for i, (ax, title) in enumerate(zip(axes, titles, strict=True)):
         for limit in limits[i]:
             ax.plot(batch, limit, color="#888888", ls=(0, (4, 3)), lw=1)
-        ax.plot(batch, curves[i], color=device_colour(i), lw=2.8)
+        ax.plot(batch, curves[i], color=device_color(i), lw=2.8)
         ax.plot(1, 2, "o", ms=9, color=INK)
         ax.set(xscale="log", yscale="log", xlim=(0.01, 100), ylim=(0.6, 150))
         ax.set(
@@ -45,7 +45,7 @@ def error_by_batch(
     """Draw the mean test error of every rule, and the range of the seeds of some."""
     figure, (ax,) = subplots(1, 1, 7, 3.8)
     for i, (rule, runs) in zip((5, 1, 2, 3, 0), errors.items(), strict=False):
-        mean, color = runs.mean(1), device_colour(i)
+        mean, color = runs.mean(1), device_color(i)
         ax.plot(batches, mean, color=color, marker="o", ms=4, lw=2)
         if rule in banded:
             band = {"color": color, "alpha": 0.15, "lw": 0}

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .style import INK, PALE, arrow, box, canvas, device_colour, styled, subplots
+from .style import INK, PALE, arrow, box, canvas, device_color, styled, subplots
 
 
 @styled
@@ -20,7 +20,7 @@ def losses_with_floor(curves: Mapping[str, Sequence[float]], floor: float) -> Fi
     figure, (ax,) = subplots(1, 1, 6.4, 3.4)
     for i, (name, losses) in enumerate(curves.items()):
         epochs = range(1, len(losses) + 1)
-        ax.plot(epochs, losses, "-o", ms=4, color=device_colour(i), label=name)
+        ax.plot(epochs, losses, "-o", ms=4, color=device_color(i), label=name)
     ax.axhline(floor, color=INK, ls=":", lw=1)
     ax.set(xlabel="epoch", ylabel="training loss", ylim=(0, None))
     ax.legend()
@@ -34,13 +34,13 @@ def ddp_hooks() -> Figure:
     for y, slow in ((4, 1.0), (3, 1.08)):  # rank 1 is a little slower
         _bar(ax, 0, y, 2.4 * slow, "forward")
         for i, layer in enumerate((4, 3, 2, 1)):
-            colour = device_colour(i // 2)
-            _bar(ax, (2.4 + 1.5 * i) * slow, y, 1.5 * slow, f"layer {layer}", colour)
+            color = device_color(i // 2)
+            _bar(ax, (2.4 + 1.5 * i) * slow, y, 1.5 * slow, f"layer {layer}", color)
         _bar(ax, 11.95, y, 1.3, "step")
     for i, layer in enumerate((4, 3, 2, 1)):
         ready = (3.9 + 1.5 * i) * 1.08
         left = (4.4, 5.3, 8.0, 8.9)[i]
-        _bar(ax, left, 1.9, 0.9, f"g{layer}", device_colour(i // 2))
+        _bar(ax, left, 1.9, 0.9, f"g{layer}", device_color(i // 2))
         arrow(ax, (ready, 2.68), (left + 0.45, 2.24))
     for bucket, (begin, end) in enumerate(((5.83, 8.6), (9.07, 11.84))):
         left = (4.4, 8.0)[bucket]
@@ -51,7 +51,7 @@ def ddp_hooks() -> Figure:
             0.8,
             end - begin,
             f"all-reduce {bucket + 1}",
-            device_colour(bucket),
+            device_color(bucket),
         )
         ax.text(left - 0.25, 1.9, f"{bucket + 1}", ha="right", va="center", size=10.5)
     ax.plot((9.07, 9.07), (0.05, 1.4), color=INK, ls=":", lw=1.2)
@@ -66,10 +66,10 @@ def ddp_hooks() -> Figure:
 
 
 def _bar(
-    ax: Axes, x: float, y: float, width: float, words: str, colour: str = PALE
+    ax: Axes, x: float, y: float, width: float, words: str, color: str = PALE
 ) -> None:
     """Draw a box that begins at x and whose middle is at the height y."""
-    box(ax, (x, y - 0.32), (width, 0.64), words, colour)
+    box(ax, (x, y - 0.32), (width, 0.64), words, color)
 
 
 @styled
@@ -79,11 +79,11 @@ def mirrored_step() -> Figure:
     _bar(ax, 0, 1.5, 1.35, "batch\n28")
     box(ax, (7.1, 0.5), (1.5, 2), "all-reduce\nSUM")
     for device, y in ((0, 2.2), (1, 0.8)):
-        colour = device_colour(device)
-        _bar(ax, 1.8, y, 1.1, "shard\n14", colour)
-        _bar(ax, 3.2, y, 1.9, "sum of losses\n/ 28", colour)
-        _bar(ax, 5.4, y, 1.4, "partial\ngradient", colour)
-        _bar(ax, 8.9, y, 1.9, "update mirrored\nvariable", colour)
+        color = device_color(device)
+        _bar(ax, 1.8, y, 1.1, "shard\n14", color)
+        _bar(ax, 3.2, y, 1.9, "sum of losses\n/ 28", color)
+        _bar(ax, 5.4, y, 1.4, "partial\ngradient", color)
+        _bar(ax, 8.9, y, 1.9, "update mirrored\nvariable", color)
         arrow(ax, (1.35, 1.5 + (y - 1.5) * 0.3), (1.8, y))
         for begin, end in ((2.9, 3.2), (5.1, 5.4), (6.8, 7.1), (8.6, 8.9)):
             arrow(ax, (begin, y), (end, y))
@@ -112,11 +112,11 @@ def horovod_step() -> Figure:
     for left, width, words in shared:
         box(ax, (left, 0.45), (width, 2.1), words)
     for rank, y in ((0, 2.2), (1, 0.8)):
-        colour = device_colour(rank)
-        _bar(ax, 0, y, 1.2, "1 init,\n2 GPU", colour)
-        _bar(ax, 2.85, y, 1.5, "its own\nexamples", colour)
-        _bar(ax, 4.6, y, 1.45, "forward,\nbackward", colour)
-        _bar(ax, 8.2, y, 1.4, "3 update,\nlr × size", colour)
+        color = device_color(rank)
+        _bar(ax, 0, y, 1.2, "1 init,\n2 GPU", color)
+        _bar(ax, 2.85, y, 1.5, "its own\nexamples", color)
+        _bar(ax, 4.6, y, 1.45, "forward,\nbackward", color)
+        _bar(ax, 8.2, y, 1.4, "3 update,\nlr × size", color)
         for begin, end in ((1.2, 1.45), (2.6, 2.85), (4.35, 4.6), (6.05, 6.3)):
             arrow(ax, (begin, y), (end, y))
         arrow(ax, (7.95, y), (8.2, y))
@@ -136,7 +136,7 @@ def horovod_cycles() -> Figure:
     for rank, ends in enumerate(ready):
         y, begin = 2.6 - rank, 0.0
         for layer, end in zip((4, 3, 2, 1), ends, strict=True):
-            _bar(ax, begin, y, end - begin, f"g{layer}", device_colour(rank))
+            _bar(ax, begin, y, end - begin, f"g{layer}", device_color(rank))
             begin = end
     _bar(ax, 1.0, 0.6, 0.35, "g4")
     _bar(ax, 2.0, 0.6, 0.75, "g3 g2 g1, fused")

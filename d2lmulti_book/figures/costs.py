@@ -11,7 +11,7 @@ from d2lmulti_cluster.cost import formula_seconds
 from d2lmulti_cluster.nccl import nccl_seconds
 from d2lmulti_cluster.presets import get_cluster
 
-from .style import INK, device_colour, styled, subplots
+from .style import INK, device_color, styled, subplots
 
 _BYTES = 100e6
 _MEASURED = 64  # GPUs of the largest all-reduce in chapters/measured
@@ -37,7 +37,7 @@ def allreduce_by_size() -> Figure:
     figure, (ax,) = subplots(1, 1, 6.3, 3.6)
     lines = {**rings, "NCCL's tree": tree}
     for i, (name, times) in enumerate(lines.items()):
-        line = {"color": device_colour(i), "ls": ("-", "--", "-.")[i], "lw": 2}
+        line = {"color": device_color(i), "ls": ("-", "--", "-.")[i], "lw": 2}
         ax.plot(sizes, times, marker="o", ms=4, **line)
         digits = 0 if times[-1] > 1 else 1
         label = f"  {name},\n  {times[-1]:.{digits}f} ms"
@@ -64,8 +64,8 @@ def break_even() -> Figure:
     figure, (ax,) = subplots(1, 1, 6.3, 3.4)
     one = (start, start + each * most)
     two = (start + delta, start + delta + each * most / 2)
-    ax.plot((0, most), one, color=device_colour(0), lw=2.5)
-    ax.plot((0, most), two, color=device_colour(5), lw=2.5, ls="--")
+    ax.plot((0, most), one, color=device_color(0), lw=2.5)
+    ax.plot((0, most), two, color=device_color(5), lw=2.5, ls="--")
     label = {"size": 11, "color": INK, "va": "center"}
     ax.text(most + 0.1, one[1], "one worker\n$c + ab$", **label)
     ax.text(most + 0.1, two[1], "two workers\n$c + ab/2 + \\delta$", **label)

@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from .style import INK, device_colour, styled, subplots
+from .style import INK, device_color, styled, subplots
 
 _TREE = (
     (
@@ -50,11 +50,11 @@ def symptom_to_tool() -> Figure:
         middle = y + (len(leaves) - 1) / 2
         frame: dict[str, Any] = {
             "boxstyle": "round,pad=0.35",
-            "ec": device_colour((0, 1, 2)[kind]),
+            "ec": device_color((0, 1, 2)[kind]),
         }
         frame |= {"fc": "white", "lw": 1.8}
-        centre = {"ha": "center", "va": "center", "size": 10.5, "color": INK}
-        ax.text(1.1, middle, symptom, bbox=frame, **centre)
+        center = {"ha": "center", "va": "center", "size": 10.5, "color": INK}
+        ax.text(1.1, middle, symptom, bbox=frame, **center)
         for observation, tool in leaves:
             line = {"color": frame["ec"], "lw": 1.4}
             ax.plot((2.15, 2.55, 2.8), (middle, y, y), **line)

@@ -13,9 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from d2lmulti.parallel.experts import expert_capacity
+from d2lmulti.models.experts import expert_capacity
 
-from .style import INK, arrow, box, canvas, device_colour, styled, without_frame
+from .style import INK, arrow, box, canvas, device_color, styled, without_frame
 
 _DROPPED = "#DDDDDD"
 
@@ -26,7 +26,7 @@ def slots(choice: Sequence[int], experts: int, parts: int, factor: float) -> Fig
 
     `choice` gives the expert of every token. Above, the tokens are one batch; below,
     the same tokens are cut into `parts`, each with slots of its own. A token has the
-    colour of its part in both. Raises what `expert_capacity` raises.
+    color of its part in both. Raises what `expert_capacity` raises.
     """
     cut = np.array_split(np.asarray(choice), parts)
     figure = plt.figure(figsize=(4.1, 4.2))
@@ -46,7 +46,7 @@ def slots(choice: Sequence[int], experts: int, parts: int, factor: float) -> Fig
         ax.set_ylabel("expert", size=9)
     figure.legend(
         handles=[
-            *(Patch(color=device_colour(i), label=f"rank {i}'s") for i in range(parts)),
+            *(Patch(color=device_color(i), label=f"rank {i}'s") for i in range(parts)),
             Patch(fc="white", ec=INK, label="empty slot"),
             Patch(fc=_DROPPED, label="dropped"),
         ],
@@ -72,18 +72,18 @@ def dispatch_combine() -> Figure:
     for rank, part in enumerate(chosen):
         top = 4.0 - 4.2 * rank  # of three or four places for tokens, downward
         ax.text(-0.5, top - 1, f"rank {rank}", ha="right", va="center", size=10)
-        box(ax, (4.0, top - 3.2), (2.6, 3.4), colour="#EEEEEE", edge=INK)
+        box(ax, (4.0, top - 3.2), (2.6, 3.4), color="#EEEEEE", edge=INK)
         ax.text(5.9, top - 1.5, f"expert\n{rank}", ha="center", va="center", size=10)
         for place, (source, i) in enumerate(inside[rank]):
             y, home = top - 0.3 - 0.8 * place, 4.0 - 4.2 * source - 0.3 - 0.9 * i
             tokens.append((4.7, y, source, i))
             for start, end in (((0.6, home), (4.3, y)), ((6.6, y), (9.7, home))):
-                arrow(ax, start, end, color=device_colour(source))
+                arrow(ax, start, end, color=device_color(source))
         for i in range(len(part)):
             tokens += [(x, top - 0.3 - 0.9 * i, rank, i) for x in (0.2, 10.1)]
     for x, y, rank, i in tokens:
-        words, colour = "abc"[i], device_colour(rank)
-        box(ax, (x - 0.35, y - 0.33), (0.7, 0.66), words, colour, size=9)
+        words, color = "abc"[i], device_color(rank)
+        box(ax, (x - 0.35, y - 0.33), (0.7, 0.66), words, color, size=9)
     for x, words in (
         (0.2, "router\nchooses"), (2.4, "dispatch:\nall-to-all"),
         (5.3, "experts\ncompute"), (8.1, "combine:\nall-to-all"),
@@ -100,13 +100,13 @@ def _draw(
     capacity = expert_capacity(len(tokens), experts, factor)
     used = [0] * experts
     for part, expert in tokens:
-        place, colour = (used[expert], expert), device_colour(part)
+        place, color = (used[expert], expert), device_color(part)
         used[expert] += 1
         if used[expert] <= capacity:
-            ax.add_patch(Rectangle(place, 0.8, 0.8, fc=colour))
+            ax.add_patch(Rectangle(place, 0.8, 0.8, fc=color))
         else:
             ax.add_patch(Rectangle(place, 0.8, 0.8, fc=_DROPPED))
-            ax.plot(place[0] + 0.4, expert + 0.4, ".", ms=4, color=colour)
+            ax.plot(place[0] + 0.4, expert + 0.4, ".", ms=4, color=color)
     for expert, count in enumerate(used):
         for slot in range(count, capacity):
             ax.add_patch(

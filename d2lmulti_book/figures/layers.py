@@ -20,7 +20,7 @@ from .style import (
     arrow,
     box,
     canvas,
-    device_colour,
+    device_color,
     device_patches,
     styled,
     subplots,
@@ -39,7 +39,7 @@ def column_row_pair(devices: int = 2, by_tokens: bool = False) -> Figure:
     height = 1.3 + 1.15 * devices
     figure, ax = canvas(8, height, (-1.25, 10.4), (-1.3, devices))
     for rank in range(devices):
-        y, color = float(devices - 1 - rank), device_colour(rank)
+        y, color = float(devices - 1 - rank), device_color(rank)
         edge = color if by_tokens else PALE
         tokens = f", tokens {rank + 1}" if by_tokens else ""
         for x, words, of in (
@@ -68,7 +68,7 @@ def column_row_pair(devices: int = 2, by_tokens: bool = False) -> Figure:
 
 @styled
 def who_holds(model: SplitModel, device_shards: Sequence[Sequence[Tensor]]) -> Figure:
-    """Draw every weight of a split model, each part in the colour of its device.
+    """Draw every weight of a split model, each part in the color of its device.
 
     Matrices have their inputs as rows; of a convolution the rows are the output
     channels and the columns the input channels. Grey parts are on every device.
@@ -116,7 +116,7 @@ def _weight(
     (x, y), (height, width) = corner, sides
     stripes = spec.blocks * ranks if spec.dim is not None else 1
     for i in range(stripes):
-        colour = PALE if spec.dim is None else device_colour(i % ranks)
+        color = PALE if spec.dim is None else device_color(i % ranks)
         w, h = (width / stripes, height) if spec.dim == 1 else (width, height / stripes)
         place = (x + i * w, y) if spec.dim == 1 else (x, y + i * h)
-        ax.add_patch(Rectangle(place, w, h, fc=colour, ec="white", lw=0.8))
+        ax.add_patch(Rectangle(place, w, h, fc=color, ec="white", lw=0.8))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from .style import PALE, arrow, box, canvas, device_colour, styled
+from .style import PALE, arrow, box, canvas, device_color, styled
 
 _BOXES = {  # name: (x, y, width, text, color or None for gray)
     "you": (3.0, 5.0, 3.0, "train_batch\nparallel/data, parallel/step", 0),
@@ -36,7 +36,7 @@ def library_map() -> Figure:
     """Draw the parts that a step of data parallelism enters, from caller to called."""
     figure, ax = canvas(8, 4.6, (-0.05, 9.05), (0.1, 6.0))
     for x, y, width, words, color in _BOXES.values():
-        face = PALE if color is None else device_colour(color)
+        face = PALE if color is None else device_color(color)
         box(ax, (x, y), (width, 0.9), words, face)
     for start, end in _ARROWS:
         arrow(ax, start, end)

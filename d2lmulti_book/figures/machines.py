@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from .style import INK, arrow, box, canvas, device_colour, styled
+from .style import INK, arrow, box, canvas, device_color, styled
 
 
 @styled
 def devices_and_ledger() -> Figure:
     """Draw two simulated devices, the messages between them, and the ledger."""
     figure, ax = canvas(8, 3.4, (-0.4, 10.4), (0.0, 4.2))
-    box(ax, (-0.3, 0.1), (7.1, 4.0), colour="#EEEEEE")
+    box(ax, (-0.3, 0.1), (7.1, 4.0), color="#EEEEEE")
     ax.text(3.25, 0.4, "one CPU, one memory", ha="center", size=10, color=INK)
     for rank, x in enumerate((0.0, 4.5)):
         ink = "white" if rank == 0 else INK
-        box(ax, (x, 0.9), (2.0, 2.9), "", device_colour(rank))
+        box(ax, (x, 0.9), (2.0, 2.9), "", device_color(rank))
         ax.text(x + 1, 3.4, f"sim:{rank}", ha="center", size=11, color=ink)
         words = "1,000 values\nof 8 bytes,\nits own"
         box(ax, (x + 0.2, 1.3), (1.6, 1.6), words, "white")
@@ -42,7 +42,7 @@ def host_queue() -> Figure:
     calls = {1: 0.0, 2: 0.7, 3: 1.4, 4: 8.0}
     runs = {1: (0.7, 3.0), 2: (3.0, 5.3), 3: (5.3, 7.6), 4: (8.7, 10.6)}
     for number, begin in calls.items():
-        color = device_colour((4, 1, 3, 5)[number - 1])
+        color = device_color((4, 1, 3, 5)[number - 1])
         box(ax, (begin, 3.2), (0.7, 0.8), str(number), color)
         start, end = runs[number]
         box(ax, (start, 0.4), (end - start, 0.8), f"operation {number}", color)
@@ -80,7 +80,7 @@ def node_topology() -> Figure:
         ax.plot([x + 3.9, x + 2.9], [2.25, 3.0], **look)
         for slot in (0, 1):
             gpu, left = 2 * side + slot, x + 1.55 * slot
-            box(ax, (left, 1.45), (1.4, 0.8), f"GPU {gpu}", device_colour(gpu))
+            box(ax, (left, 1.45), (1.4, 0.8), f"GPU {gpu}", device_color(gpu))
             ax.plot([left + 0.7, x + 1.7 + 0.6 * slot], [2.25, 3.0], **look)
             ax.plot([left + 0.7, left + 0.7], [0.75, 1.45], **look)
     ax.plot([4.6, 5.4], [4.78, 4.78], **look)
@@ -95,16 +95,16 @@ def input_pipeline(workers: int = 2) -> Figure:
     figure, ax = canvas(8, 3.6, (-0.1, 10.1), (0.2, 4.9))
     for w in range(workers):
         y = 2.7 - 1.2 * w
-        box(ax, (0, y), (2.6, 0.9), f"worker {w}\nprepares a batch", device_colour(1))
+        box(ax, (0, y), (2.6, 0.9), f"worker {w}\nprepares a batch", device_color(1))
         arrow(ax, (2.6, y + 0.45), (3.7, 2.4 if w == 0 else 2.2))
     for slot in range(2 * workers):
         full = slot >= workers
-        color = device_colour(4) if full else "white"
+        color = device_color(4) if full else "white"
         corner = (3.7 + 0.65 * slot, 1.85)
         box(ax, corner, (0.6, 0.9), "batch" if full else "", color, edge=INK)
     arrow(ax, (6.3, 2.3), (7.4, 2.3))
     words = "device\ntrains on a batch"
-    box(ax, (7.4, 1.5), (2.6, 1.6), words, device_colour(0))
+    box(ax, (7.4, 1.5), (2.6, 1.6), words, device_color(0))
     arrow(ax, (8.7, 3.1), (1.3, 3.6), connectionstyle="arc3,rad=0.16")
     ax.text(5, 4.45, "index of the next batch to prepare", ha="center", size=10)
     for x, name, cost in (

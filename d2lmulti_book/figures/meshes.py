@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from d2lmulti.comm.mesh import Mesh
 from d2lmulti.errors import InvalidInput
 
-from .style import INK, canvas, device_colour, styled, subplots
+from .style import INK, canvas, device_color, styled, subplots
 
 _AXES = 3  # as many as a picture on paper can tell apart
 _STEPS = np.array([(0.0, -2.2), (2.6, 0.0), (1.1, 0.75)])  # one along each axis
@@ -40,7 +40,7 @@ def mesh_in_two_nodes() -> Figure:
                 f"{_NODE * node + 3}", size=11, color=INK, va="center")  # fmt: skip
     for i, axis in enumerate(mesh.axes):
         for a, b in mesh.ranks_along(axis):
-            ax.plot(*np.array([places[a], places[b]]).T, color=device_colour(i), lw=3)
+            ax.plot(*np.array([places[a], places[b]]).T, color=device_color(i), lw=3)
         ax.text(*_NAME_AT[i], axis, size=12, color=INK, ha="center", va="center")
     for rank, (x, y) in enumerate(places):
         ax.plot(x, y, "o", ms=22, mfc="white", mec=INK, zorder=3)
@@ -55,7 +55,7 @@ def moved_on_mesh(mesh: Mesh, links: Mapping[tuple[int, int], int]) -> Figure:
     """Draw the ranks of a mesh, and a line for every pair that exchanged something.
 
     `links` are the bytes of a ledger by source and target. A line is as thick as the
-    pair's bytes, both ways, and has the colour of the axis along which its ends differ.
+    pair's bytes, both ways, and has the color of the axis along which its ends differ.
     Raises `InvalidInput` for a mesh with more than three axes, and for a pair that
     differs along more than one.
     """
@@ -63,7 +63,7 @@ def moved_on_mesh(mesh: Mesh, links: Mapping[tuple[int, int], int]) -> Figure:
         raise InvalidInput(
             f"expected a mesh of at most {_AXES} axes to draw, got {mesh}"
         )
-    # From the fastest axis on, the neighbours: they are drawn nearest.
+    # From the fastest axis on, the neighbors: they are drawn nearest.
     first = _AXES - len(mesh.axes)
     steps = _STEPS[first:]
     places = [
@@ -79,7 +79,7 @@ def moved_on_mesh(mesh: Mesh, links: Mapping[tuple[int, int], int]) -> Figure:
         axis = _axis_between(mesh, a, b)
         label_at = places[a] + _LABEL_AT[first + axis] * (places[b] - places[a])
         ends = np.array([places[a], places[b]]).T
-        ax.plot(*ends, color=device_colour(axis), lw=1 + 6 * size / most)
+        ax.plot(*ends, color=device_color(axis), lw=1 + 6 * size / most)
         ax.text(
             *label_at, f"{size / 1000:,.0f} kB", size=9, color=INK, zorder=5,
             ha="center", va="center", bbox={"fc": "white", "ec": "none", "pad": 1},
@@ -91,7 +91,7 @@ def moved_on_mesh(mesh: Mesh, links: Mapping[tuple[int, int], int]) -> Figure:
     ax.set_aspect("equal")
     ax.axis("off")
     handles = [
-        Line2D([], [], color=device_colour(i), lw=3, label=axis)
+        Line2D([], [], color=device_color(i), lw=3, label=axis)
         for i, axis in enumerate(mesh.axes)
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=_AXES)

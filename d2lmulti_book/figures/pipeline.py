@@ -23,9 +23,9 @@ from d2lmulti.plans.pipeline import (
 )
 from d2lmulti.plans.schedules import SCHEDULES
 
-from .style import INK, arrow, canvas, device_colour, styled, subplots
+from .style import INK, arrow, canvas, device_color, styled, subplots
 
-# What it is called, its colour, its ink.
+# What it is called, its color, its ink.
 _KINDS: dict[type[Instruction], tuple[str, str, str]] = {
     Forward: ("forward", "#56B4E9", INK),
     Backward: ("backward", "#0072B2", "white"),
@@ -89,8 +89,8 @@ def gantt(traces: Mapping[str, PipelineTrace]) -> Figure:
     axes[-1].set(xlim=(0, end), xlabel="time, in slots of the modeled clock")
     used = {type(s.instruction) for t in traces.values() for s in t.spans}
     handles = [
-        Patch(color=colour, label=name)
-        for kind, (name, colour, _) in _KINDS.items()
+        Patch(color=color, label=name)
+        for kind, (name, color, _) in _KINDS.items()
         if kind in used
     ]
     handles.append(Patch(fc="#EEEEEE", label="idle"))
@@ -109,19 +109,19 @@ def _panel(ax: Axes, trace: PipelineTrace, end: float) -> None:
         first[span.device] = min(stage, span.instruction.stage)
     spans: dict[tuple[float, float, str], list[tuple[float, float]]] = {}
     for span in trace.spans:
-        _, colour, ink = _KINDS[type(span.instruction)]
+        _, color, ink = _KINDS[type(span.instruction)]
         length = span.end - span.start
         box = (span.start, length)
-        spans.setdefault((span.device - 0.43, 0.86, colour), []).append(box)
+        spans.setdefault((span.device - 0.43, 0.86, color), []).append(box)
         if span.instruction.stage > first[span.device]:
             spans.setdefault((span.device + 0.29, 0.14, INK), []).append(box)
         if length / end > 0.008:  # there is room for a number
-            centre = {"ha": "center", "va": "center", "in_layout": False}
+            center = {"ha": "center", "va": "center", "in_layout": False}
             size = 8 if length / end > 0.016 else 6
             x, text = span.start + length / 2, str(span.instruction.micro)
-            ax.text(x, span.device, text, color=ink, size=size, **centre)
-    for (y, height, colour), boxes in sorted(spans.items()):  # faster than one by one
-        ax.broken_barh(boxes, (y, height), color=colour, ec="white", lw=0.7)
+            ax.text(x, span.device, text, color=ink, size=size, **center)
+    for (y, height, color), boxes in sorted(spans.items()):  # faster than one by one
+        ax.broken_barh(boxes, (y, height), color=color, ec="white", lw=0.7)
     labels = [f"device {d}" for d in range(trace.devices)]
     ax.set_yticks(range(trace.devices), labels)
     ax.set_ylim(trace.devices - 0.5, -0.5)
@@ -144,7 +144,7 @@ def live_activations(traces: Mapping[str, PipelineTrace]) -> Figure:
         for d in range(trace.devices):
             ax = axes[d * len(traces) + column]
             times, live, _ = zip(*trace.levels(d), strict=True)
-            ax.fill_between(times, live, step="post", color=device_colour(d))
+            ax.fill_between(times, live, step="post", color=device_color(d))
             peak = f"at most {max(live)}"
             ax.text(1, 0.97, peak, ha="right", va="top", transform=ax.transAxes)
             ax.grid(alpha=0.3)
@@ -174,7 +174,7 @@ def deadlock() -> Figure:
         y, va = (below - 0.06, "top") if way < 0 else (below + 0.04, "bottom")
         ax.text((source + target) / 2, y, label, ha="center", va=va, size=10)
     for d in range(4):
-        centre = {"ha": "center", "va": "center", "size": 10, "color": INK}
-        box = {"fc": "white", "ec": device_colour(d), "lw": 2, "pad": 6}
-        ax.text(d, 0, f"device {d}\nsends", bbox=box, **centre)
+        center = {"ha": "center", "va": "center", "size": 10, "color": INK}
+        box = {"fc": "white", "ec": device_color(d), "lw": 2, "pad": 6}
+        ax.text(d, 0, f"device {d}\nsends", bbox=box, **center)
     return figure

@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 from d2lmulti.plans.rounds import Round
 from d2lmulti.plans.verify import snapshots
 
-from .style import INK, arrow, device_colour, dot, styled, subplots
+from .style import INK, arrow, device_color, dot, styled, subplots
 
 COMPLETE = "#009E73"
 # From one contribution to all but one: from light to dark, also in print.
@@ -35,8 +35,8 @@ def held_text(held: np.ndarray) -> str:
     return ("" if len(held) <= 10 else ",").join(map(str, ranks))
 
 
-def held_colour(held: np.ndarray) -> tuple[float, float, float] | str:
-    """Colour a partial sum: darker the more ranks are in it, green when complete."""
+def held_color(held: np.ndarray) -> tuple[float, float, float] | str:
+    """Color a partial sum: darker the more ranks are in it, green when complete."""
     count = int((held > 0).sum())
     if count == len(held) > 1:
         return COMPLETE
@@ -48,11 +48,11 @@ def held_colour(held: np.ndarray) -> tuple[float, float, float] | str:
     return red, green, blue
 
 
-def dark(colour: tuple[float, float, float] | str) -> bool:
-    """Tell whether white text reads better on this colour than dark text."""
-    if isinstance(colour, str):
-        return colour == COMPLETE
-    return float(np.dot(colour, (0.3, 0.6, 0.1))) < 0.55
+def dark(color: tuple[float, float, float] | str) -> bool:
+    """Tell whether white text reads better on this color than dark text."""
+    if isinstance(color, str):
+        return color == COMPLETE
+    return float(np.dot(color, (0.3, 0.6, 0.1))) < 0.55
 
 
 @styled
@@ -95,9 +95,9 @@ def _draw_vectors(ax: Axes, edges: np.ndarray, held: np.ndarray) -> None:
         ax.text(1.03 * whole, y + 0.4, str(rank), va="center", size=8, color=INK)
         pieces = zip(edges[:-1], edges[1:], held[rank], strict=True)
         for first, last, inside in pieces:
-            colour, text = held_colour(inside), held_text(inside)
+            color, text = held_color(inside), held_text(inside)
             cell = (first, y), last - first, 0.8
-            ax.add_patch(Rectangle(*cell, fc=colour, ec="#999999", lw=0.6))
+            ax.add_patch(Rectangle(*cell, fc=color, ec="#999999", lw=0.6))
             ax.text(
                 (first + last) / 2,
                 y + 0.4,
@@ -106,7 +106,7 @@ def _draw_vectors(ax: Axes, edges: np.ndarray, held: np.ndarray) -> None:
                 va="center",
                 # A character takes a twentieth of the vector at size 8.
                 size=min(8.0, 8 * 18 * (last - first) / whole / max(len(text), 1)),
-                color="white" if dark(colour) else INK,
+                color="white" if dark(color) else INK,
             )
     ax.set(xlim=(-0.32 * whole, 1.1 * whole), ylim=(-0.15, ranks))
 
@@ -119,7 +119,7 @@ def _draw_transfers(ax: Axes, this_round: Round, edges: np.ndarray, ranks: int) 
         ax.add_patch(Rectangle(*written, fill=False, ec=INK, lw=1.8, ls=line))
         x = -0.03 * edges[-1]
         bend = f"arc3,rad={0.5 if t.target > t.source else -0.5}"
-        look: dict[str, Any] = {"ls": line, "color": device_colour(t.source), "lw": 1.1}
+        look: dict[str, Any] = {"ls": line, "color": device_color(t.source), "lw": 1.1}
         ends = (x, start + 0.4), (x, end + 0.4)
         arrow(ax, *ends, head=7, connectionstyle=bend, shrinkA=2, shrinkB=2, **look)
 
@@ -158,9 +158,9 @@ def star_and_ring(ranks: int = 4) -> Figure:
             look |= {"shrinkA": 13, "shrinkB": 13}
             arrow(links, place[source], place[target], head=14, **look)
         for rank, (x, y) in enumerate(place):
-            dot(links, x, y, rank, device_colour(rank), 21)
+            dot(links, x, y, rank, device_color(rank), 21)
         for source, _, start in transfers:
-            bar = {"color": device_colour(source), "ec": "white", "height": 0.8}
+            bar = {"color": device_color(source), "ec": "white", "height": 0.8}
             times.barh(source, size, left=start, **bar)
         total = 2 * (ranks - 1) * size
         times.set_title(f"Who sends when (finished at {total:g})", loc="left")
@@ -198,9 +198,9 @@ def two_levels(nodes: int = 2, per_node: int = 4) -> Figure:
             ]
         kind = "<|-|>" if phase == 1 else "-|>"
         for start, end, bend in ends:
-            colour = device_colour(start[1]) if phase == 1 else INK
+            color = device_color(start[1]) if phase == 1 else INK
             look: dict[str, Any] = {
-                "color": colour,
+                "color": color,
                 "lw": 1.8,
                 "shrinkA": 11,
                 "shrinkB": 11,
@@ -209,5 +209,5 @@ def two_levels(nodes: int = 2, per_node: int = 4) -> Figure:
             arrow(ax, start, end, kind, 12, connectionstyle=curve, **look)
         for rank in range(nodes * per_node):
             x, y = divmod(rank, per_node)
-            dot(ax, x, y, rank, device_colour(y), 19)
+            dot(ax, x, y, rank, device_color(y), 19)
     return figure

@@ -8,14 +8,14 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .style import INK, PALE, arrow, box, canvas, device_colour, styled
+from .style import INK, PALE, arrow, box, canvas, device_color, styled
 
 
 @styled
 def save_fail_redo() -> Figure:
     """Draw training, saves, a failure, the restart and the repeated work over time."""
     figure, ax = canvas(8, 2.8, (-0.2, 17), (-1.35, 1.7))
-    train, save, lost = device_colour(0), device_colour(1), "#CC3311"
+    train, save, lost = device_color(0), device_color(1), "#CC3311"
     bars = (
         (0, 3.6, "train", train),
         (3.6, 0.6, "", save),
@@ -27,16 +27,16 @@ def save_fail_redo() -> Figure:
         (14.4, 1.5, "train", train),
         (15.9, 0.6, "", save),
     )
-    for x, width, name, colour in bars:
+    for x, width, name, color in bars:
         hatch = "///" if name == "redo" else None
-        style = {"fc": colour, "ec": "white", "lw": 1.2, "hatch": hatch}
+        style = {"fc": color, "ec": "white", "lw": 1.2, "hatch": hatch}
         ax.add_patch(Rectangle((x, 0), width, 0.8, **style))
-        ink = INK if colour == PALE else "white"
-        pad = {"fc": colour, "ec": "none", "pad": 1.5}
+        ink = INK if color == PALE else "white"
+        pad = {"fc": color, "ec": "none", "pad": 1.5}
         middle = x + width / 2 + (0.15 if name == "restart" else 0)
         where = {"ha": "center", "va": "center", "size": 10.5, "bbox": pad}
         ax.text(middle, 0.4, name, color=ink, **where)
-        if colour == save:
+        if color == save:
             ax.text(middle, -0.12, "save", ha="center", va="top", size=9.5)
     spans = (
         (0, 3.6, "interval $\\tau$"),
@@ -66,7 +66,7 @@ def launchers_and_rendezvous() -> Figure:
         for local in range(2):
             x, rank = left + 0.25 + 2.1 * local, 2 * machine + local
             words = f"rank {rank} of 4\nlocal rank {local}\nGPU {local}"
-            box(ax, (x, 0.5), (2.0, 1.4), words, device_colour(rank))
+            box(ax, (x, 0.5), (2.0, 1.4), words, device_color(rank))
             arrow(ax, (left + 2.3, 2.55), (x + 1, 1.9))
         box(ax, (left + 0.5, 2.55), (3.6, 0.8), "launcher", "white", edge=INK)
     box(ax, (3.2, 4.3), (3.8, 0.8), "rendezvous 10.0.0.1:29500", "white", edge=INK)

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from d2lmulti.plans.placement import PLACEMENTS, shard_to_servers
 
-from .style import INK, arrow, box, canvas, device_colour, styled, subplots
+from .style import INK, arrow, box, canvas, device_color, styled, subplots
 
 if TYPE_CHECKING:
     from d2lmulti.training.on_servers import ServerHistory
@@ -31,7 +31,7 @@ def push_and_pull(workers: int = 3, servers: int = 2) -> Figure:
     ranges = [chr(ord("A") + i) for i in range(servers)]
     centers = [total * (i + 0.5) / servers for i in range(servers)]
     for worker in range(workers):
-        color = device_colour(worker)
+        color = device_color(worker)
         left = worker * step
         middle, label = left + servers * width / 2, f"worker {worker}, its own examples"
         ax.text(middle, top + 1.05, label, ha="center", size=9.5)
@@ -48,7 +48,7 @@ def push_and_pull(workers: int = 3, servers: int = 2) -> Figure:
         words = f"server {server}: weights of key range {name}"
         box(ax, (center - 1.85, 0.15), (3.7, 0.85), words, size=9.5)
     for x, words, look in (
-        (0.2, "push: gradients", {"color": device_colour(0), "lw": 2.2}),
+        (0.2, "push: gradients", {"color": device_color(0), "lw": 2.2}),
         (total / 2 + 0.3, "pull: weights", {"color": INK, "lw": 1.0, "ls": "--"}),
     ):
         ax.plot([x, x + 0.8], [-0.45, -0.45], **look)
@@ -65,8 +65,8 @@ def placements(sizes: Sequence[int], servers: int) -> Figure:
         held = [0] * servers
         for part in shard_to_servers(sizes, servers, name):
             length = part.last - part.first
-            colour = device_colour(part.parameter)
-            ax.barh(part.server, length, left=held[part.server], color=colour, ec="w")
+            color = device_color(part.parameter)
+            ax.barh(part.server, length, left=held[part.server], color=color, ec="w")
             held[part.server] += length
         ax.axvline(sum(sizes) / servers, color=INK, lw=1, ls=":")
         ax.set_title(name)
@@ -93,7 +93,7 @@ def timeline(histories: Mapping[str, ServerHistory], seconds: float) -> Figure:
             spans.setdefault(event.worker, []).append((start, event.seconds - start))
         for worker, bars in spans.items():  # one artist for many bars: ten times faster
             row = (worker - 0.375, 0.75)
-            ax.broken_barh(bars, row, color=device_colour(worker), ec="w")
+            ax.broken_barh(bars, row, color=device_color(worker), ec="w")
         updates = {push.seconds for push in history.pushes}
         axis = ax.get_xaxis_transform()
         ax.vlines([*updates], 0, 1, color=INK, lw=0.6, alpha=0.5, transform=axis)
@@ -115,7 +115,7 @@ def loss_over_time(
     styles = ("-", "--", "-.", ":")
     for ax, (title, runs) in zip(axes, panels.items(), strict=True):
         for i, (label, curves) in enumerate(runs.items()):
-            look = {"color": device_colour(i), "ls": styles[i % 4], "lw": 1.1}
+            look = {"color": device_color(i), "ls": styles[i % 4], "lw": 1.1}
             for n, curve in enumerate(curves):  # one entry in the legend for all runs
                 name = label if ax is axes[0] and n == 0 else None
                 ax.plot(*zip(*curve, strict=True), label=name, **look)

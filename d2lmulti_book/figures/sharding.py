@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .style import INK, arrow, canvas, device_colour, styled, subplots, without_frame
+from .style import INK, arrow, canvas, device_color, styled, subplots, without_frame
 
 _KINDS = (  # the kind, its bytes per parameter, and the first stage that shards it
     ("weights", 2, 3),
@@ -39,7 +39,7 @@ def memory_bars(billions: float = 7, devices: int = 8, limit: float = 80) -> Fig
                     stage, whole, fc="#F4F4F4", ec="#999999", ls="--", lw=0.8, **options
                 )
             label = kind if stage == 0 else None
-            ax.barh(stage, part, fc=device_colour(i), label=label, **options)
+            ax.barh(stage, part, fc=device_color(i), label=label, **options)
             left, total = left + whole, total + part
         words = f"{total:g} GB"
         ax.text(left + 1.5, stage, words, va="center", size=10, color=INK)
@@ -71,13 +71,13 @@ def zero_step(ranks: int = 4) -> Figure:
         for rank in range(ranks):
             for shard in range(ranks):
                 own = column in (0, 3) or shard == rank
-                colour = device_colour(shard) if own else "white"
+                color = device_color(shard) if own else "white"
                 corner = (left + shard * width / ranks, rank - 0.3)
                 look: dict[str, Any] = {
                     "alpha": 0.3 if column == 0 else 1,
                     "ec": "#999999",
                 }
-                look |= {"fc": colour, "ls": "-" if own else (0, (2, 2))}
+                look |= {"fc": color, "ls": "-" if own else (0, (2, 2))}
                 ax.add_patch(Rectangle(corner, width / ranks, 0.6, **look))
         if column < len(between):
             middle = ranks / 2 - 0.5

@@ -22,7 +22,7 @@ from .style import (
     arrow,
     box,
     canvas,
-    device_colour,
+    device_color,
     device_patches,
     styled,
     subplots,
@@ -129,8 +129,8 @@ def data_parallel_step() -> Figure:
         left = 3.4 * device
         ax.text(left + 1.2, -0.35, f"device {device}", ha="center", va="center")
         for i, words in enumerate(rows):
-            colour = device_colour(device) if i in (0, 2) else PALE
-            box(ax, (left, i), (2.4, 0.62), words, colour, size=9.5)
+            color = device_color(device) if i in (0, 2) else PALE
+            box(ax, (left, i), (2.4, 0.62), words, color, size=9.5)
             if i:
                 arrow(ax, (left + 1.2, i - 0.38), (left + 1.2, i), head=8)
     arrow(ax, (2.45, 2.8), (3.35, 2.8), "<|-|>", lw=1.4)
@@ -144,7 +144,7 @@ def _tower(
     """Draw layers from the bottom up, on the images that they compute on."""
     ax.text(left + 0.5, 0.3, batch, ha="center", va="center", size=9, color=INK)
     for i, (name, device) in enumerate(zip(names, devices, strict=True)):
-        box(ax, (left, i + 0.8), (1, 0.7), name, device_colour(device), size=9)
+        box(ax, (left, i + 0.8), (1, 0.7), name, device_color(device), size=9)
 
 
 def _cross(ax: Axes, x: float, below: int) -> None:
@@ -160,10 +160,10 @@ def _meet(ax: Axes, y: float, direction: str) -> None:
 
 @styled
 def held(ways: Mapping[str, Sequence[Sequence[Any]]], model: Model) -> Figure:
-    """Draw the parameters that every device holds: a bar a device, a colour a layer.
+    """Draw the parameters that every device holds: a bar a device, a color a layer.
 
     `ways` gives, for each way, one list of tensors a device: the parameters of all the
-    model's layers in order, or of some neighbouring ones.
+    model's layers in order, or of some neighboring ones.
     """
     rows = [len(devices) for devices in ways.values()]
     height = 1.1 + sum(0.5 + 0.25 * n for n in rows)
@@ -178,9 +178,7 @@ def held(ways: Mapping[str, Sequence[Sequence[Any]]], model: Model) -> Figure:
                 layer = layers[i if whole else first + i]
                 size = element_count(x)
                 label = model.layers[layer].name if not left or i % 2 == 0 else None
-                ax.barh(
-                    device, size, left=left, color=device_colour(layer), label=label
-                )
+                ax.barh(device, size, left=left, color=device_color(layer), label=label)
                 left += size
             first += 0 if whole else len(tensors)
         ax.set_title(way)
@@ -206,9 +204,9 @@ def bytes_by_batch(
     figure, (ax,) = subplots(1, 1, _WIDTH, 3.2)
     fine = np.geomspace(images[0], images[-1], 50)
     for i, (way, found) in enumerate(counted.items()):
-        colour = device_colour(i)
-        ax.plot(fine, [formula[way](n) for n in fine], color=colour, lw=1)
-        ax.plot(images, found, _MARKERS[i % 3], color=colour, label=way)
+        color = device_color(i)
+        ax.plot(fine, [formula[way](n) for n in fine], color=color, lw=1)
+        ax.plot(images, found, _MARKERS[i % 3], color=color, label=way)
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_xticks(images, [str(n) for n in images])

@@ -19,8 +19,8 @@ import numpy as np
 from d2lmulti.plans.rounds import Round, Transfer
 from d2lmulti.plans.verify import snapshots
 
-from .plans import dark, held_colour, held_text
-from .style import INK, device_colour
+from .plans import dark, held_color, held_text
+from .style import INK, device_color
 
 Point = tuple[float, float]
 _WIDTH, _HEIGHT = 330, 300  # that of a telephone: on it, no letter shrinks
@@ -50,7 +50,7 @@ def plan_steps(
 ) -> Steps:
     """Draw the ranks in a circle, with a slider over the rounds of a plan.
 
-    Meant for up to eight ranks. Text and colours are those of `plot_plans`. A `caption`
+    Meant for up to eight ranks. Text and colors are those of `plot_plans`. A `caption`
     stands below; the title is read to those who do not see the picture.
     """
     table = list(rounds)
@@ -87,7 +87,7 @@ def plan_steps(
 
 
 def _place(rank: int, ranks: int) -> Point:
-    """Centre of a rank's vector: rank 0 at the top, then clockwise."""
+    """Center of a rank's vector: rank 0 at the top, then clockwise."""
     angle = 2 * math.pi * rank / ranks - math.pi / 2
     return (
         _WIDTH / 2 + math.cos(angle) * (_WIDTH - _BOX - 20) / 2,
@@ -104,12 +104,12 @@ def _vector(
         f'<text x="{place[0]:.0f}" y="{top - 5:.0f}" fill="{_PEN}">rank {rank}</text>'
     ]
     for first, last, inside in zip(edges[:-1], edges[1:], held, strict=True):
-        colour = _css(held_colour(inside))
-        ink = "white" if dark(held_colour(inside)) else INK
+        color = _css(held_color(inside))
+        ink = "white" if dark(held_color(inside)) else INK
         middle = left + (first + last) / 2 * scale
         out.append(
             f'<rect x="{left + first * scale:.1f}" y="{top:.1f}" '
-            f'width="{(last - first) * scale:.1f}" height="{_CELL}" fill="{colour}" '
+            f'width="{(last - first) * scale:.1f}" height="{_CELL}" fill="{color}" '
             f'stroke="#999"/><text x="{middle:.1f}" y="{top + 18:.1f}" fill="{ink}">'
             f"{held_text(inside)}</text>"
         )
@@ -136,7 +136,7 @@ def _arrow(t: Transfer, places: list[Point], name: str) -> str:
     x1, y1 = x1 - reach * dx - 9 * dy, y1 - reach * dy + 9 * dx
     return (
         f'<line x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}" '
-        f'stroke="{device_colour(t.source)}" stroke-width="2.5"{_dashes(t)} '
+        f'stroke="{device_color(t.source)}" stroke-width="2.5"{_dashes(t)} '
         f'marker-end="url(#head-{name})"/>'
     )
 
@@ -145,10 +145,10 @@ def _dashes(t: Transfer) -> str:
     return "" if t.add else ' stroke-dasharray="6 4"'
 
 
-def _css(colour: tuple[float, float, float] | str) -> str:
-    if isinstance(colour, str):
-        return colour
-    return "#" + "".join(f"{int(255 * part + 0.5):02x}" for part in colour)
+def _css(color: tuple[float, float, float] | str) -> str:
+    if isinstance(color, str):
+        return color
+    return "#" + "".join(f"{int(255 * part + 0.5):02x}" for part in color)
 
 
 def _told(number: int, rounds: int, transfers: list[Transfer]) -> str:

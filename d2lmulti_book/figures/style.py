@@ -1,7 +1,7 @@
 """Every picture of the book, drawn from a plan or a run; the only file with matplotlib.
 
-Colours are Okabe and Ito's, which the colour-blind can tell apart; device i always has
-colour i. Figures are drawn on white, and the page gives them a card in dark mode.
+Colors are Okabe and Ito's, which the color-blind can tell apart; device i always has
+color i. Figures are drawn on white, and the page gives them a card in dark mode.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from d2lmulti.plans.rounds import Round
 if TYPE_CHECKING:
     from d2lmulti.training.history import History
 
-COLOURS = (
+COLORS = (
     "#0072B2",
     "#E69F00",
     "#009E73",
@@ -46,9 +46,9 @@ styled = plt.rc_context(  # `@styled` stands over every function that draws a fi
 )
 
 
-def device_colour(i: int) -> str:
-    """Colour of device i, the same in every figure."""
-    return COLOURS[i % len(COLOURS)]
+def device_color(i: int) -> str:
+    """Color of device i, the same in every figure."""
+    return COLORS[i % len(COLORS)]
 
 
 def subplots(
@@ -83,15 +83,15 @@ def box(
     corner: Point,
     sides: Point,
     words: str = "",
-    colour: str = PALE,
+    color: str = PALE,
     *,
     ink: str = "",
     edge: str = "white",
     size: float = 10,
 ) -> None:
-    """Draw a box with words, which are white on the colour of device 0."""
-    ink = ink or ("white" if colour == COLOURS[0] else INK)
-    ax.add_patch(Rectangle(corner, *sides, fc=colour, ec=edge, lw=1.2))
+    """Draw a box with words, which are white on the color of device 0."""
+    ink = ink or ("white" if color == COLORS[0] else INK)
+    ax.add_patch(Rectangle(corner, *sides, fc=color, ec=edge, lw=1.2))
     x, y = corner[0] + sides[0] / 2, corner[1] + sides[1] / 2
     ax.text(x, y, words, ha="center", va="center", size=size, color=ink)
 
@@ -106,16 +106,16 @@ def arrow(
     )
 
 
-def dot(ax: Axes, x: float, y: float, words: object, colour: str, ms: float) -> None:
+def dot(ax: Axes, x: float, y: float, words: object, color: str, ms: float) -> None:
     """Draw a rank as a filled circle with its number, in points."""
-    ax.plot(x, y, "o", ms=ms, color=colour, zorder=3)
-    ink = "white" if colour == COLOURS[0] else INK
+    ax.plot(x, y, "o", ms=ms, color=color, zorder=3)
+    ink = "white" if color == COLORS[0] else INK
     ax.text(x, y, str(words), ha="center", va="center", color=ink, size=9, zorder=4)
 
 
 def device_patches(n: int) -> list[Patch]:
-    """Make the entries of a legend that says which colour is which device's."""
-    return [Patch(color=device_colour(i), label=f"device {i}") for i in range(n)]
+    """Make the entries of a legend that says which color is which device's."""
+    return [Patch(color=device_color(i), label=f"device {i}") for i in range(n)]
 
 
 @styled
@@ -134,11 +134,11 @@ def plan_rounds(plan: Iterable[Round], ranks: int, title: str = "") -> Figure:
         for rank in range(ranks):
             y = ranks - rank - 0.5
             for x in (0.7, 3.3):
-                dot(ax, x, y, rank, device_colour(rank), 17)
+                dot(ax, x, y, rank, device_color(rank), 17)
         for transfer in this_round:
             start = (0.98, ranks - transfer.source - 0.5)
             end = (3.02, ranks - transfer.target - 0.5)
-            look: dict[str, Any] = {"color": device_colour(transfer.source), "lw": 1.6}
+            look: dict[str, Any] = {"color": device_color(transfer.source), "lw": 1.6}
             dash = "-" if transfer.add else (0, (4, 2))
             arrow(ax, start, end, head=12, ls=dash, shrinkA=2, shrinkB=2, **look)
         kinds = {"added" if t.add else "copied" for t in this_round}
@@ -152,7 +152,7 @@ def learning_curve(histories: Mapping[str, History]) -> Figure:
     figure, (loss, accuracy) = subplots(1, 2, 8, 3)
     styles = ("-", "--", "-.", ":")
     for i, (label, history) in enumerate(histories.items()):
-        line = {"color": device_colour(i), "ls": styles[i % 4], "label": label}
+        line = {"color": device_color(i), "ls": styles[i % 4], "label": label}
         epochs = range(1, len(history.epochs) + 1)
         loss.plot(epochs, history.losses, marker=".", **line)
         accuracy.plot(epochs, history.accuracies, marker=".", **line)
@@ -173,7 +173,7 @@ def log_lines(
     figure, (ax,) = subplots(1, 1, 7, 3.6)
     styles = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
     for i, (label, y) in enumerate(lines.items()):
-        ax.plot(x, y, color=device_colour(i), ls=styles[i % 5], label=label, lw=1.8)
+        ax.plot(x, y, color=device_color(i), ls=styles[i % 5], label=label, lw=1.8)
     ax.set(xlabel=xlabel, ylabel=ylabel, xscale="log", yscale="log")
     ax.grid(alpha=0.3)
     ax.legend()

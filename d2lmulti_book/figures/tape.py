@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
-from .style import INK, PALE, arrow, canvas, device_colour, styled
+from .style import INK, PALE, arrow, canvas, device_color, styled
 
 _NODES = {  # name: (x, y, text, leaf)
     "x": (0.0, 2.6, "$x$", True),
@@ -41,9 +41,9 @@ def expression_graph() -> Figure:
         x = (x0 + x1) / 2 + bend * (y1 - y0) / 2
         y = (y0 + y1) / 2 - bend * (x1 - x0) / 2
         ax.text(x, y + 0.12, words, ha="center", va="bottom", size=10.5,
-                color=device_colour(5))  # fmt: skip
+                color=device_color(5))  # fmt: skip
     for x, y, words, leaf in _NODES.values():
-        face = device_colour(0) if leaf else PALE
+        face = device_color(0) if leaf else PALE
         ax.add_patch(Circle((x, y), 0.42, fc=face, ec="white", zorder=2))
         ax.text(x, y, words, ha="center", va="center", size=11,
                 color="white" if leaf else INK, zorder=3)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Pictures of timelines, measured or modelled: a row a track, a colour a kind of work.
+"""Pictures of timelines, measured or modeled: a row a track, a color a kind of work.
 
 Chapter: *bottlenecks*.
 """
@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from d2lmulti.observe.timeline import Timeline
 
-from .style import device_colour, styled, subplots
+from .style import device_color, styled, subplots
 
 _IDLE = ("wait", "idle")  # drawn pale, whatever else there is
 
@@ -26,7 +26,7 @@ def timelines(
     measured: bool = True,
     width: float = 9.0,
 ) -> Figure:
-    """Draw one panel a timeline, with the same time axis and the same colours.
+    """Draw one panel a timeline, with the same time axis and the same colors.
 
     `begin` and `end` cut out a part, in seconds; the axis has milliseconds.
     `measured=False` says on the axis that the clock was a model.
@@ -40,8 +40,8 @@ def timelines(
         end = max(t.end for t in panels.values())
     names = dict.fromkeys(name for t in panels.values() for name in t.names)
     work = [name for name in names if name not in _IDLE]
-    colours = {name: device_colour(i) for i, name in enumerate(work)}
-    colours |= {name: "#DDDDDD" for name in names if name in _IDLE}
+    colors = {name: device_color(i) for i, name in enumerate(work)}
+    colors |= {name: "#DDDDDD" for name in names if name in _IDLE}
     scale = 1e3  # milliseconds
     for ax, (label, t) in zip(axes, panels.items(), strict=True):
         for row, track in enumerate(t.tracks):
@@ -54,7 +54,7 @@ def timelines(
                     and s.begin < end
                 ]
                 ax.broken_barh(
-                    bars, (row - 0.38, 0.76), color=colours[name], ec="white", lw=0.5
+                    bars, (row - 0.38, 0.76), color=colors[name], ec="white", lw=0.5
                 )
         ax.set_yticks(range(len(t.tracks)), t.tracks)
         ax.set_ylim(len(t.tracks) - 0.5, -0.5)
@@ -62,8 +62,8 @@ def timelines(
         ax.grid(visible=False)
         ax.spines["left"].set_visible(False)
     axes[-1].set_xlim(scale * begin, scale * end)
-    axes[-1].set_xlabel("ms" if measured else "modelled ms")
-    handles = [Patch(color=colour, label=name) for name, colour in colours.items()]
+    axes[-1].set_xlabel("ms" if measured else "modeled ms")
+    handles = [Patch(color=color, label=name) for name, color in colors.items()]
     columns = 6 if width > 6 else 3
     figure.legend(handles=handles, loc="outside lower center", ncols=columns)
     return figure
@@ -79,7 +79,7 @@ def from_step(t: Timeline, step: int) -> Timeline:
 
 
 @styled
-def utilisation(
+def utilization(
     panels: Mapping[str, tuple[Timeline, Sequence[float]]], window: float
 ) -> Figure:
     """Draw when a device computed, and the share of time as a tool shows it.
@@ -93,7 +93,7 @@ def utilisation(
         edges = [i * window for i in range(len(shares) + 1)]
         percent = [100 * share for share in shares]
         ax.stairs(
-            percent, edges, color=device_colour(5), lw=2, label="what a tool shows"
+            percent, edges, color=device_color(5), lw=2, label="what a tool shows"
         )
         ax.set_title(label, loc="left")
         ax.set(ylim=(0, 105), ylabel="%")

@@ -89,7 +89,7 @@ def test_a_device_works_in_as_many_passes(reference, digits):
     assert [names.count(n) for n in ("forward", "backward", "update")] == [4, 4, 1]
 
 
-def test_with_normalisation_the_parts_are_not_the_whole(reference, digits):
+def test_with_normalization_the_parts_are_not_the_whole(reference, digits):
     """Each part has statistics of its own, as each of so many devices has."""
     few = digits.first(64)
     settings = {"model": "lenet_bn", "epochs": 1}

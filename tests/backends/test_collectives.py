@@ -218,8 +218,8 @@ def test_the_ledger_sees_what_the_plan_says(B):
         with ledger() as l:
             allreduce(data, name)
         planned = Ledger().count_plan(plan(6, 13), itemsize=4)
-        assert (l.links, l.link_messages) == (planned.links, planned.link_messages)
-        assert l.by_round == planned.by_round
+        assert (l.links, l.messages_sent) == (planned.links, planned.messages_sent)
+        assert (l.rounds, l.bytes) == (planned.rounds, planned.bytes)
 
 
 def test_auto_is_what_choose_allreduce_says(B):

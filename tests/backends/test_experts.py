@@ -11,8 +11,12 @@ from d2lmulti import ledger
 from d2lmulti.comm.cooperative import run_cooperatively
 from d2lmulti.comm.group import local_group
 from d2lmulti.errors import InvalidInput
-from d2lmulti.models.experts import experts_layer
-from d2lmulti.parallel.experts import expert_capacity, expert_layer, route_tokens
+from d2lmulti.models.experts import (
+    expert_capacity,
+    expert_layer,
+    experts_layer,
+    route_tokens,
+)
 
 WIDTH, HIDDEN = 3, 4
 

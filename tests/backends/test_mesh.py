@@ -43,7 +43,7 @@ def test_ranks_and_coordinates_are_one_to_one(mesh):
     assert [mesh.rank(**place) for place in places] == list(range(mesh.size))
     last = [*mesh.axes][-1]
     for rank, place in enumerate(places[:-1]):
-        if place[last] < mesh.axes[last] - 1:  # neighbours on the last axis
+        if place[last] < mesh.axes[last] - 1:  # neighbors on the last axis
             assert places[rank + 1] == place | {last: place[last] + 1}
     for axis in AXES:
         lines = mesh.ranks_along(axis)

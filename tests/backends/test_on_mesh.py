@@ -111,7 +111,7 @@ def drawn(seed):
     p, m = axes["pipeline"], rng.randint(1, 2)
     schedules = ["sequential", "gpipe", "1f1b"] + ["interleaved"] * (p in (1, 2))
     schedule = rng.choice(schedules)
-    order = rng.sample(sorted(axes), 5)  # which are neighbours
+    order = rng.sample(sorted(axes), 5)  # which are neighbors
     return Mesh(**{axis: axes[axis] for axis in order}), {
         "model": MIXTURE if axes["expert"] > 1 or seed % 8 == 0 else MODEL,
         "examples": axes["data"] * axes["expert"] * m + rng.randint(0, 2),

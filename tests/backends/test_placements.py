@@ -175,7 +175,7 @@ def test_halves_that_disagree_are_refused(B) -> None:
 
 def test_parameters_that_lie_elsewhere_are_refused(B) -> None:
     lists = SCHEDULES["zb_v"](2, 4)
-    message = "parameters of stage 2 on rank 1, .*stage_ranks"
+    message = "on ranks .0, 1, 1, 0., .*stage_ranks"
     refused(B, lists, InvalidInput, message, ranks=[0, 1, 0, 1])
 
 

@@ -15,14 +15,11 @@ from d2lmulti import get_model, load, train
 from d2lmulti.errors import InvalidInput
 from d2lmulti.processes.launcher import launch
 from d2lmulti.training.rate import (
-    ConstantWarmup,
     GradualWarmup,
     Schedule,
     StepDecay,
     make_rate,
     rate_at,
-    scale_by_root,
-    scale_linearly,
 )
 
 
@@ -35,7 +32,6 @@ def digits():
 RATES = {
     0.2: [0.2] * 7,
     GradualWarmup(0.1, 4, 0.5): [0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.5],
-    ConstantWarmup(0.1, 3, 0.4): [0.1, 0.1, 0.1, 0.4, 0.4, 0.4, 0.4],
     StepDecay(0.8, (2, 5), 0.25): [0.8, 0.8, 0.2, 0.2, 0.2, 0.05, 0.05],
     GradualWarmup(0.2, 2, StepDecay(0.4, [3])): [0.2, 0.3, 0.4, 0.04, 0.04, 0.04, 0.04],
     # Down to what a decay has left at the end of the warm-up, not to its beginning.
@@ -46,12 +42,6 @@ RATES = {
 @pytest.mark.parametrize("lr", RATES, ids=str)
 def test_the_rate_of_every_step(lr):
     assert [rate_at(lr, t) for t in range(7)] == pytest.approx(RATES[lr], rel=1e-12)
-
-
-def test_how_the_rate_grows_with_the_batch():
-    assert scale_linearly(0.05, 16) == 0.8
-    assert scale_by_root(0.05, 16) == 0.2
-    assert scale_linearly(0.8, 1 / 16) == 0.05
 
 
 def test_a_warmup_of_so_many_steps_rises_evenly():
@@ -185,9 +175,8 @@ def test_a_schedule_of_the_users_own(reference, digits, tmp_path):
 
 REFUSED = {
     "from a learning rate of zero": lambda: GradualWarmup(0, 5, 0.2),
-    "into nothing": lambda: ConstantWarmup(0.1, 5, None),
+    "into nothing": lambda: GradualWarmup(0.1, 5, None),
     "a factor below zero": lambda: StepDecay(0.1, (3,), -2),
-    "a smaller batch than none": lambda: scale_linearly(0.1, 0),
     "a warm-up of no steps": lambda: make_rate(0.1, 0),
     "a warm-up into a warm-up": lambda: make_rate(SCHEDULE, 5),
 }

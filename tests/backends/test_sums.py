@@ -46,7 +46,7 @@ def summed(steps, at_once, group):
     totals, loss = EpochTotals(group, Ledger(), 0, 0), 0.0
     for first in range(0, len(steps), at_once):
         for losses in steps[first : first + at_once]:
-            totals.record(losses, 1)
+            totals.steps.append((losses, 1))
         loss, _, _ = totals.collect(loss)
     return loss
 

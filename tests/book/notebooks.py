@@ -45,10 +45,10 @@ def printed(words: str, name: str = "stdout") -> NotebookNode:
     return new_output("stream", name=name, text=words)
 
 
-def png(colour: str = "red", size: tuple[int, int] = (8, 4), compress: int = 6) -> str:
-    """Make a PNG of one colour, as notebooks store it."""
+def png(color: str = "red", size: tuple[int, int] = (8, 4), compress: int = 6) -> str:
+    """Make a PNG of one color, as notebooks store it."""
     file = io.BytesIO()
-    Image.new("RGB", size, colour).save(file, "PNG", compress_level=compress)
+    Image.new("RGB", size, color).save(file, "PNG", compress_level=compress)
     return base64.b64encode(file.getvalue()).decode()
 
 

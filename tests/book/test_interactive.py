@@ -159,7 +159,7 @@ def _answer(
         step = step_time(network, layout, machines, PROGRAMS[program])
     except ImpossibleLayout:
         return None
-    names = "seconds stages gradients optimizer tokens_per_gpu utilisation".split()
+    names = "seconds stages gradients optimizer tokens_per_gpu utilization".split()
     memory = {name: getattr(step.memory, name) for name in MEMORY}
     return {name: getattr(step, name) for name in names} | memory
 

@@ -9,7 +9,7 @@ import numpy as np
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.comm.cooperative import run_cooperatively
 from d2lmulti.comm.group import Group, local_group
-from d2lmulti.parallel.experts import expert_layer
+from d2lmulti.models.experts import expert_layer
 from d2lmulti.parallel.sequence import (
     ORDERS,
     ring_attention,

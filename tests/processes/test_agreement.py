@@ -21,7 +21,7 @@ from d2lmulti.models.networks import make_mlp
 from d2lmulti.optimizers import Adam
 from d2lmulti.plans.schedules import SCHEDULES
 from d2lmulti.processes.process_group import started
-from d2lmulti.training.settings import describe, fingerprint, shorten
+from d2lmulti.training.history import describe, fingerprint, logits_of, shorten
 
 SMALL = make_mlp("small", (784, 8, 10))
 RNG = np.random.default_rng(0)
@@ -62,7 +62,7 @@ CASES: dict[str, Case] = {
     "an optimizer's settings": (
         {"optimizer": Adam(beta2=0.9)}, {"optimizer": Adam(beta2=0.99)}, "optimizer",
     ),
-    "data": ({}, {"dataset": other_data()}, "dataset"),
+    "data": ({}, {"dataset": other_data()}, "data "),
     "lists made here": (
         PIPELINE | {"schedule": ranked_schedule},
         PIPELINE | {"schedule": ranked_schedule}, "schedule",
@@ -121,7 +121,8 @@ def another(options: dict[str, Any]) -> Any:
     settings = {**options, "model": "small", "dataset": "noise", "seed": 0}
     settings |= {"momentum": 0.9, "optimizer": "sgd", "lr": 0.05}
     initial = [p.astype("float64") for p in SMALL.initial(np.random.default_rng(0))]
-    settings |= fingerprint(d2lmulti.get_backend(), DATA, SMALL, initial, 0.05, 2)
+    settings |= fingerprint(DATA, 0.05, 2)
+    settings["logits"] = logits_of(d2lmulti.get_backend(), DATA, SMALL, initial)
     params = [p.astype("float64") for p in SMALL.initial(rng)]
     state = [np.zeros_like(p) for p in params]
     fixed = {

@@ -174,7 +174,7 @@ def check_training(
             theirs = replicas[rank % len(replicas)]
             assert all((a == b).all() for a, b in zip(weights, theirs, strict=True))
         if case == "data, statistics":
-            continue  # each device normalises by its own part: not one device's
+            continue  # each device normalizes by its own part: not one device's
         assert history[0] == pytest.approx(losses, rel=1e-12)
         for got, want in zip(weights, alone, strict=True):
             assert np.abs(got - want).max() <= 1e-12 * np.abs(want).max()

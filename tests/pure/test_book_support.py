@@ -15,7 +15,7 @@ import pytest
 from d2lmulti.observe.timeline import Timeline
 from d2lmulti_book.by_value import ByValue
 from d2lmulti_book.docstrings import MODULES, docstrings, read_docstrings
-from d2lmulti_book.neighbours import Neighbours
+from d2lmulti_book.neighbors import Neighbors
 from d2lmulti_book.slow_data import SlowData, Stamps
 
 
@@ -44,7 +44,7 @@ def test_only_other_programs_count_as_load(monkeypatch, own, child, ended, cores
     )
     monkeypatch.setitem(sys.modules, "psutil", psutil)
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    with Neighbours() as others:
+    with Neighbors() as others:
         now[0] = 2.0
         used |= {"total": 3.0, "own": own, "child": child, "ended": ended}
     assert others.cores == cores

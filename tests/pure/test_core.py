@@ -21,7 +21,7 @@ PACKAGE = Path(d2lmulti.__file__).parent
 OWN = {"torch": {"pytorch.py"}, "numpy": {"numpy.py", "autograd.py", "common.py"}}
 CHECKS = "checks.py"  # asked once, at the edge: what is no list, no rate, no device
 MAX_STEP_FILES = 10
-MAX_RUN_FILES, MAX_RUN_FUNCTIONS = 25, 200
+MAX_RUN_FILES, MAX_RUN_FUNCTIONS = 23, 166
 
 
 def trace(run: Any) -> Counter[tuple[str, str]]:

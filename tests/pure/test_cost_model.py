@@ -86,7 +86,7 @@ def test_a_step_is_its_parts_and_a_faster_machine_is_not_slower():
     step = step_time(get_network("3B"), BASE, H100)
     parts = step.stages + step.gradients + step.optimizer
     assert step.seconds == pytest.approx(parts)
-    assert 0.1 < step.utilisation < 0.7
+    assert 0.1 < step.utilization < 0.7
     for change in ({"flops": 2e15}, {"memory_bandwidth": 7e12}):
         device = dataclasses.replace(H100.device, **change)
         faster = dataclasses.replace(H100, device=device)

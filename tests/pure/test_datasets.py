@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from d2lmulti import data as datasets
-from d2lmulti.data import DATASETS, Dataset, load
+from d2lmulti.data import Dataset, load
 from d2lmulti.errors import InvalidInput
 
 
@@ -60,10 +60,10 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
         load("Digits")
 
 
-@pytest.mark.parametrize("dtype", ["float16", ">f4", "nonsense", None])
+@pytest.mark.parametrize("dtype", ["float16", "int64", None])
 def test_another_dtype_is_refused(dtype: object) -> None:
-    for name in DATASETS:
-        with pytest.raises(InvalidInput, match="float32 or float64"):
+    for name in ("digits", "fashion_mnist"):
+        with pytest.raises(InvalidInput, match="float32, float64"):
             load(name, dtype)
 
 

@@ -32,7 +32,7 @@ from d2lmulti_book.figures.layers import who_holds
 from d2lmulti_book.figures.meshes import moved_on_mesh
 from d2lmulti_book.figures.plans import held_text, plan_states
 from d2lmulti_book.figures.steps import plan_steps
-from d2lmulti_book.figures.style import device_colour
+from d2lmulti_book.figures.style import device_color
 
 
 @pytest.fixture(autouse=True)
@@ -49,8 +49,8 @@ def test_a_mesh_has_a_line_for_each_pair_as_thick_as_its_bytes():
     mesh = Mesh(data=2, tensor=2)
     (ax,) = moved_on_mesh(mesh, {(0, 1): 1000, (1, 0): 2000, (1, 3): 6000}).axes
     lines = [line for line in ax.lines if line.get_marker() == "None"]
-    colours = [to_hex(line.get_color()).upper() for line in lines]
-    assert colours == [device_colour(1), device_colour(0)]  # along tensor, along data
+    colors = [to_hex(line.get_color()).upper() for line in lines]
+    assert colors == [device_color(1), device_color(0)]  # along tensor, along data
     assert [line.get_linewidth() for line in lines] == [4.0, 7.0]
     assert texts(ax) == ["3 kB", "6 kB", "0", "1", "2", "3"]
     with pytest.raises(InvalidInput, match="ranks 0 and 3"):
@@ -88,7 +88,7 @@ def test_every_weight_of_a_split_model_shows_its_shards(k):
     (ax,) = who_holds(split, split_params(start, devices(k, "numpy"), split)).axes
     assert texts(ax)[1] == "12 x 24" and texts(ax)[5] == "24 x 72"  # unsharded sizes
     owners = [to_hex(patch.get_facecolor()).upper() for patch in ax.patches]
-    one = [device_colour(rank) for rank in range(k)]
+    one = [device_color(rank) for rank in range(k)]
     everywhere = "#DDDDDD"  # positions; then queries, keys, values
     assert owners == [*one, everywhere, *one * 3, *one * 4]
 

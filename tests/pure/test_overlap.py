@@ -1,4 +1,4 @@
-"""The modelled time of a plan, and of buckets behind a backward pass, by hand."""
+"""The modeled time of a plan, and of buckets behind a backward pass, by hand."""
 
 import pytest
 from hypothesis import given

@@ -151,7 +151,7 @@ def changed(this_round: Round, row: int, fault: str, ranks: int) -> Round:
     return Round(**columns)
 
 
-@pytest.mark.parametrize("fault", ["dropped", "doubled", "sent to a wrong neighbour"])
+@pytest.mark.parametrize("fault", ["dropped", "doubled", "sent to a wrong neighbor"])
 @pytest.mark.parametrize("name", [*ALL, *OTHERS])
 def test_every_planted_fault_is_named_by_round_rank_and_part(name, fault):
     plan = {**ALL, **OTHERS}[name]
@@ -179,8 +179,8 @@ def test_every_planted_fault_is_named_by_round_rank_and_part(name, fault):
             except PlanError as error:
                 assert_names_round_rank_and_part(error)
                 caught += 1
-            else:  # a detour: the wrong neighbour passes the sum on, and all is well
-                assert fault == "sent to a wrong neighbour"
+            else:  # a detour: the wrong neighbor passes the sum on, and all is well
+                assert fault == "sent to a wrong neighbor"
                 assert gives_right_numbers(broken, ranks, length, collective)
     assert planted > 20 and caught > 8
     compare(rounds, plan(ranks, length))

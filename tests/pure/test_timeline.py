@@ -170,9 +170,9 @@ def test_a_picture_has_a_bar_for_every_span_in_its_part():
     assert figure.axes[1].get_xlabel() == "ms"
     (legend,) = figure.legends
     shown = zip(legend.get_texts(), legend.get_patches(), strict=True)
-    colours = {text.get_text(): patch.get_facecolor() for text, patch in shown}
-    assert len(set(colours.values())) == len(colours) == 3
-    assert min(colours["wait"][:3]) > 0.8  # pale: nothing happens there
+    colors = {text.get_text(): patch.get_facecolor() for text, patch in shown}
+    assert len(set(colors.values())) == len(colors) == 3
+    assert min(colors["wait"][:3]) > 0.8  # pale: nothing happens there
     plt.close(figure)
 
 
@@ -186,10 +186,10 @@ def test_a_picture_begins_at_the_step_that_is_asked_for():
     assert cut.names == ["wait", "compute"]
 
 
-def test_utilisation_is_drawn_over_the_spans_it_comes_from():
+def test_utilization_is_drawn_over_the_spans_it_comes_from():
     t = Timeline(ticks())
     t.add("device", "compute", 0.5, 1.5)
-    figure = plot_timeline.utilisation({"one": (t, [0.5, 0.25])}, window=1.0)
+    figure = plot_timeline.utilization({"one": (t, [0.5, 0.25])}, window=1.0)
     (ax,) = figure.axes
     (line,) = ax.patches
     assert list(line.get_data().values) == [50, 25]

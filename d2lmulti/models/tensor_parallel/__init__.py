@@ -6,7 +6,6 @@ the transformer.
 
 from __future__ import annotations
 
-from ...checks import check_flag
 from ...errors import InvalidInput
 from .. import get_model
 from ..networks import Model
@@ -39,7 +38,6 @@ def get_split(model: str | Model | SplitModel, sequence: bool = False) -> SplitM
     Models of `make_mlp` and `make_transformer` have one, and LeNet and AlexNet. Raises
     `InvalidInput` for others, and for `sequence` where there are no tokens.
     """
-    check_flag("sequence", sequence)
     if isinstance(model, SplitModel):
         return model
     model = get_model(model)

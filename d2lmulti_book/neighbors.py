@@ -8,15 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 
-class Neighbours:
-    """`with Neighbours() as others: ...`; then `others.cores`, used by other programs.
+class Neighbors:
+    """`with Neighbors() as others: ...`; then `others.cores`, used by other programs.
 
     This process and those that it started do not count.
     """
 
     cores = 0.0
 
-    def __enter__(self) -> Neighbours:
+    def __enter__(self) -> Neighbors:
         self._before = _clock()
         return self
 
