@@ -24,7 +24,7 @@ from d2lmulti.plans.pipeline import (
 )
 from d2lmulti.plans.schedules import SCHEDULES
 
-DEVICES = (2, 3, 4, 6, 8)
+DEVICES = (2, 3, 4, 8)
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 # As the chapter calls them, in its order, and how many stages a device has.
 OFFERED = {
