@@ -206,7 +206,7 @@ def check_tabs(visit: Visit, pages: list[str]) -> Problems:
     visit.show("light", WIDE)
     for number, path in enumerate(pages):
         visit.go(path)
-        # To click a tab that is shown already, as the one chosen is missing, is no choice.
+        # A tab that is shown already, as the chosen one is missing, is no choice.
         hidden = [
             (place, tab["key"])
             for place, tabs in enumerate(visit.ask("tabs"))
