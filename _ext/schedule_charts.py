@@ -24,8 +24,8 @@ from d2lmulti.plans.pipeline import (
 )
 from d2lmulti.plans.schedules import SCHEDULES
 
-DEVICES = (2, 3, 4, 6, 8)
-MICRO_BATCHES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
+DEVICES = (2, 3, 4, 8)
+MICRO_BATCHES = (1, 2, 4, 8, 16)
 # As the chapter calls them, in its order, and how many stages a device has.
 OFFERED = {
     "naive": ("sequential", 1),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import html
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,26 @@ UNUSED = re.compile(
     r'<script src="[^"]*fontawesome[^"]*\.js[^"]*"></script>\n?'
     r'|<link rel="preload"[^>]*fa-(?:brands|regular)-[^>]*>\n?'
 )
+# What a screen reader or a keyboard cannot use in the pages of Sphinx and the theme.
+REPAIRS: dict[re.Pattern[str], str | Callable[[re.Match[str]], str]] = {
+    UNUSED: "",
+    re.compile(r'<div class="pst-scrollable-table-container">'): (
+        '<div class="pst-scrollable-table-container" tabindex="0">'
+    ),
+    re.compile(r'<div role="list" class="citation-list">'): (
+        '<div class="citation-list">'
+    ),
+    # The parameters of a long signature are a list of definitions without terms.
+    re.compile(
+        r'<dl>\n((?:<dd><em class="sig-param">.*</dd>\n)+)</dl>'
+    ): lambda found: (
+        '<span class="sig-lines">\n'
+        + found[1]
+        .replace("<dd>", '<span class="sig-line">')
+        .replace("</dd>", "</span>")
+        + "</span>"
+    ),
+}
 # MathJax in parts, without its menu: half of the size.
 MATHJAX = {
     "loader": {"load": ["core", "input/tex", "output/chtml"]},
@@ -112,20 +133,22 @@ def dress(
         )
 
 
-def lighten(app: Sphinx, error: Exception | None) -> None:
-    """Take out of the built pages what they load and do not use."""
+def repair(app: Sphinx, error: Exception | None) -> None:
+    """Take out of the built pages what they do not use; let everyone use the rest."""
     if error or app.builder.format != "html":
         return
     for path in Path(app.outdir).rglob("*.html"):
         text = path.read_text(encoding="utf-8")
-        lighter = UNUSED.sub("", text)
-        if lighter != text:
-            path.write_text(lighter, encoding="utf-8")
+        better = text
+        for pattern, instead in REPAIRS.items():
+            better = pattern.sub(instead, better)
+        if better != text:
+            path.write_text(better, encoding="utf-8")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
     app.connect("config-inited", configure, priority=900)
     app.connect("html-page-context", dress, priority=900)
-    app.connect("build-finished", lighten)
+    app.connect("build-finished", repair)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

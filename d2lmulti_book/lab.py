@@ -29,6 +29,8 @@ _lab = get_context("forkserver")
 _STACK = re.compile("Traceback|(Current t|T)hread 0x")
 _LOG = re.compile(r"(\[rank\d\]:)?\[[EW]\d{4} |Exception raised from|frame #|<omitting")
 _LOST = re.compile("Connection (?:closed|reset) by peer|Broken pipe")
+said: dict[str, str] = {}
+"""What each job has printed, by its program, arguments, and variables."""
 _shown: set[str] = set()  # messages of a lost connection that are on the page
 _folder = Path(mkdtemp(prefix="d2lmulti-lab-"))
 
@@ -37,8 +39,9 @@ Env = dict[str, str]
 
 
 class Rank(NamedTuple):
-    """One rank of a job: its number, its process, and the file it writes into."""
+    """One rank of a job: the job's name, its number, its process, and its log file."""
 
+    name: str
     number: int
     process: Any
     log: Path
@@ -56,6 +59,7 @@ def start(
     """Start a program on the given ones of two ranks, with environment variables."""
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     shared = {"WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": loopback()} | where | variables
+    name = " ".join([Path(program).name, *arguments, *variables.values()])
     jobs = []
     for rank in ranks:
         number = len(list(_folder.iterdir()))
@@ -64,7 +68,7 @@ def start(
         given = (str(log), program, arguments, shared | {"RANK": str(rank)})
         process = _lab.Process(target=_run, args=given, daemon=True)
         process.start()
-        jobs.append(Rank(rank, process, log))
+        jobs.append(Rank(name, rank, process, log))
     return jobs
 
 
@@ -87,11 +91,11 @@ def _run(log: str, program: str, arguments: tuple[str, ...], env: Env) -> None:
         os._exit(1)
 
 
-def show(jobs: list[Rank], wait: float = 60) -> str:
-    """Print what each rank wrote, except stacks, and how it ended; return the text."""
+def show(jobs: list[Rank], wait: float = 60) -> None:
+    """Print what each rank wrote, except stacks, and how it ended; add it to `said`."""
     until = time.monotonic() + wait
     text = []
-    for rank, process, log in jobs:
+    for _, rank, process, log in jobs:
         process.join(max(0, until - time.monotonic()))
         code = process.exitcode
         written = [_once(line) for line in _messages(log.read_text())]
@@ -100,12 +104,12 @@ def show(jobs: list[Rank], wait: float = 60) -> str:
         elif code < 0:
             written.append(f"(ended by {signal.Signals(-code).name})")
         text += [f"rank {rank}: {line}" for line in written]
-    for _, process, _ in jobs:
+    for _, _, process, _ in jobs:
         process.kill()
         process.join()
     for line in text:
-        sys.stdout.write(textwrap.fill(line, 79, subsequent_indent=" " * 8) + "\n")
-    return "\n".join(text)
+        sys.stdout.write(textwrap.fill(line, 70, subsequent_indent=" " * 4) + "\n")
+    said[jobs[0].name] = "\n".join(text)
 
 
 def _once(line: str) -> str:
@@ -129,7 +133,7 @@ def _messages(log: str) -> list[str]:
 
 def stacks(jobs: list[Rank], calls: Sequence[str]) -> None:
     """Ask each rank for its stack by SIGUSR1, once it is in the call; print it."""
-    for (rank, process, log), call in zip(jobs, calls, strict=True):
+    for (_, rank, process, log), call in zip(jobs, calls, strict=True):
         frames: list[tuple[str, str, str]] = []
         until = time.monotonic() + 30
         while call not in [name for *_, name in frames] and time.monotonic() < until:

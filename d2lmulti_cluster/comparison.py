@@ -50,12 +50,12 @@ class Row:
             )
         return value
 
-    def count(self, name: str, least: int = 1, most: int = 2**40) -> int:
+    def count(self, name: str, min: int = 1, max: int = 2**40) -> int:
         """Return a cell as a whole number; 8.0 is one."""
-        value = self.number_of(name, above=least - 1)
-        if value != int(value) or value > most:
+        value = self.number_of(name, above=min - 1)
+        if value != int(value) or value > max:
             raise InvalidInput(
-                f"expected a whole number from {least} to {most} as {name}, got "
+                f"expected a whole number from {min} to {max} as {name}, got "
                 f"{self.text(name)!r}"
             )
         return int(value)

@@ -20,7 +20,7 @@ from d2lmulti.plans.collectives import (
     reduce,
     reduce_scatter,
 )
-from d2lmulti.plans.rounds import MOST_ELEMENTS, Plan, Round
+from d2lmulti.plans.rounds import MAX_ELEMENTS, Plan, Round
 
 from .clock import play
 from .cost import bus_bandwidth, formula_seconds
@@ -106,7 +106,7 @@ def simulate(
     check_choice("collective", collective, PLANS)
     check_choice("algorithm", algorithm, ALLREDUCE)
     check_count("ranks", ranks, max=MAX_RANKS)
-    check_count("nbytes", nbytes, max=MOST_ELEMENTS)
+    check_count("nbytes", nbytes, max=MAX_ELEMENTS)
     length, rest = divmod(nbytes, ITEM)
     if collective == "alltoall":
         length, rest = divmod(nbytes, ITEM * ranks)
@@ -153,9 +153,9 @@ def parse_bytes(text: Any) -> int:
     size = Fraction(0)
     if found := re.fullmatch(pattern, words, re.IGNORECASE):
         size = Fraction(found[1]) * _UNITS.get((found[2] or "").upper(), 0)
-    if not 1 <= size <= MOST_ELEMENTS or size.denominator > 1:
+    if not 1 <= size <= MAX_ELEMENTS or size.denominator > 1:
         raise InvalidInput(
-            f"expected a number of bytes up to {MOST_ELEMENTS}, as in 4096, 64KiB or "
+            f"expected a number of bytes up to {MAX_ELEMENTS}, as in 4096, 64KiB or "
             f"100MB, got {shown(text)}"
         )
     return int(size)

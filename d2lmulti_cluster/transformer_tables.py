@@ -226,7 +226,7 @@ def layout_of(row: Row) -> Layout:
     """Read how a row's run was split."""
     return Layout(
         row.count("dp"), row.count("tp"), row.count("pp"), row.count("mbs"),
-        row.count("grad_acc"), row.count("zero", least=0, most=3),
+        row.count("grad_acc"), row.count("zero", min=0, max=3),
     )  # fmt: skip
 
 

@@ -116,7 +116,7 @@ def torchgpipe(rows: list[Row], report: Report) -> None:
 
     for row in rows:
         with report.predicting(row):
-            stages = row.count("partitions", least=0)
+            stages = row.count("partitions", min=0)
             usual = TORCHGPIPE.get(stages, 8 * stages) if stages else 1
             micro = row.count_or("micro_batches", usual)
             entry = (row, stages, micro, row.number_of("samples_per_s"))
@@ -159,7 +159,7 @@ def _collective(row: Row, source: str) -> Compared:
         known = ", ".join(COLLECTIVES)
         raise InvalidInput(f"expected one of {known} as op, got {op!r}")
     cluster = machine(f"{row.text('hw')} {source}")
-    gpus = row.count("gpus", least=2, most=2**16)
+    gpus = row.count("gpus", min=2, max=2**16)
     nodes = row.count_or("nodes", cluster.nodes(gpus))
     if nodes > gpus or gpus % nodes:
         raise InvalidInput(

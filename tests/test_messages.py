@@ -19,12 +19,18 @@ from d2lmulti import cli
 from d2lmulti.comm.group import local_group
 from d2lmulti.comm.mesh import Mesh, split_group
 from d2lmulti.errors import D2LMultiError
+from d2lmulti.models.experts import expert_capacity
+from d2lmulti.models.transformer import make_transformer
+from d2lmulti.parallel.buckets import reduce_in_buckets
+from d2lmulti.parallel.sequence import token_positions
+from d2lmulti.plans.allreduce import ALLREDUCE
 from d2lmulti.plans.pipeline import Forward, stage_ranks
 from d2lmulti.plans.schedules import SCHEDULES
 from d2lmulti.processes.launcher import launch
 from d2lmulti.processes.process_group import start
 from d2lmulti.training.checkpoint import load_checkpoint
 
+NUMPY = d2lmulti.get_backend("numpy")
 GOLDEN = Path(__file__).with_name("messages.txt")
 
 # Bad command lines: exit code 2, one line, no work. `locked` is read-only, `notes` a
@@ -89,6 +95,21 @@ CALLS: dict[str, Callable[[], object]] = {
     "a checkpoint that is not there": lambda: load_checkpoint("nowhere.npz"),
     "stages that lie twice": lambda: stage_ranks([[Forward(0, 0)], [Forward(0, 0)]], 1),
     "a schedule without chunks": lambda: SCHEDULES["zb_v"](2, 4, 1),
+    "a schedule of no micro-batches": lambda: SCHEDULES["1f1b"](2, 0, 1),
+    "a ring of no ranks": lambda: [*ALLREDUCE["ring"](0, 4)],
+    "no devices": lambda: d2lmulti.devices(0, "numpy"),
+    "a device that nobody knows": lambda: NUMPY.array([1.0], "tpu:0"),
+    "a model that nobody knows": lambda: d2lmulti.get_model("vgg"),
+    "a model that cannot be split": lambda: d2lmulti.get_split("lenet_bn"),
+    "an average of everything": lambda: d2lmulti.Adam(beta1=1.0),
+    "a link without bandwidth": lambda: d2lmulti.Link(0.0, 0.0),
+    "a deployment of no clones": lambda: d2lmulti.DeploymentConfig(num_clones=0),
+    "no parameters": lambda: d2lmulti.get_params([], "cpu"),
+    "heads that do not divide the width": lambda: make_transformer("t", 9, 5, 48, 7),
+    "fewer tokens than ranks": lambda: token_positions(3, 4, "contiguous"),
+    "an order that nobody knows": lambda: token_positions(8, 4, "random"),
+    "experts with no room": lambda: expert_capacity(8, 4, 0.0),
+    "buckets without parameters": lambda: reduce_in_buckets([[]]).__enter__(),
 }
 
 
@@ -133,11 +154,10 @@ def test_every_message_is_the_golden_one(
         "locked": "mine", "notes": "mine",
     }  # fmt: skip
     record_property("bad options", len(LINES))
-    B = d2lmulti.get_backend("numpy")
     calls = dict(CALLS)
     for name, (act, *facts) in CASES.items():
         if facts and not name.startswith(BY_THE_FRAMEWORK):
-            calls[name] = partial(act, B)
+            calls[name] = partial(act, NUMPY)
     found |= {name: said_by(call) for name, call in calls.items()}
     text = "".join(f"{name}\n    {message}\n" for name, message in found.items())
     if request.config.getoption("--rewrite-messages"):

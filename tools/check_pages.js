@@ -113,6 +113,14 @@
     };
   };
 
+  // What shuts out a reader with a screen reader or a keyboard, by axe's own measure.
+  const access = async () => {
+    const { violations } = await axe.run(document, { resultTypes: ["violations"], preload: false });
+    return violations
+      .filter(({ impact }) => impact === "serious" || impact === "critical")
+      .map(({ id, nodes }) => `axe: ${id}, ${nodes.length} times: ${nodes[0].html.slice(0, 80)}`);
+  };
+
   const links = () => ({
     hrefs: [...document.querySelectorAll("a[href]")]
       .map((a) => a.href)
@@ -133,5 +141,5 @@
     document.head.append(style);
   });
 
-  window.checkPages = { overflow, images, math, contrast, tabs, measures, links, openAll };
+  window.checkPages = { overflow, images, math, contrast, tabs, measures, access, links, openAll };
 })();

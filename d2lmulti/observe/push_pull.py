@@ -27,7 +27,7 @@ from ..errors import InvalidInput
 from .link import Link
 
 MODES = ("sync", "async", "bounded")
-MOST_STEPS = 10**8  # of all workers: their times lie in memory
+MAX_STEPS = 10**8  # of all workers: their times lie in memory
 
 
 class Event(NamedTuple):
@@ -55,7 +55,7 @@ def worker_seconds(
     for no workers, negative times and a straggler that is no worker.
     """
     check_count("workers", workers, max=MAX_RANKS)
-    check_count("steps", steps, max=MOST_STEPS // workers)
+    check_count("steps", steps, max=MAX_STEPS // workers)
     check_positive("seconds", seconds)
     check_number("jitter", jitter, min=0, max=20)
     check_count("seed", seed, min=0, max=None)

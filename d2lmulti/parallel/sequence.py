@@ -28,7 +28,7 @@ from ..checks import (
 from ..comm.group import Group, exchange, group_for
 from ..errors import InvalidInput, plural
 from ..events import notify
-from ..plans.rounds import MOST_ELEMENTS, even_bounds, make_round
+from ..plans.rounds import MAX_ELEMENTS, even_bounds, make_round
 from .online_softmax import AttentionOutput, BlockAttention
 
 ORDERS = ("contiguous", "striped", "zigzag")
@@ -47,7 +47,7 @@ def token_positions(length: int, ranks: int, order: str = "zigzag") -> list[np.n
     """
     check_choice("order", order, ORDERS)
     ranks = check_count("ranks", ranks, max=MAX_RANKS)
-    length = check_count("length", length, max=MOST_ELEMENTS)
+    length = check_count("length", length, max=MAX_ELEMENTS)
     if length < ranks:
         raise InvalidInput(
             f"cannot distribute {plural(length, 'token')} over {ranks} ranks; use a "

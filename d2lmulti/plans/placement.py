@@ -8,7 +8,6 @@ Chapter: *parameter_server*.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
 from typing import NamedTuple
 
 from ..checks import MAX_RANKS, check_choice, check_count, check_list
@@ -27,21 +26,6 @@ class ServerShard(NamedTuple):
 Placement = Callable[[Sequence[int], int], list[ServerShard]]
 
 
-def _placement(parts: Placement) -> Placement:
-    """Make a function of (sizes, servers) a placement: check both."""
-
-    @wraps(parts)
-    def checked(sizes: Sequence[int], servers: int) -> list[ServerShard]:
-        hint = "use servers=1"
-        servers = check_count("servers", servers, max=MAX_RANKS, hint=hint)
-        check_list("sizes", sizes, "numbers of elements, one a parameter")
-        sizes = [check_count("size", size, min=0) for size in sizes]
-        return parts(sizes, servers)
-
-    return checked
-
-
-@_placement
 def round_robin(sizes: Sequence[int], servers: int) -> list[ServerShard]:
     """Deal out whole parameters in turn, whatever their size (TensorFlow's default).
 
@@ -51,7 +35,6 @@ def round_robin(sizes: Sequence[int], servers: int) -> list[ServerShard]:
     return [ServerShard(i, 0, size, i % servers) for i, size in enumerate(sizes)]
 
 
-@_placement
 def greedy(sizes: Sequence[int], servers: int) -> list[ServerShard]:
     """Assign each whole parameter, largest first, to the server that holds least.
 
@@ -67,7 +50,6 @@ def greedy(sizes: Sequence[int], servers: int) -> list[ServerShard]:
     return sorted(parts)
 
 
-@_placement
 def cut(sizes: Sequence[int], servers: int) -> list[ServerShard]:
     """Join all parameters end to end and cut the result into equal pieces.
 
@@ -101,13 +83,14 @@ def shard_to_servers(
 
     Raises `InvalidInput` for no servers, no parameters and an unknown placement.
     """
+    servers = check_count("servers", servers, max=MAX_RANKS, hint="use servers=1")
+    check_list("sizes", sizes, "numbers of elements, one per parameter")
     return PLACEMENTS[check_choice("placement", placement, PLACEMENTS)](sizes, servers)
 
 
 def server_sizes(parts: Sequence[ServerShard], servers: int) -> list[int]:
     """Count the elements that each server keeps."""
-    held = [0] * check_count("servers", servers, max=MAX_RANKS)
-    for part in check_list("parts", parts, "parts, see place", min_length=0):
-        check_count("a part's server", part.server, min=0, max=servers - 1)
+    held = [0] * servers
+    for part in parts:
         held[part.server] += part.last - part.first
     return held

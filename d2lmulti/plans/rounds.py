@@ -91,7 +91,7 @@ class Round:
 
 
 Plan = Callable[..., Iterator[Round]]  # of (ranks, length), sometimes with more
-MOST_ELEMENTS = 2**40  # of a vector: bytes of all ranks still fit into 64 bits
+MAX_ELEMENTS = 2**40  # of a vector: bytes of all ranks still fit into 64 bits
 
 
 def make_round(
@@ -134,7 +134,7 @@ def plan(rounds: Plan) -> Plan:
     @wraps(rounds)
     def checked(ranks: int, length: int, *more: Any, **named: Any) -> Iterator[Round]:
         ranks = check_count("ranks", ranks, max=MAX_RANKS)
-        length = check_count("length", length, min=0, max=MOST_ELEMENTS)
+        length = check_count("length", length, min=0, max=MAX_ELEMENTS)
         return (r for r in rounds(ranks, length, *more, **named) if len(r))
 
     return checked

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..checks import MAX_RANKS, check_choice, check_count
 from ..errors import PlanError
-from .rounds import MOST_ELEMENTS, Round, Transfer, even_edges
+from .rounds import MAX_ELEMENTS, Round, Transfer, even_edges
 
 COLLECTIVES = (
     "allreduce",
@@ -44,7 +44,7 @@ def verify(
     """
     table = list(rounds)
     ranks = check_count("ranks", ranks, max=MAX_RANKS)
-    length = check_count("length", length, min=0, max=MOST_ELEMENTS)
+    length = check_count("length", length, min=0, max=MAX_ELEMENTS)
     root = check_count("root", root, min=0, max=ranks - 1)
     check_choice("collective", collective, COLLECTIVES)
     total = length * ranks if collective == "alltoall" else length

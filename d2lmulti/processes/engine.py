@@ -247,6 +247,18 @@ def _differs(row: RankStatus, own: RankStatus) -> bool:
     return row.number == own.number and row.call != own.call
 
 
+def all_differ(info: ProcessInfo, store: Any, gpu: str) -> bool:
+    """Tell whether every rank uses a GPU of its own, by the GPUs' unique ids.
+
+    NCCL refuses two ranks on one GPU, so all ranks compare. The number of GPUs does not
+    tell: a scheduler may show each rank one GPU of its own, and two launchers on one
+    machine may choose the same. `gpu` is empty where there is none.
+    """
+    store.set(f"gpu of rank {info.rank}", gpu or "none")
+    ids = {bytes(store.get(f"gpu of rank {rank}")) for rank in range(info.size)}
+    return len(ids - {b"none"}) == info.size
+
+
 def wait_for_server(address: str, port: int) -> str:
     """Wait until rank 0 listens; return the address it is reached from.
 

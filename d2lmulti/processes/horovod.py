@@ -78,7 +78,7 @@ class Horovod(ProcessEngine):
         raise InvalidInput(
             "expected algorithm='native' on the engine horovod, got a plan of messages "
             f"between two ranks; it has {', '.join(sorted(self.native))} of its own. "
-            "Plans, layer and model parallelism run on the engine shared_memory"
+            "Plans, tensor and pipeline parallelism run on the engine shared_memory"
         )
 
     def start(

@@ -37,7 +37,7 @@ from ..backends.protocol import Tensor
 from ..checks import check_contiguous, check_native
 from ..comm.group import Combine, Work
 from ..plans.message_order import RankMessages
-from .engine import Parts, ProcessEngine, wait_for_server
+from .engine import Parts, ProcessEngine, all_differ, wait_for_server
 from .process_group import ProcessInfo, launched_here, rendezvous_address
 from .spawn import free_port, loopback
 
@@ -217,19 +217,13 @@ class PaddleDistributed(ProcessEngine):
 
 
 def gpu_of_its_own(info: ProcessInfo, store: core.TCPStore) -> int | None:
-    """Return the GPU that this rank alone uses; None if not every rank has such a one.
-
-    NCCL refuses two ranks on one GPU, so all ranks compare the GPUs' unique ids: a
-    scheduler may show each rank one GPU of its own.
-    """
-    visible, gpu, own = paddle.device.cuda.device_count(), None, "none"
+    """Return the GPU that this rank alone uses; None if not every rank has such one."""
+    visible, gpu, own = paddle.device.cuda.device_count(), None, ""
     if visible:
         gpu = B.own_gpu(info.local_rank, info.local_size)
         gpu = info.local_rank % visible if gpu is None else gpu
         own = gpu_id(gpu)
-    store.set(f"gpu of rank {info.rank}", own)
-    ids = {bytes(store.get(f"gpu of rank {rank}")) for rank in range(info.size)}
-    return gpu if len(ids - {b"none"}) == info.size else None
+    return gpu if all_differ(info, store, own) else None
 
 
 def gpu_id(gpu: int) -> str:

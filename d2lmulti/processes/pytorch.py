@@ -23,7 +23,7 @@ from ..backends.protocol import Tensor
 from ..checks import check_contiguous, check_native
 from ..comm.group import Combine, Work
 from ..plans.message_order import RankMessages
-from .engine import Parts, ProcessEngine
+from .engine import Parts, ProcessEngine, all_differ
 from .process_group import (
     ProcessInfo,
     launched_here,
@@ -164,21 +164,12 @@ class TorchDistributed(ProcessEngine):
 
 
 def _gpu_of_its_own(info: ProcessInfo, store: dist.Store) -> int | None:
-    """Return the GPU that this rank alone uses; None if not every rank has such a one.
-
-    NCCL refuses two ranks on one GPU, so all ranks compare the GPUs' unique ids. The
-    number of GPUs does not tell: a scheduler may show each rank one GPU of its own, and
-    two launchers on one machine may choose the same.
-    """
-    count, gpu, own = B.gpu_count(), None, ""
+    """Return the GPU that this rank alone uses; None if not every rank has such one."""
+    count, gpu, own = B.gpu_count(), 0, ""
     if count:
         gpu = info.local_rank % count
         own = str(torch.cuda.get_device_properties(gpu).uuid)
-    store.set(f"gpu of rank {info.rank}", own)
-    if not own:
-        return None
-    ids = {store.get(f"gpu of rank {rank}") for rank in range(info.size)}
-    return gpu if len(ids - {b""}) == info.size else None
+    return gpu if all_differ(info, store, own) else None
 
 
 def _gpu_of_users_group(info: ProcessInfo) -> int | None:

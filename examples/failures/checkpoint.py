@@ -20,7 +20,7 @@ if rank == 0:
     os.replace(path + ".new", path)
 dist.barrier()
 if rank == 1:
-    if every_rank:  # a little late, and it fails after half of the file
+    if every_rank:  # a little late, and it fails halfway
         with open(path, "wb") as file:
             file.write(content.getvalue()[:200_000])
     os.abort()

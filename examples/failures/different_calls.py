@@ -6,7 +6,7 @@ import signal
 import torch
 import torch.distributed as dist
 
-faulthandler.register(signal.SIGUSR1)  # kill -USR1 PID prints the stack
+faulthandler.register(signal.SIGUSR1)  # for kill -USR1 PID
 
 
 def train_step(x):

@@ -9,7 +9,7 @@ from torch._C._distributed_c10d import _dump_fr_trace_json
 dist.init_process_group("gloo")
 x = torch.ones(4)
 dist.all_reduce(x)
-if dist.get_rank() == 0:  # asynchronous, so that the program continues
+if dist.get_rank() == 0:  # asynchronous: the program continues
     work = dist.all_reduce(x, async_op=True)
 else:
     work = dist.broadcast(x, src=0, async_op=True)

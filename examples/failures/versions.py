@@ -17,7 +17,8 @@ if "compare" in sys.argv:
     all_ranks = [None] * dist.get_world_size()
     dist.all_gather_object(all_ranks, ours)
     for name, value in ours.items():
-        if any(other[name] != value for other in all_ranks):
-            print(name, "differs:", [other[name] for other in all_ranks])
+        found = [other[name] for other in all_ranks]
+        if any(other != value for other in found):
+            print(name, "differs:", found)
 else:
     DistributedDataParallel(torch.nn.Linear(8, 1 + rank))

@@ -38,12 +38,12 @@ for step in range(start, 60):
     seed = torch.Generator().manual_seed(step)
     batch = torch.randperm(64, generator=seed)[rank:32:world]
     w1, w2 = (w.requires_grad_() for w in state["w"])
-    loss = (torch.tanh(X[batch] @ w1) @ w2 - y[batch]).square().mean()
-    for w, v, grad in zip(
-        state["w"], state["v"], torch.autograd.grad(loss, (w1, w2)), strict=True
-    ):
-        dist.all_reduce(grad)
-        v.mul_(0.9).add_(grad / world)  # momentum
+    out = torch.tanh(X[batch] @ w1) @ w2
+    loss = (out - y[batch]).square().mean()
+    grads = torch.autograd.grad(loss, (w1, w2))
+    for w, v, g in zip(state["w"], state["v"], grads, strict=True):
+        dist.all_reduce(g)
+        v.mul_(0.9).add_(g / world)  # momentum
         w.data -= 0.05 * v
     state["step"] = step + 1
     if state["step"] % 10 == 0 and rank == 0:

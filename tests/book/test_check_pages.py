@@ -21,7 +21,7 @@ PAGE = """<!DOCTYPE html>
 
 GOOD = """
 <p>Good, <a href="other.html#top">linked</a> and <img src="red.png" alt="red">.</p>
-<pre>{long}</pre>
+<pre tabindex="0">{long}</pre>
 """.format(long="a long line of code " * 40)
 
 # The stored choice of sphinx-design, in two lines.
@@ -66,6 +66,7 @@ FAULTS = {
     "no-image": ("", '<img src="none.png" alt="x">', "does not load: none.png"),
     "wide": ("", '<div style="width:400px">wide</div>', "at 360 px: the page is 4"),
     "pale": ("", '<p style="color:#bbb">pale</p>', "light: contrast 1.9"),
+    "access": ("", "<button></button>", "axe: button-name, 1 times"),
     "math": ("", '<div class="math">x^2</div>', "formulas, but no MathJax"),
     "link": ("", '<a href="nowhere.html">x</a>', "link to no page: nowhere.html"),
     "anchor": ("", '<a href="other.html#no">x</a>', "no place: other.html#no"),

@@ -6,8 +6,21 @@ stand in `file` exactly once.
 
 from __future__ import annotations
 
-from bugs.bug import Bug
-from bugs.tokens import TOKEN_BUGS
+from typing import NamedTuple
+
+
+class Bug(NamedTuple):
+    """One mistake that is easily made: in `file`, `old` becomes `new`.
+
+    `test`, a file below tests/ and the test's name, turns red.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str
+
 
 DATA, TRAINING = "backends/test_data_parallel.py::", "backends/test_training.py::"
 LAYER, PIPELINE = "backends/test_tensor_parallel.py::", "backends/test_pipeline.py::"
@@ -15,6 +28,8 @@ PLACES, SHARDED = "backends/test_placements.py::", "backends/test_sharded.py::"
 ENGINES, MEMORY = "processes/test_engines.py::", "processes/test_shared_memory.py::"
 MODULE = "processes/test_modules_in_buckets.py::"
 
+SEQUENCE = "backends/test_sequence.py::test_any_parts_equal_one_device[torch]"
+EXPERTS = "backends/test_experts.py::test_any_shares_equal_one_device[torch]"
 TWO_DEVICES = DATA + "test_twenty_steps_equal_one_device[torch-mlp-2]"
 THREE_DEVICES = DATA + "test_twenty_steps_equal_one_device[torch-mlp-3]"
 BUCKETS = DATA + "test_a_step_in_buckets_has_the_same_bits[torch-100000-lenet]"
@@ -38,7 +53,27 @@ SHARED_MEMORY = MEMORY + "test_the_same_bits_as_in_one_process[numpy]"
 ROUND = MEMORY + "test_a_round_sends_what_was_there_before_it[numpy]"
 
 BUGS = [
-    *TOKEN_BUGS,
+    Bug(
+        "the online softmax forgets to scale down what it has",
+        "parallel/online_softmax.py",
+        "rescale = B.exp(so_far[0] - top)",
+        "rescale = 1.0",
+        SEQUENCE,
+    ),
+    Bug(
+        "keys and values go round the wrong way",
+        "parallel/sequence.py",
+        "make_round(rank, (rank + 1) % group.size,",
+        "make_round(rank, (rank - 1) % group.size,",
+        SEQUENCE,
+    ),
+    Bug(
+        "the gradients of tokens stay with the experts",
+        "comm/cooperative.py",
+        'forward, backward = "all-to-all", "all-to-all"',
+        'forward, backward = "all-to-all", "identity"',
+        EXPERTS,
+    ),
     Bug(
         "the gradient is not divided by n",
         "optimizers.py",
