@@ -48,7 +48,7 @@ class Report:
 
     def __repr__(self) -> str:
         if self:
-            return f"{self.name}: right in {self.checked} cases ({self.covers})."
+            return f"{self.name}: right in {self.checked} cases\n  ({self.covers})"
         mistake = self.mistake or "This is none of the usual mistakes."
         return (
             f"{self.name}: wrong for {self.failed}. {self.expected}\n"
@@ -98,8 +98,8 @@ def use(backend: str | None) -> Backend:
 
 
 def places(B: Backend, count: int) -> list[Any]:
-    """Return devices to grade on: GPUs where there are enough, else simulated ones."""
-    return devices(count, B.name)
+    """Return the framework's devices: GPUs where there are enough, else simulated."""
+    return [B.native(device) for device in devices(count, B.name)]
 
 
 def host(x: Any, B: Backend) -> np.ndarray:

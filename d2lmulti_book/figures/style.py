@@ -167,14 +167,18 @@ def learning_curve(histories: Mapping[str, History]) -> Figure:
 
 @styled
 def log_lines(
-    x: Sequence[float], lines: Mapping[str, Sequence[float]], xlabel: str, ylabel: str
+    x: Sequence[float],
+    lines: Mapping[str, Sequence[float]],
+    xlabel: str,
+    ylabel: str,
+    xscale: str = "log",
 ) -> Figure:
-    """Draw one line a label over `x`, both axes logarithmic."""
+    """Draw one line per label over `x`, with a logarithmic vertical axis."""
     figure, (ax,) = subplots(1, 1, 7, 3.6)
     styles = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
     for i, (label, y) in enumerate(lines.items()):
         ax.plot(x, y, color=device_color(i), ls=styles[i % 5], label=label, lw=1.8)
-    ax.set(xlabel=xlabel, ylabel=ylabel, xscale="log", yscale="log")
+    ax.set(xlabel=xlabel, ylabel=ylabel, xscale=xscale, yscale="log")
     ax.grid(alpha=0.3)
     ax.legend()
     return figure

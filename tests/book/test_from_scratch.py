@@ -60,7 +60,7 @@ for step in range(20):
 print("loss", loss_of(start))
 """,
     "data_parallel": """
-trained = train(2, 32, 0.1)[0][0]
+trained = train(2, 32, 0.1)[0]
 X, y = B.array(some.train_X, ours[0]), B.array(some.train_y, ours[0])
 for params in ([B.array(p, ours[0]) for p in start], trained):
     with B.pause():
