@@ -25,7 +25,9 @@ Rules = Callable[[NotebookNode], Iterator[str]]  # of one cell
 
 # What nobody reads as words: options of a directive, addresses, formulas set apart.
 _NO_WORDS = re.compile(
-    r"^:[\w-]+:[^\n]*$|\]\([^)\n]*\)|<[\w/.:#-]+>|\$\$.*?\$\$|\$[^$\n]*\$", re.M | re.S
+    r"^```\{index\}.*?^```$|^:[\w-]+:[^\n]*$|\]\([^)\n]*\)|<[\w/.:#-]+>"
+    r"|\$\$.*?\$\$|\$[^$\n]*\$",
+    re.M | re.S,
 )
 # Exercises are practice, and so are their solutions, which are folded.
 _EXERCISE = re.compile(r"^(`{3,}|:{3,})\{exercise\}.*?^\1 *$", re.M | re.S)
