@@ -15,9 +15,23 @@ from nbformat import NotebookNode
 
 from d2lmulti_book.notebook import WITHOUT, Asked, split_cell
 
-MOST_CELLS, MOST_LINES, MOST_COLUMNS = 25, 25, 79
+# Of a page, as one reader sees it, with one framework and the solutions folded.
+MAX_CELLS, MAX_CODE_LINES, MAX_WORDS = 25, 320, 2600
+# Of a cell, of its code, and of what it prints.
+MAX_LINES, MAX_COLUMNS, MAX_PRINTED = 25, 70, 79
+FOLDED = {"hide-input", "remove-input", "hide-cell", "remove-cell"}
 
 Rules = Callable[[NotebookNode], Iterator[str]]  # of one cell
+
+# What nobody reads as words: options of a directive, addresses, formulas set apart.
+_NO_WORDS = re.compile(
+    r"^```\{index\}.*?^```$|^:[\w-]+:[^\n]*$|\]\([^)\n]*\)|<[\w/.:#-]+>"
+    r"|\$\$.*?\$\$|\$[^$\n]*\$",
+    re.M | re.S,
+)
+# Exercises are practice, and so are their solutions, which are folded.
+_EXERCISE = re.compile(r"^(`{3,}|:{3,})\{exercise\}.*?^\1 *$", re.M | re.S)
+_PRACTICE = re.compile(r"\{(?:solution|exercise)-(start|end)\}")
 
 # Changes from run to run or from machine to machine, so it can be no stored output.
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]{6,}")
@@ -42,6 +56,28 @@ def asked_by(cell: NotebookNode) -> Asked:
 def asks_for_no_framework(nb: NotebookNode) -> bool:
     """Tell whether a page says, by a tag of its first code cell, that it needs none."""
     return any(WITHOUT in tags_of(cell) for cell in code_cells(nb)[:1])
+
+
+def words(text: str) -> int:
+    """Count the words of a Markdown text."""
+    return len(re.findall(r"[^\W_][\w'’-]*", _NO_WORDS.sub(" ", text)))
+
+
+def measures(nb: NotebookNode) -> tuple[int, int]:
+    """Count the words of a page and its lines of visible code, without exercises."""
+    prose = code = 0
+    practice = False
+    for cell in nb.cells:
+        if cell.cell_type == "markdown":
+            text = _EXERCISE.sub(" ", cell.source)
+            parts = _PRACTICE.split(text)  # text, start or end, text, ...
+            for mark, part in zip(["", *parts[1::2]], parts[::2], strict=True):
+                practice = mark == "start" or (practice and mark != "end")
+                prose += 0 if practice else words(part)
+        elif not practice and not FOLDED & set(tags_of(cell)):
+            if asked_by(cell).tab in (None, "torch"):
+                code += len(cell.source.splitlines())
+    return prose, code
 
 
 def source_rules(nb: NotebookNode) -> list[str]:
@@ -72,8 +108,13 @@ def _form(nb: NotebookNode) -> Iterator[str]:
         yield f"expected one title (# ...), found {len(titles)}"
     keys = Counter(asked_by(cell).tab for cell in code_cells(nb))
     most = keys.pop(None, 0) + max(keys.values(), default=0)
-    if most > MOST_CELLS:
-        yield f"{most} code cells run under one backend; at most {MOST_CELLS}"
+    if most > MAX_CELLS:
+        yield f"{most} code cells run under one backend; at most {MAX_CELLS}"
+    prose, lines = measures(nb)
+    if prose > MAX_WORDS:
+        yield f"{prose} words without exercises; at most {MAX_WORDS}"
+    if lines > MAX_CODE_LINES:
+        yield f"{lines} lines of visible code; at most {MAX_CODE_LINES}"
     if keys and asks_for_no_framework(nb):
         yield f"a notebook tagged {WITHOUT} has cells of {', '.join(map(str, keys))}"
     if keys and "%load_ext d2lmulti_book.notebook" not in code_cells(nb)[0].source:
@@ -87,20 +128,20 @@ def _source(cell: NotebookNode) -> Iterator[str]:
     lines = len(cell.source.splitlines())
     if not cell.source.strip():
         yield "the cell is empty; delete it"
-    if lines > MOST_LINES:
-        yield f"{lines} lines; at most {MOST_LINES}"
-    yield from _lines(cell.source)
+    if lines > MAX_LINES:
+        yield f"{lines} lines; at most {MAX_LINES}"
+    yield from _lines(cell.source, MAX_COLUMNS)
     if wrong := asked_by(cell).wrong():
         yield wrong
     if "nbval-skip" in tags_of(cell) or "NBVAL_SKIP" in cell.source:
         yield "nbval-skip hides the cell from the tests; begin with %%gpu N"
 
 
-def _lines(text: str) -> Iterator[str]:
+def _lines(text: str, columns: int) -> Iterator[str]:
     """Say which lines of code or of text are too wide for the page, or hold a TAB."""
     for line in text.splitlines():
-        if len(line) > MOST_COLUMNS:
-            yield f"{len(line)} columns, at most {MOST_COLUMNS}: {line[:40]}..."
+        if len(line) > columns:
+            yield f"{len(line)} columns, at most {columns}: {line[:40]}..."
         if "\t" in line:
             yield f"a TAB, whose width depends on the browser: {line.strip()[:40]}..."
 
@@ -115,7 +156,7 @@ def _output(cell: NotebookNode) -> Iterator[str]:
         if output.output_type == "error" and "raises-exception" not in tags_of(cell):
             yield f"raised {output.ename}: {output.evalue}"
         if "text/html" not in kinds:
-            yield from (f"prints {words}" for words in _lines(text))
+            yield from (f"prints {wide}" for wide in _lines(text, MAX_PRINTED))
         if match := _ADDRESS.search(text):
             yield f"shows an address in memory, which always differs: {match[0]}"
         if match := _PATH.search(text):

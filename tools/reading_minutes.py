@@ -10,22 +10,20 @@ import re
 from pathlib import Path
 
 import nbformat
-from notebook_rules import asked_by, code_cells
+from notebook_rules import asked_by, code_cells, words
 
 CHAPTERS = Path(__file__).resolve().parent.parent / "chapters"
 ROW = re.compile(r"^(\| \{doc\}`(\w+)` \|.*\| *)(\d+)(?= *\|$)", re.MULTILINE)
-# What nobody reads as words: options of a directive, addresses, formulas set apart.
-NO_WORDS = re.compile(r"^:[\w-]+:.*$|\]\([^)]*\)|<[^>]*>|^\$\$.*?^\$\$", re.M | re.S)
 
 
 def minutes(chapter: str) -> float:
     """Return the minutes of a chapter, not rounded."""
     nb = nbformat.read(CHAPTERS / f"{chapter}.ipynb", as_version=4)
     texts = [c.source for c in nb.cells if c.cell_type == "markdown"]
-    text = " ".join(NO_WORDS.sub(" ", text) for text in texts)
-    words = re.findall(r"[^\W_][\w'’-]*", text)
     tabs = [asked_by(cell).tab for cell in code_cells(nb)]
-    return len(words) / 100 + 2 * sum(tab in (None, "torch") for tab in tabs)
+    return sum(map(words, texts)) / 100 + 2 * sum(
+        tab in (None, "torch") for tab in tabs
+    )
 
 
 def rewritten(index: str) -> str:

@@ -38,7 +38,9 @@ def test_a_good_notebook_has_nothing_against_it():
     [
         ([text("# Again")], "found 2"),
         ([code("x\n" * 26)], "26 lines"),
-        ([code("#" * 80)], "80 columns"),
+        ([code("#" * 71)], "71 columns"),
+        ([code("x\n" * 20)] * 17, "340 lines of visible code"),
+        ([text("word " * 2600)], "2601 words"),
         ([code("x", printed("1\n" + "#" * 80))], "prints 80 columns"),
         ([code("x")] * 26, "26 code cells"),
         ([LOAD, code("%%tab tf\nx")], "got 'tf'"),
