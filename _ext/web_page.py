@@ -21,6 +21,7 @@ from typing import Any
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
+from sphinx.util.index_entries import split_index_msg
 
 import d2lmulti
 
@@ -133,6 +134,22 @@ def dress(
         )
 
 
+def list_terms(app: Sphinx) -> list[Any]:
+    """Let the search find the terms of all pages; yield no page.
+
+    Sphinx forgets the terms of pages that it does not write again.
+    """
+    terms = app.env._search_index_index_entries
+    for page, entries in app.env.get_domain("index").entries.items():
+        found = {
+            (term, target or "", main or "")
+            for kind, words, target, main, _ in entries
+            for term in split_index_msg(kind, words)
+        }
+        terms.setdefault(page, sorted(found))
+    return []
+
+
 def repair(app: Sphinx, error: Exception | None) -> None:
     """Take out of the built pages what they do not use; let everyone use the rest."""
     if error or app.builder.format != "html":
@@ -150,5 +167,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
     app.connect("config-inited", configure, priority=900)
     app.connect("html-page-context", dress, priority=900)
+    app.connect("html-collect-pages", list_terms)
     app.connect("build-finished", repair)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
