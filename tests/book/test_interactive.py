@@ -251,7 +251,7 @@ def test_a_page_holds_its_data_and_its_scripts_and_asks_nobody(small_book):
     assert "application/json" not in one  # other pages carry none of it
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def window(small_book):
     """The page with both, in a narrow window; what goes wrong fails the test."""
     from playwright.sync_api import sync_playwright
