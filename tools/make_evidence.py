@@ -181,7 +181,8 @@ def write(record: Record, folder: Path = ROOT) -> None:
     """Write record and page."""
     ordered = {name: record[name] for name in TABLES if name in record}
     (folder / RECORD).write_text(json.dumps(ordered, indent=1) + "\n", "utf-8")
-    (folder / PAGE).write_text(render(ordered, wrong_rows(ordered)), "utf-8")
+    read = json.loads((folder / RECORD).read_text("utf-8"))  # tuples became lists
+    (folder / PAGE).write_text(render(read, wrong_rows(read)), "utf-8")
 
 
 def main(arguments: Iterable[str]) -> int:
