@@ -165,7 +165,7 @@ those of one device; the largest difference is {run["difference"]:.0e}.</p>
 <div class="messages" tabindex="0" role="region" aria-label="Messages">
 <table><thead><tr>{heads}</tr></thead>
 <tbody data-part="messages">{messages(run)}</tbody></table></div></details>
-<p data-part="more" hidden><a data-part="chapter" href="#">The chapter</a> ·
+<p data-part="more" hidden><a data-part="chapter" href="#">The chapter</a>
 <button type="button" data-part="link">Copy a link to this moment</button></p>
 <script type="application/json" data-part="head">{dumped(head)}</script>
 <script src="{up}one_step/one_step.js" defer></script>
