@@ -33,6 +33,12 @@ KINDS = {
 FIRST_CHART = {"schedule": "1F1B", "devices": 4, "micros": 8}
 
 
+def dumped(data: object) -> str:
+    """Write JSON that may stand in a script element."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c")
+
+
 def slider(name: str, label: str, values: list[int], first: int) -> str:
     """Write a slider over the places in a list of values."""
     return (
@@ -71,7 +77,7 @@ aria-label="Chart over time, in slots"></div>
 <li data-part="later"><span class="mark F"></span>of a later stage</li></ul>
 <p data-part="facts" aria-live="polite"></p>
 <noscript><p>A script draws the charts, and this browser runs none.</p></noscript>
-<script type="application/json">{json.dumps(found)}</script>
+<script type="application/json">{dumped(found)}</script>
 </div>
 """
 
@@ -165,8 +171,7 @@ def calculator_page(labels: dict[str, str], up: str) -> str:
     scripts = "\n".join(
         f'<script src="{up}calculator/{name}.js" defer></script>' for name in SCRIPTS
     )
-    text = json.dumps({"data": data, "labels": labels}, ensure_ascii=False)
-    text = text.replace("<", "\\u003c")
+    text = dumped({"data": data, "labels": labels})
     return f"""\
 <div class="chart-box step-calculator">
 <div class="controls">

@@ -10,7 +10,6 @@ them while the book is built.
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import recorded_steps
 from docutils import nodes
 from docutils.parsers.rst import directives
-from interactive import Interactive
+from interactive import Interactive, dumped
 from sphinx.application import Sphinx
 
 KINDS = {"F": "forward", "R": "forward again", "B": "backward", "U": "update"}
@@ -30,11 +29,6 @@ COUNTERS = {
 }
 WIDTH, LEFT, RIGHT, TOP = 600, 72, 10, 6
 ROWS = {2: 62, 4: 46, 8: 34}  # height of a device's row, by the number of devices
-
-
-def dumped(data: object) -> str:
-    """Write JSON that may stand in a script element."""
-    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def tag(name: str, text: str = "", **attributes: object) -> str:

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -513,6 +513,7 @@ def rounded(row: list[Any]) -> list[Any]:
     return [round(x, 3) if isinstance(x, float) else x for x in row]
 
 
+@cache  # for every page that shows them, and once more to write them
 def all_runs() -> dict[str, dict[str, Any]]:
     """Return every recorded run by its strategy and number of devices: `ring 4`."""
     loss, weights = one_device()
