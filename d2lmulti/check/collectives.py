@@ -8,41 +8,83 @@ from typing import Any
 
 import numpy as np
 
+from ..backends import get_backend
 from ..backends.protocol import Backend
 from ..errors import PlanError
+from ..observe.ledger import Ledger, ledger
 from ..plans.allreduce import ALLREDUCE
 from ..plans.rounds import Round, even_bounds
 from ..plans.verify import verify
-from .report import Case, Report, Wrong, called, compare, grade, host, places, use
+from .report import Case, Report, Wrong, called, compare, grade, host, number, places
 
 WHERE = "All-Reduce: Ring, Tree, and Hierarchical"
+TOGETHER = "Transfers that could happen at once are in rounds of their own."
 SHAPES = [(1,), (2,), (5,), (7,), (3, 4)]
 
 
-def vectors(n: int, shape: tuple[int, ...]) -> list[np.ndarray]:
+def vectors(n: int, shape: tuple[int, ...], seed: int = 0) -> list[np.ndarray]:
     """Return an array per rank; every sum of some of them is another number."""
-    rng = np.random.default_rng(n)
+    rng = np.random.default_rng([n, seed])
     return [rng.normal(size=shape) + 10.0**rank for rank in range(n)]
 
 
-def allreduce(f: Callable[..., Any], backend: str | None = None) -> Report:
+def allreduce(
+    f: Callable[..., Any], backend: str | None = None, algorithm: str = ""
+) -> Report:
     """Grade `f(data)`, which sums a list of one tensor per device over the devices.
 
     It may write the sum into every tensor, return a list of sums, or return them
-    stacked.
+    stacked. With an `algorithm`, such as `ring`, it may send no more messages than the
+    library's, take no more rounds, and its busiest device send no more bytes. What is
+    sent is counted where the library moves it: `B.copy_to`, or `allreduce(data, plan)`.
     """
-    B = use(backend)
+    B = get_backend(backend)
     cases = (
-        Case(f"{n} devices, shape {shape}", partial(_sum, f, B, n, shape))
+        Case(
+            f"{number(n, 'device')}, shape {shape}",
+            partial(_sums, f, B, algorithm, n, shape),
+        )
         for n in range(1, 7)
         for shape in SHAPES
     )
-    covers = "1 to 6 devices, up to 12 elements, also fewer than devices"
+    covers = "1 to 6 devices, up to 12 elements, each twice"
+    covers += f", messages and bytes of {algorithm}" if algorithm else ""
     return grade("allreduce", covers, WHERE, cases)
 
 
-def _sum(f: Callable[..., Any], B: Backend, n: int, shape: tuple[int, ...]) -> None:
-    values = vectors(n, shape)
+def _sums(
+    f: Callable[..., Any], B: Backend, algorithm: str, n: int, shape: tuple[int, ...]
+) -> None:
+    for seed in (0, 1):  # the second call must know nothing of the first
+        with ledger() as moved:
+            _sum(f, B, n, shape, seed)
+        if algorithm and n > 1:
+            usual = [*ALLREDUCE[algorithm](n, int(np.prod(shape)))]
+            _promised(moved, [r for r in usual if len(r)], n)
+
+
+def _promised(moved: Ledger, usual: Sequence[Round], n: int) -> None:
+    """Compare what was sent, in elements of 8 bytes, with the rounds of a plan."""
+    if not moved.bytes:
+        words = "Bytes are counted in `B.copy_to` and `allreduce(data, plan)` alone."
+        raise Wrong("The ledger saw no message.", words)
+    sent, promised = max(moved.sent.values()), 8 * busiest(usual, n)
+    if sent > promised:
+        found = f"Expected at most {promised} bytes from a device, got {sent}."
+        raise Wrong(found, "One device sends whole vectors where a part would do.")
+    messages = sum(len(r) for r in usual)
+    if moved.messages > messages:
+        found = f"Expected at most {messages} messages, got {moved.messages}."
+        raise Wrong(found, "Parts are sent more often than needed.")
+    if len(usual) < moved.rounds < moved.messages:
+        found = f"Expected {len(usual)} rounds, got {moved.rounds}."
+        raise Wrong(found, TOGETHER)
+
+
+def _sum(
+    f: Callable[..., Any], B: Backend, n: int, shape: tuple[int, ...], seed: int
+) -> None:
+    values = vectors(n, shape, seed)
     tensors = [
         B.array(v, device) for v, device in zip(values, places(B, n), strict=True)
     ]
@@ -65,15 +107,11 @@ def _sum(f: Callable[..., Any], B: Backend, n: int, shape: tuple[int, ...]) -> N
         ("Device 0's own values are missing.", [x - values[0] for x in right]),
         ("Device 0's own values are counted twice.", [x + values[0] for x in right]),
         ("The last device's values are missing.", [x - values[-1] for x in right]),
-        (
-            "Each device has added those before it: sums were read while others wrote.",
-            list(np.cumsum(values, axis=0)),
-        ),
-        (
-            "Each device has only its own values and its left neighbor's.",
-            [values[r] + values[r - 1] for r in range(n)],
-        ),
-    ]
+        ("Each device has added those before it: sums were read while others wrote.",
+         list(np.cumsum(values, axis=0))),
+        ("Each device has only its own values and its left neighbor's.",
+         [values[r] + values[r - 1] for r in range(n)]),
+    ]  # fmt: skip
     compare(got, right, mistakes)
 
 
@@ -83,18 +121,22 @@ def reduce_scatter(f: Callable[..., Any], backend: str | None = None) -> Report:
     data: one vector per device. Device r gets the elements of part r of
     `even_bounds(elements, devices)`, and parts may be empty.
     """
-    B = use(backend)
+    B = get_backend(backend)
     cases = (
-        Case(f"{n} devices, {length} elements", partial(_part, f, B, n, length))
+        Case(
+            f"{number(n, 'device')}, {number(length, 'element')}",
+            partial(_part, f, B, n, length, seed),
+        )
         for n in range(1, 6)
         for length in (1, 2, 4, 5, 7, 12)
+        for seed in (0, 1)
     )
-    covers = "1 to 5 devices, up to 12 elements"
+    covers = "1 to 5 devices, up to 12 elements, each twice"
     return grade("reduce_scatter", covers, "Sharding: ZeRO and FSDP", cases)
 
 
-def _part(f: Callable[..., Any], B: Backend, n: int, length: int) -> None:
-    values, bounds = vectors(n, (length,)), even_bounds(length, n)
+def _part(f: Callable[..., Any], B: Backend, n: int, length: int, seed: int) -> None:
+    values, bounds = vectors(n, (length,), seed), even_bounds(length, n)
     local = places(B, n)
     data = [B.array(v, device) for v, device in zip(values, local, strict=True)]
     answer = called(f, data)
@@ -107,15 +149,13 @@ def _part(f: Callable[..., Any], B: Backend, n: int, length: int) -> None:
         return [vector(r)[a:b] for r, (a, b) in enumerate(cuts)]
 
     mistakes = [
-        (
-            "Each device kept its own values: nothing was summed.",
-            parts(values.__getitem__),
-        ),
+        ("Each device kept its own values: nothing was summed.",
+         parts(values.__getitem__)),
         ("Each device has the part of its right neighbor.", parts(lambda r: total, 1)),
         ("Each device has the part of its left neighbor.", parts(lambda r: total, -1)),
         ("Every device has the whole sum: that is an all-reduce.", [total] * n),
         ("These are parts of the mean.", parts(lambda r: total / n)),
-    ]
+    ]  # fmt: skip
     got = [host(x, B).reshape(-1) for x in answer]
     compare(got, parts(lambda r: total), mistakes)
 
@@ -128,7 +168,8 @@ def plan(f: Callable[..., Any], algorithm: str = "") -> Report:
     """
     cases = (
         Case(
-            f"{n} ranks, {length} elements", partial(_planned, f, algorithm, n, length)
+            f"{number(n, 'rank')}, {number(length, 'element')}",
+            partial(_planned, f, algorithm, n, length),
         )
         for n in range(1, 9)
         for length in (0, 1, 2, 3, 7, 8, 16, 17)
@@ -151,8 +192,7 @@ def _planned(f: Callable[..., Any], algorithm: str, n: int, length: int) -> None
         return
     usual = [r for r in ALLREDUCE[algorithm](n, length) if len(r)]
     if len(rounds) > len(usual):
-        words = "Transfers that could happen at once are in rounds of their own."
-        raise Wrong(f"Expected {len(usual)} rounds, got {len(rounds)}.", words)
+        raise Wrong(f"Expected {len(usual)} rounds, got {len(rounds)}.", TOGETHER)
     most, promised = busiest(rounds, n), busiest(usual, n)
     if most > promised:
         words = "One rank sends whole vectors where a part would do."

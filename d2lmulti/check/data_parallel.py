@@ -1,4 +1,4 @@
-"""Graders for data parallelism: the batch, the replicas, the step, sampler, warm-up."""
+"""Graders for data parallelism: the batch, the replicas, and the step."""
 
 from __future__ import annotations
 
@@ -8,12 +8,24 @@ from typing import Any
 
 import numpy as np
 
+from ..backends import get_backend
 from ..backends.protocol import Backend
 from ..models import get_model
 from ..optimizers import SGD
 from ..parallel import data
 from ..plans.rounds import even_bounds
-from .report import Case, Report, Wrong, called, compare, grade, host, places, use
+from .report import (
+    Case,
+    Report,
+    Wrong,
+    called,
+    compare,
+    grade,
+    host,
+    number,
+    places,
+    unchanged,
+)
 
 WHERE = "Data Parallelism"
 
@@ -24,20 +36,24 @@ def split_batch(f: Callable[..., Any], backend: str | None = None) -> Report:
     X (n, ...), y (n, ...). Every example must be on one device, with its own label and
     in order, and the numbers of examples may differ by one.
     """
-    B = use(backend)
+    B = get_backend(backend)
     sizes = [(n, k) for k in range(1, 6) for n in range(k, 12)]
     cases = (
-        Case(f"{n} examples on {k} devices", partial(_split, f, B, n, k))
+        Case(
+            f"{number(n, 'example')} on {number(k, 'device')}",
+            partial(_split, f, B, n, k),
+        )
         for n, k in sorted(sizes)
     )
     return grade("split_batch", "1 to 5 devices, up to 11 examples", WHERE, cases)
 
 
 def _split(f: Callable[..., Any], B: Backend, n: int, k: int) -> None:
-    X_values = np.arange(2.0 * n).reshape(n, 2)
+    X_values = np.random.default_rng(n).normal(size=(n, 2, 3))
     y_values = np.arange(n)
     X, y = B.array(X_values), B.array(y_values)
     answer = called(f, X, y, places(B, k))
+    unchanged(B, (X, y), (X_values, y_values))
     if not (isinstance(answer, tuple | list) and len(answer) == 2):
         raise Wrong("Expected two lists, the shards of X and those of y.")
     Xs, ys = ([host(x, B) for x in shards] for shards in answer)
@@ -59,18 +75,25 @@ def _split(f: Callable[..., Any], B: Backend, n: int, k: int) -> None:
         raise Wrong("The shards together are not X.", "Examples changed places.")
     if not np.array_equal(np.concatenate(ys), y_values):
         raise Wrong("The shards together are not y.", "Labels left their examples.")
-    for shard in answer[0]:
-        B.write_(shard.reshape((-1,)), 0, 1, B.array(np.array([-1.0])))
-    if not np.array_equal(host(X, B), X_values):
-        words = "A shard is a view of the batch: a device has memory of its own."
-        raise Wrong("Writing to a shard changed X.", words)
+    if {host(shard, B).dtype for shard in answer[1]} != {host(y, B).dtype}:
+        raise Wrong("The labels have another dtype.", "Labels became floating point.")
+    for shard, label in zip(*answer, strict=True):
+        B.write_(shard, 0, 1, B.array(np.array([-1.0])))
+        B.write_(label, 0, 1, B.array(np.array([-1])))
+    for whole, values, name in ((X, X_values, "X"), (y, y_values, "y")):
+        if not np.array_equal(host(whole, B), values):
+            words = "A shard is a view of the batch: a device has memory of its own."
+            raise Wrong(f"Writing to a shard changed {name}.", words)
 
 
 def get_params(f: Callable[..., Any], backend: str | None = None) -> Report:
     """Grade `f(params, device)`, which returns copies with gradients attached."""
-    B = use(backend)
+    B = get_backend(backend)
     cases = (
-        Case(f"{k} replicas of {count} parameters", partial(_copies, f, B, k, count))
+        Case(
+            f"{number(k, 'replica')} of {number(count, 'parameter')}",
+            partial(_copies, f, B, k, count),
+        )
         for k in (1, 2, 3)
         for count in (1, 2, 3)
     )
@@ -78,32 +101,41 @@ def get_params(f: Callable[..., Any], backend: str | None = None) -> Report:
 
 
 def _copies(f: Callable[..., Any], B: Backend, k: int, count: int) -> None:
-    values = [np.arange(1.0, 4.0 + i) for i in range(count)]
+    rng = np.random.default_rng(count)
+    values = [rng.normal(size=(3 + i, 2)[: 1 + i % 2]) for i in range(count)]
     params = [B.array(v) for v in values]
     replicas = [called(f, params, device) for device in places(B, k)]
     for replica in replicas:
         if not isinstance(replica, tuple | list) or len(replica) != count:
             raise Wrong(f"Expected a list of {count} parameters, got {replica!r}.")
         compare([host(p, B) for p in replica], values, what="parameter")
-    for p, v in zip(replicas[0], values, strict=True):
-        try:
-            with B.record():
-                loss = (p * p).sum()
-            B.backward([loss])
-            grad = host(B.grad(p), B)
-        except Exception as error:
-            words = "No gradient is attached, or the copy was made after it was."
-            raise Wrong(f"A backward pass raised {error}.", words) from error
-        if not np.allclose(grad, 2 * v):
-            words = "The gradient is attached to another tensor than the copy."
-            raise Wrong(f"Expected the gradient {2 * v}, got {grad}.", words)
+        for p, v in zip(replica, values, strict=True):
+            _has_gradient(B, p, v)
+    for p in replicas[0]:
         with B.pause():
             B.write_(p, 0, 1, B.array(np.array([-1.0])))
     shared = "Replicas share memory: copying to the device where a tensor is, copies \
 nothing. Each replica's update would reach all of them."
-    for other, v in zip([*params, *sum(replicas[1:], [])], values * k, strict=True):
+    for other, v in zip(
+        [*params, *sum(map(list, replicas[1:]), [])], values * k, strict=True
+    ):
         if not np.array_equal(host(other, B), v):
             raise Wrong("Writing to replica 0 changed another tensor.", shared)
+
+
+def _has_gradient(B: Backend, p: Any, v: np.ndarray) -> None:
+    """Run a backward pass through a parameter, and compare its gradient."""
+    try:
+        with B.record():
+            loss = (p * p).sum()
+        B.backward([loss])
+        grad = host(B.grad(p), B)
+    except Exception as error:
+        words = "No gradient is attached, or the copy was made after it was."
+        raise Wrong(f"A backward pass raised {error}.", words) from error
+    if not np.allclose(grad, 2 * v):
+        words = "The gradient is attached to another tensor than the copy."
+        raise Wrong(f"Expected the gradient {2 * v}, got {grad}.", words)
 
 
 def train_batch(
@@ -115,10 +147,13 @@ def train_batch(
     of the losses over the batch, divided by n, and update all replicas in place. All
     are compared with one device after each of two steps.
     """
-    B = use(backend)
-    sizes = [(2, 1), (2, 2), (4, 2), (5, 2), (7, 3), (8, 4)]
+    B = get_backend(backend)
+    sizes = [(2, 1), (2, 2), (4, 2), (5, 2), (7, 3), (8, 4)]  # one more in step 2
     cases = (
-        Case(f"{n} examples on {k} devices", partial(_step, f, B, model, n, k))
+        Case(
+            f"{number(n, 'example')} on {number(k, 'device')}",
+            partial(_step, f, B, model, n, k),
+        )
         for n, k in sizes
     )
     words = "two steps on 1 to 4 devices, all replicas, also with uneven shards"
@@ -126,26 +161,30 @@ def train_batch(
 
 
 def _step(f: Callable[..., Any], B: Backend, model: str, n: int, k: int) -> None:
-    network, rng, lr = get_model(model), np.random.default_rng(0), 0.05
+    network, rng = get_model(model), np.random.default_rng(0)
     start = network.initial(rng)
-    X_values = rng.normal(size=(n, *_input_shape(model)))
-    y_values = rng.integers(0, 10, n)
-    X, y = B.array(X_values), B.array(y_values)
     local = places(B, k)
     replicas = [data.get_params([B.array(p) for p in start], d) for d in local]
 
-    def gradient(params: list[np.ndarray], first: int, last: int) -> list[np.ndarray]:
+    def gradient(
+        params: list[np.ndarray], X: np.ndarray, y: np.ndarray, first: int, last: int
+    ) -> list[np.ndarray]:
         (device,) = places(B, 1)
         one = data.get_params([B.array(p) for p in params], device)
-        part = B.array(X_values[first:last]), B.array(y_values[first:last])
+        part = B.array(X[first:last]), B.array(y[first:last])
         data.train_batch(*part, [one], [device], 1.0, model=network, optimizer=SGD())
         new = [host(p, B) for p in one]
         return [(p - q) * (last - first) for p, q in zip(params, new, strict=True)]
 
     weights, before = start, [np.zeros_like(p) for p in start]
-    for number in (1, 2):
+    for step, lr in ((1, 0.05), (2, 0.03)):
+        X_values = rng.normal(size=(n, *_input_shape(model)))
+        y_values = rng.integers(0, 10, n)
+        X, y = B.array(X_values), B.array(y_values)
         called(f, X, y, replicas, local, lr)
-        shards = [gradient(weights, *cut) for cut in even_bounds(n, k)]
+        unchanged(B, (X, y), (X_values, y_values))
+        batch = X_values, y_values
+        shards = [gradient(weights, *batch, *cut) for cut in even_bounds(n, k)]
         total = [np.sum(parts, axis=0) for parts in zip(*shards, strict=True)]
         lengths = [b - a for a, b in even_bounds(n, k)]
 
@@ -162,131 +201,29 @@ def _step(f: Callable[..., Any], B: Backend, model: str, n: int, k: int) -> None
         both = [a + b for a, b in zip(total, before, strict=True)]
         nothing = [np.zeros_like(p) for p in start]
         mistakes = [
-            (
-                "The gradient is not divided by the number of examples.",
-                moved(total, by=lr),
-            ),
-            (
-                "A mean of means: each device divided by its own number of examples.",
-                moved(means, by=lr),
-            ),
-            (
-                "The gradients were not summed over the devices.",
-                moved(*shards, by=lr / n),
-            ),
-            (
-                "The gradient is summed, and divided by the examples of one device.",
-                moved(total, by=lr * k / n),
-            ),
-            (
-                "The gradient is divided by the number of devices once more.",
-                moved(total, by=lr / n / k),
-            ),
+            ("The gradient is not divided by the number of examples.",
+             moved(total, by=lr)),
+            ("A mean of means: each device divided by its own number of examples.",
+             moved(means, by=lr)),
+            ("The gradients were not summed over the devices.",
+             moved(*shards, by=lr / n)),
+            ("The gradient is summed, and divided by the examples of one device.",
+             moved(total, by=lr * k / n)),
+            ("The gradient is divided by the number of devices once more.",
+             moved(total, by=lr / n / k)),
             ("No replica was updated in place.", moved(nothing, by=0)),
-            (
-                "Gradients of the step before were added: clear them first.",
-                moved(both, by=lr / n),
-            ),
-            (
-                "Only replica 0 was updated: the others got no sum, or a new tensor.",
-                moved(total, *[nothing] * (k - 1), by=lr / n) if k > 1 else [],
-            ),
-            (
-                "Gradient ascent: the update has the wrong sign.",
-                moved(total, by=-lr / n),
-            ),
-        ]
+            ("Gradients of the step before were added: clear them first.",
+             moved(both, by=lr / n)),
+            ("Only replica 0 was updated: the others got no sum, or a new tensor.",
+             moved(total, *[nothing] * (k - 1), by=lr / n) if k > 1 else []),
+            ("Gradient ascent: the update has the wrong sign.",
+             moved(total, by=-lr / n)),
+        ]  # fmt: skip
         got = [host(p, B) for replica in replicas for p in replica]
         right = moved(total, by=lr / n)
-        compare(got, right, mistakes, f"step {number}, tensor")
-        weights, before = right[: len(start)], total
+        compare(got, right, mistakes, f"step {step}, tensor")
+        weights, before, n = right[: len(start)], total, n + 1
 
 
 def _input_shape(model: str) -> tuple[int, ...]:
     return (1, 28, 28) if model == "lenet" else (784,)
-
-
-def sampler(f: Callable[..., Any]) -> Report:
-    """Grade `f(n, ranks, rank, epoch)`, which returns the indices of a rank's examples.
-
-    Every rank gets equally many in each epoch, together they cover all n examples with
-    as few repetitions as that allows, and the order changes from epoch to epoch.
-    """
-    sizes = [(8, 1), (8, 2), (9, 2), (12, 3), (13, 4), (50, 7)]
-    cases = (
-        Case(f"{n} examples on {ranks} ranks", partial(_sampled, f, n, ranks))
-        for n, ranks in sizes
-    )
-    return grade("sampler", "1 to 7 ranks, three epochs", WHERE, cases)
-
-
-def _sampled(f: Callable[..., Any], n: int, ranks: int) -> None:
-    epochs = []
-    for epoch in range(3):
-        own = [[int(i) for i in called(f, n, ranks, r, epoch)] for r in range(ranks)]
-        again = [int(i) for i in called(f, n, ranks, 0, epoch)]
-        epochs.append(own)
-        lengths, flat = [len(x) for x in own], [i for x in own for i in x]
-        if again != own[0]:
-            words = "It is not seeded by the epoch, so ranks draw different orders."
-            raise Wrong("Asked twice for one rank and epoch, it differs.", words)
-        if ranks > 1 and all(sorted(x) == list(range(n)) for x in own):
-            words = "Every rank trains on all data: an epoch costs as much as before."
-            raise Wrong(f"Expected {-(-n // ranks)} examples per rank, got {n}.", words)
-        if len(set(lengths)) > 1:
-            words = "A rank with more batches waits forever for the others' gradients."
-            raise Wrong(f"Ranks got {lengths} examples.", words)
-        if missing := set(range(n)) - set(flat):
-            words = "The remainder is dropped, or ranks shuffle in different orders."
-            raise Wrong(f"No rank got example {min(missing)}.", words)
-        if len(flat) != ranks * -(-n // ranks):
-            raise Wrong(f"Expected {ranks * -(-n // ranks)} indices, got {len(flat)}.")
-    if epochs[0] == epochs[1] == epochs[2]:
-        words = "The epoch is not used: this is a forgotten `set_epoch`."
-        raise Wrong("Three epochs have the same order.", words)
-
-
-def warmup(f: Callable[..., Any]) -> Report:
-    """Grade `f(step, lr, devices, warmup_steps)`, which returns a learning rate.
-
-    It grows linearly from lr at step 0 to devices * lr at `warmup_steps`, and stays
-    there (Goyal et al., 2017).
-    """
-    sizes = [(1, 4), (2, 4), (8, 5), (256, 100)]
-    cases = (
-        Case(f"{k} devices, {steps} steps of warm-up", partial(_warm, f, k, steps))
-        for k, steps in sizes
-    )
-    covers = "1 to 256 devices, before, at, and after the end of the warm-up"
-    return grade("warmup", covers, "Large Batches", cases)
-
-
-def _warm(f: Callable[..., Any], k: int, steps: int) -> None:
-    lr, at = 0.1, np.arange(2 * steps + 1.0)
-    share = np.minimum(at / steps, 1)
-
-    def rates(first: float, last: float, share: np.ndarray = share) -> list[np.ndarray]:
-        return [first + (last - first) * share]
-
-    mistakes = [
-        (
-            "The learning rate is not scaled by the number of devices.",
-            rates(lr, lr),
-        ),
-        (
-            "There is no warm-up: the first steps are too large.",
-            rates(k * lr, k * lr),
-        ),
-        ("It starts at 0 instead of at the rate for one device.", rates(0, k * lr)),
-        ("It grows to sqrt(devices) times the rate.", rates(lr, np.sqrt(k) * lr)),
-        (
-            "It goes on growing after the warm-up.",
-            rates(lr, k * lr, at / steps),
-        ),
-        (
-            "The warm-up ends one step early: steps are counted from 0.",
-            rates(lr, k * lr, np.minimum((at + 1) / steps, 1)),
-        ),
-    ]
-    got = [np.array([float(called(f, int(i), lr, k, steps)) for i in at])]
-    compare(got, rates(lr, k * lr), mistakes, "result")

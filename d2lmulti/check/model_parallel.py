@@ -1,4 +1,4 @@
-"""Graders for splitting the model: tensors, pipelines, shards, and sequences."""
+"""Graders for splitting the model: tensors, pipelines, and shards."""
 
 from __future__ import annotations
 
@@ -9,18 +9,35 @@ from typing import Any
 
 import numpy as np
 
+from ..backends import get_backend
 from ..backends.protocol import Backend
 from ..errors import PlanError
 from ..plans.pipeline import (
     Backward,
+    BackwardInput,
     BackwardWeight,
     Forward,
+    Instruction,
+    Lists,
+    Order,
+    add_transfers,
     simulate,
     stage_ranks,
     verify_schedule,
 )
 from ..plans.rounds import even_bounds
-from .report import Case, Report, Wrong, called, compare, grade, host, places, use
+from .report import (
+    Case,
+    Report,
+    Wrong,
+    called,
+    compare,
+    grade,
+    host,
+    number,
+    places,
+    unchanged,
+)
 
 
 def tensor_pair(f: Callable[..., Any], backend: str | None = None) -> Report:
@@ -29,19 +46,21 @@ def tensor_pair(f: Callable[..., Any], backend: str | None = None) -> Report:
     X (n, d), W1 (d, h), W2 (h, c). It returns the output (n, c) for every device; W1 is
     to be cut by columns and W2 by rows, evenly.
     """
-    B = use(backend)
+    B = get_backend(backend)
     cases = (
-        Case(f"{k} devices, {h} hidden features", partial(_pair, f, B, k, h))
-        for k, h in [(1, 2), (2, 2), (2, 6), (3, 6), (4, 8)]
+        Case(f"{number(k, 'device')}, {h} hidden features", partial(_pair, f, B, k, h))
+        for k, h in [(1, 2), (2, 2), (2, 6), (3, 6), (4, 8), (5, 10)]
     )
-    covers = "1 to 4 devices, all outputs"
+    covers = "1 to 5 devices, all outputs"
     return grade("tensor_pair", covers, "Tensor Parallelism", cases)
 
 
 def _pair(f: Callable[..., Any], B: Backend, k: int, h: int) -> None:
     rng = np.random.default_rng(h)
     X, W1, W2 = (rng.normal(size=s) for s in ((3, 5), (5, h), (h, 4)))
-    answer = called(f, *(B.array(x) for x in (X, W1, W2)), places(B, k))
+    inputs = [B.array(x) for x in (X, W1, W2)]
+    answer = called(f, *inputs, places(B, k))
+    unchanged(B, inputs, (X, W1, W2))
     if answer is None:
         raise Wrong(f"Expected a list of {k} outputs, got None.")
     right = np.maximum(X @ W1, 0) @ W2
@@ -51,10 +70,8 @@ def _pair(f: Callable[..., Any], B: Backend, k: int, h: int) -> None:
     summed_late = sum(np.maximum(X[:, r] @ W1[r], 0) for r in rows) @ W2
     mistakes = [
         ("These are partial sums: the all-reduce at the end is missing.", partial_sums),
-        (
-            "Only device 0 has the sum: every device needs the output.",
-            [right, *partial_sums[1:]],
-        ),
+        ("Only device 0 has the sum: every device needs the output.",
+         [right, *partial_sums[1:]]),
         ("The ReLU is missing.", [X @ W1 @ W2] * k),
         ("The outputs are averaged, and not summed.", [right / k] * k),
         (
@@ -62,45 +79,76 @@ def _pair(f: Callable[..., Any], B: Backend, k: int, h: int) -> None:
             "relu(a + b) is not relu(a) + relu(b).",
             [summed_late] * k,
         ),
-    ]
+    ]  # fmt: skip
     compare([host(x, B) for x in answer], [right] * k, mistakes)
 
 
 def schedule(
     f: Callable[..., Any], max_stored: Callable[[int, int, int], int] | None = None
 ) -> Report:
-    """Grade `f(stages, micro_batches)`, which returns each device's instructions.
+    """Grade `f(devices, micro_batches)`, which returns each device's instructions.
 
-    Every computation must happen once, in an order without deadlock, with transfers.
-    `max_stored(stages, micro_batches, device)` bounds the micro-batches whose
+    They are the library's, with transfers and a `Step` at the end, or the chapter's
+    tuples: `("F", stage, micro_batch)`, `"B"`, or the halves `"I"` and `"W"`. To
+    tuples, the transfers are added. Every computation must happen once, in an order
+    without deadlock, also where a send waits for its receiver.
+    `max_stored(devices, micro_batches, device)` bounds the micro-batches whose
     activations a device stores at once, such as `lambda p, m, d: min(p - d, m)` for
     1F1B.
     """
     cases = (
-        Case(f"{p} stages, {m} micro-batches", partial(_lists, f, max_stored, p, m))
+        Case(
+            f"{number(p, 'device')}, {number(m, 'micro-batch')}",
+            partial(_lists, f, max_stored, p, m),
+        )
         for p in range(1, 6)
         for m in (1, 2, 3, 5, 8)
     )
-    covers = "1 to 5 stages, up to 8 micro-batches"
+    covers = "1 to 5 devices, up to 8 micro-batches"
     covers += ", activations stored" if max_stored else ""
     return grade("schedule", covers, "Pipeline Parallelism", cases)
 
 
+KINDS: dict[str, type[Instruction]] = {
+    "F": Forward,
+    "B": Backward,
+    "I": BackwardInput,
+    "W": BackwardWeight,
+}
+
+
+def _instructions(lists: list[list[Any]]) -> Lists:
+    """Return lists with transfers, also from tuples without any."""
+    if not any(isinstance(i, tuple) for own in lists for i in own):
+        return lists
+    order: Order = []
+    for own in lists:
+        if wrong := [i for i in own if not isinstance(i, tuple) or i[0] not in KINDS]:
+            raise PlanError(f'expected ("F", stage, micro_batch), got {wrong[0]!r:.80}')
+        order.append([KINDS[what](stage, micro) for what, stage, micro in own])
+    return add_transfers(order)
+
+
 def _lists(f: Callable[..., Any], max_stored: Any, p: int, m: int) -> None:
-    lists = called(lambda: [[*own] for own in f(p, m)])
+    answer = called(lambda: [[*own] for own in f(p, m)])
+    if len(answer) != p:
+        raise Wrong(f"Expected {p} lists, one per device, got {len(answer)}.")
     try:
+        lists = _instructions(answer)
         stages = len(stage_ranks(lists))
         verify_schedule(lists, stages, m)
     except PlanError as error:
         text = str(error)
         words = ""
-        if "wait" in text:
+        if len(answer) > 1 and ("wait" in text or "deadlock" in text):
             words = "A deadlock: devices wait for each other's messages."
         elif "expected 1 time" in text:
-            words = "An instruction is missing, or is on another device."
-        elif "before" in text:
+            words = "An instruction is missing, comes twice, or is on another device."
+        elif "before" in text or "nobody can go on" in text:
             words = "An instruction comes before what it needs."
         raise Wrong(f"{text}.", words) from error
+    if stages % p:
+        raise Wrong(f"Expected equally many stages per device, got {stages} stages.")
     if max_stored is None:
         return
     live, peak = Counter[int](), Counter[int]()
@@ -124,10 +172,10 @@ def zero(f: Callable[..., Any]) -> Report:
     state per parameter, without activations (Rajbhandari et al., 2020). Stage 0 is
     plain data parallelism.
     """
-    sizes = [(1, 1), (8, 2), (7.5e9, 8), (7.5e9, 64)]
+    sizes = [(1, 1), (8, 2), (10, 3), (7.5e9, 8), (7.5e9, 64)]
     cases = (
         Case(
-            f"{count:g} parameters, {n} devices, stage {stage}",
+            f"{count:g} parameters, {number(n, 'device')}, stage {stage}",
             partial(_bytes, f, count, n, stage),
         )
         for count, n in sizes
@@ -159,77 +207,3 @@ def _bytes(f: Callable[..., Any], count: float, n: int, stage: int) -> None:
 
 # The stage from which on weights, gradients and optimizer state are sharded.
 ORDERS = [(3, 2, 1), (1, 2, 3)]
-
-
-def ring_attention(
-    f: Callable[..., Any], causal: bool = True, backend: str | None = None
-) -> Report:
-    """Grade `f(Qs, Ks, Vs)`, attention over a sequence that is cut over devices.
-
-    One tensor (tokens, d) per device each, in the order of the sequence. It returns the
-    devices' outputs: softmax(Q K^T / sqrt(d)) V, where with `causal` a query sees the
-    keys up to its own position.
-    """
-    B = use(backend)
-    cases = (
-        Case(f"{k} devices, {n} tokens on each", partial(_attend, f, B, causal, k, n))
-        for k, n in [(1, 2), (2, 1), (2, 3), (3, 2), (4, 4)]
-    )
-    covers = f"1 to 4 devices, {'causal' if causal else 'every token sees all'}"
-    return grade("ring_attention", covers, "Long Sequences: Context Parallelism", cases)
-
-
-def _attend(f: Callable[..., Any], B: Backend, causal: bool, k: int, n: int) -> None:
-    rng, d = np.random.default_rng(k), 4
-    Q, K, V = (2 * rng.normal(size=(k * n, d)) for _ in range(3))
-    cuts = [slice(r * n, (r + 1) * n) for r in range(k)]
-    local = places(B, k)
-
-    def cut(x: np.ndarray) -> list[Any]:
-        return [B.array(x[c], device) for c, device in zip(cuts, local, strict=True)]
-
-    answer = called(f, cut(Q), cut(K), cut(V))
-    if answer is None:
-        raise Wrong(f"Expected a list of {k} outputs, got None.")
-    after = np.arange(k * n)[None, :] > np.arange(k * n)[:, None]
-
-    def scores(scale: float, mask: bool) -> np.ndarray:
-        found = Q @ K.T * scale
-        return np.where(after & mask, -np.inf, found)
-
-    def attend(s: np.ndarray) -> np.ndarray:
-        weights = np.exp(s - s.max(axis=-1, keepdims=True))
-        return weights / weights.sum(axis=-1, keepdims=True) @ V
-
-    def by_block(s: np.ndarray) -> np.ndarray:
-        total = np.zeros_like(Q)
-        for c in cuts:
-            seen = np.isfinite(s[:, c]).any(axis=1)
-            block = np.full_like(s, -np.inf)
-            block[:, c] = s[:, c]
-            total[seen] += attend(block[seen])
-        return total
-
-    own = np.full((k * n, k * n), -np.inf)
-    for c in cuts:
-        own[c, c] = scores(d**-0.5, causal)[c, c]
-    right = scores(d**-0.5, causal)
-    local_mask = np.tile(np.triu(np.ones((n, n), bool), 1), (k, k))
-    mistakes = [
-        ("Each device attends to its own keys only: K and V were not passed on.",
-         attend(own)),
-        ("Blocks are normalized one by one: the running maximum and sum are missing.",
-         by_block(right)),
-        ("There is no causal mask.", attend(scores(d**-0.5, False))),
-        ("The mask uses positions within a device instead of in the sequence.",
-         attend(np.where(local_mask, -np.inf, Q @ K.T * d**-0.5))),
-        ("The scores are not divided by sqrt(d).", attend(scores(1.0, causal))),
-        ("There is a causal mask, where every token should see all.",
-         attend(scores(d**-0.5, True))),
-    ]  # fmt: skip
-    whole = attend(right)
-    compare(
-        [host(x, B) for x in answer],
-        [whole[c] for c in cuts],
-        [(words, [wrong[c] for c in cuts]) for words, wrong in mistakes],
-    )

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..backends import get_backend
 from ..backends.protocol import Backend
 from ..comm.devices import devices
 
@@ -67,7 +66,7 @@ def grade(name: str, covers: str, where: str, cases: Iterable[Case]) -> Report:
     mistakes: list[str] = []
     for case in cases:
         try:
-            case.run()
+            _judged(case)
         except Wrong as wrong:
             if not failed:
                 failed, expected = case.words, wrong.expected
@@ -77,6 +76,18 @@ def grade(name: str, covers: str, where: str, cases: Iterable[Case]) -> Report:
                 break
         checked += not failed
     return Report(name, checked, covers, where, failed, expected, *mistakes[:1])
+
+
+def _judged(case: Case) -> None:
+    """Run a case; an answer that cannot be compared at all is wrong too."""
+    try:
+        case.run()
+    except Wrong:
+        raise
+    except Exception as error:
+        found = f"The answer cannot be compared: {error}.".replace("..", ".")
+        words = "It has another form than the grader's description asks for."
+        raise Wrong(found, words) from error
 
 
 def called(f: Callable[..., Any], *arguments: Any) -> Any:
@@ -92,9 +103,18 @@ def called(f: Callable[..., Any], *arguments: Any) -> Any:
         ) from error
 
 
-def use(backend: str | None) -> Backend:
-    """Return the backend whose tensors the reader's function gets."""
-    return get_backend(backend)
+def number(count: int, noun: str) -> str:
+    """Return a number and its noun: `1 device`, `2 micro-batches`."""
+    plural = "es" if noun.endswith("ch") else "s"
+    return f"{count} {noun}{plural if count != 1 else ''}"
+
+
+def unchanged(B: Backend, tensors: Sequence[Any], values: Sequence[np.ndarray]) -> None:
+    """Raise `Wrong` if the reader's function wrote to its inputs."""
+    for i, (x, value) in enumerate(zip(tensors, values, strict=True)):
+        if not np.array_equal(host(x, B), value):
+            words = "The function wrote to an input, which its caller still needs."
+            raise Wrong(f"Input {i} is not what it was.", words)
 
 
 def places(B: Backend, count: int) -> list[Any]:

@@ -1,0 +1,141 @@
+"""The graders find every mutant of a right function, but those that are right too."""
+
+import inspect
+
+import pytest
+from backends import readers
+from backends.mutation import mutants
+from backends.readers import READERS
+
+from d2lmulti import check
+
+ALONE = ("plan", "sampler", "schedule", "warmup", "zero")  # know no backend
+
+# These compute the same, for this reason. Some frameworks raise an error for them.
+EQUIVALENT = {
+    "a list has one shape and one backend": [
+        "allreduce 1: data[0]) -> data[-1])",
+        "allreduce 2: data[0].shape)) -> data[-1].shape))",
+        "reduce_scatter 1: data[0]), len(data)) -> data[-1]), len(data))",
+        "reduce_scatter 2: data[0].shape[0], n) -> data[0].shape[-1], n)",
+        "reduce_scatter 2: data[0].shape[0], n) -> data[-1].shape[0], n)",
+        "ring_attention 1: Qs[0]), []) -> Qs[-1]), [])",
+        "ring_attention 2: Qs[0].shape -> Qs[-1].shape",
+    ],
+    "simulated devices have one memory": [
+        "allreduce 4: data[0])), add=True) -> data[1])), add=True)",
+        "allreduce 4: data[0])), add=True) -> data[-1])), add=True)",
+        "reduce_scatter 9: data[r]))) -> data[0])))",
+        "ring_attention 17: Qs[r]))) -> Qs[0])))",
+    ],
+    "the sum is also copied to where it is": [
+        "allreduce 5: data[1:]: -> data[:]:",
+    ],
+    "an empty part may be sent": [
+        "plan 6: edges[part + 1] > edges[part]: -> edges[part + 1] >= edges[part]:",
+        "plan 6: > edges[part]: -> > edges[0]:",
+    ],
+    "the ring begins with another part": [
+        "plan 5: (r - step - 1) % ranks -> (r - step + 1) % ranks",
+        "plan 5: (r - step - 1) % ranks -> (r - step) % ranks",
+        "plan 5: (r - step - 1) % ranks -> (r - step - 2) % ranks",
+    ],
+    "one edge more is not used": ["plan 1: (ranks + 1)] -> (ranks + 2)]"],
+    "both lists have one entry per device": [
+        "train_batch 7: strict=True)] -> strict=False)]",
+        "train_batch 9: strict=True): -> strict=False):",
+    ],
+    "device 0 computes everything, and the others nothing": [
+        "tensor_pair 3: // k -> * k",
+        "tensor_pair 3: // k -> W1.shape[1]",
+    ],
+    "the maximum of two has no order": [
+        "tensor_pair 7: np.maximum(X @ W1[:, own], 0) -> np.maximum(0, X @ W1[:, own])",
+        "experts 13: np.maximum(x[t] @ W1[e], 0) -> np.maximum(0, x[t] @ W1[e])",
+        "ring_attention 12: np.maximum(top, -> np.maximum(scores.max(",
+    ],
+    "a stage is a whole number": ["zero 4: stage >= 1: -> stage >= 0.5:"],
+    "both lines meet at the end of the warm-up": [
+        "warmup 1: step >= warmup_steps: -> step > warmup_steps:"
+    ],
+}
+LISTED = [words for some in EQUIVALENT.values() for words in some]
+
+
+def is_listed(mutant):
+    """Tell whether a mutant's words, `name line: old -> new`, are in the list."""
+    place, _, lines = mutant.partition(": ")
+    old, _, new = lines.partition(" -> ")
+    for words in LISTED:
+        same, _, parts = words.partition(": ")
+        before, _, after = parts.partition(" -> ")
+        if place == same and before in old and after in new:
+            return True
+    return False
+
+
+@pytest.mark.dealt
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", READERS)
+def test_only_equivalent_mutants_pass(B, name):
+    if name in ALONE and B.name != "numpy":
+        pytest.skip("it knows no backend")
+    keywords = {} if name in ALONE else {"backend": B.name}
+    if name == "schedule":
+        keywords["max_stored"] = lambda p, m, d: min(p - d, m)
+    if name == "plan":
+        keywords["algorithm"] = "ring"
+    grader = getattr(check, name)
+    assert grader(READERS[name], **keywords)
+    found = mutants(READERS[name])
+    right = [words for words, f in found.items() if grader(f, **keywords)]
+    if B.name == "mxnet":  # its backward pass overwrites gradients, cleared or not
+        right = [words for words in right if "B.clear_grad_(p) -> pass" not in words]
+    assert [words for words in right if not is_listed(words)] == []
+
+
+def test_there_are_hundreds_of_mutants():
+    wrong = [w for f in READERS.values() for w in mutants(f) if not is_listed(w)]
+    assert len(wrong) >= 300
+    assert len({*wrong}) == len(wrong)
+    assert set(READERS) | {"Report"} == set(check.__all__)
+
+
+# In a right function, `old` becomes `new`, and the grader names the kind of mistake.
+SLIPS = [
+    ("experts", "p[t, e] * (", "(", "gate is missing"),
+    ("experts", "out[t] += p", "out[t] = p", "not added to its input"),
+    ("experts", "< capacity", "< 99", "No token is dropped"),
+    (
+        "experts",
+        "[0] * router.shape[1], x.copy()",
+        "U, x.copy()",
+        "all devices together",
+    ),
+    ("experts", "range(len(x))", "range(len(x))[::-1]", "last tokens"),
+    ("experts", "np.maximum(x[t] @ W1[e], 0)", "x[t] @ W1[e]", "ReLU is missing"),
+    ("resume", 'B.array(saved["v"])', "start * 0", "velocity is not saved"),
+    ("resume", 'B.array(saved["w"])', "start", "weights are not saved"),
+    ("resume", 'int(saved["done"])', "0", "again at step 0"),
+    ("resume", "done=step + 1", "done=step + 2", "skipped"),
+    ("resume", "done=step + 1", "done=step", "repeated"),
+    ("resume", 'path + ".new", "wb"', 'path, "wb"', "in place"),
+    ("resume", "if os.path.exists(path)", "if False", "no file is read"),
+]
+
+
+@pytest.mark.parametrize("name, old, new, mistake", SLIPS, ids=range(len(SLIPS)))
+def test_a_slip_is_named(name, old, new, mistake):
+    source = inspect.getsource(READERS[name])
+    assert source.count(old) == 1
+    source = source.replace(old, new)
+    if new.startswith("U,"):  # one counter for all devices
+        source = source.replace(
+            "for X in Xs", "U = [0] * router.shape[1]\n    for X in Xs"
+        )
+    if new.startswith("path,"):
+        source = source.replace('        os.replace(path + ".new", path)\n', "")
+    names = dict(vars(readers))
+    exec(source, names)
+    report = getattr(check, name)(names[name], backend="numpy")
+    assert not report and mistake in report.mistake, report

@@ -1,0 +1,322 @@
+"""The graders pass right functions: the library's own, and others."""
+
+import os
+from functools import partial
+
+import numpy as np
+import pytest
+from backends.readers import READERS
+
+import d2lmulti
+from d2lmulti import check
+from d2lmulti.backends import backend_of
+from d2lmulti.files import write_atomically
+from d2lmulti.models.experts import (
+    choose_experts,
+    route_tokens,
+    run_experts,
+    take_rows,
+)
+from d2lmulti.parallel.sequence import ring_attention
+from d2lmulti.plans.allreduce import ALLREDUCE
+from d2lmulti.plans.rounds import even_bounds
+from d2lmulti.plans.schedules import SCHEDULES
+from d2lmulti.training.rate import GradualWarmup
+
+# ------------------------------------------------------------------- the library's own
+
+
+def library_attention(attend, Qs, Ks, Vs):
+    at = np.split(np.arange(sum(map(len, Qs))), len(Qs))
+    parts = [[x.reshape((len(x), 1, -1)) for x in xs] for xs in (Qs, Ks, Vs)]
+    outputs = attend(*parts, at).outputs
+    return [out.reshape((len(out), -1)) for out in outputs]
+
+
+def library_experts(Xs, router, W1, W2, capacity):
+    B, n = backend_of(router), len(Xs)
+    sent, kept, outs = [], [], []
+    for x in Xs:
+        choice = choose_experts(B, x, B.copy_to(router, B.device_of(x)))
+        route = route_tokens(choice.expert, len(W1), capacity)
+        sent.append(take_rows(B, x, route.token_of))
+        kept.append((x, choice.gate, route.slot_of))
+    d2lmulti.alltoall(sent)
+    for r, x in enumerate(sent):
+        own = slice(r * len(W1) // n, (r + 1) * len(W1) // n)
+        own_W1, own_W2 = (B.copy_to(W[own], B.device_of(x)) for W in (W1, W2))
+        outs.append(run_experts(B, own_W1, own_W2, x, n))
+    d2lmulti.alltoall(outs)
+    return [
+        x + gate * take_rows(B, out, slot_of)
+        for (x, gate, slot_of), out in zip(kept, outs, strict=True)
+    ]
+
+
+def library_resume(gradient, start, steps, path):
+    B = backend_of(start)
+    run = {"done": 0, "w": B.numpy(start), "v": 0 * B.numpy(start)}
+    if os.path.exists(path):
+        with np.load(path) as file:
+            run = dict(file)
+    for step in range(int(run["done"]), steps):
+        v = 0.9 * run["v"] + B.numpy(gradient(B.array(run["w"]), step))
+        run = {"done": step + 1, "w": run["w"] - 0.1 * v, "v": v}
+        write_atomically(path, partial(np.savez, **run))
+    return B.array(run["w"])
+
+
+LIBRARY = {
+    "split_batch": (check.split_batch, d2lmulti.split_batch),
+    "get_params": (check.get_params, d2lmulti.get_params),
+    "reduce_scatter": (check.reduce_scatter, d2lmulti.reduce_scatter),
+    "train_batch": (check.train_batch, d2lmulti.train_batch),
+    "ring attention": (
+        check.ring_attention,
+        partial(library_attention, ring_attention),
+    ),
+    "experts": (check.experts, library_experts),
+    "resume": (check.resume, library_resume),
+} | {
+    f"{name} all-reduce": (
+        partial(check.allreduce, algorithm=name),
+        partial(d2lmulti.allreduce, algorithm=name),
+    )
+    for name in ALLREDUCE
+}
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_the_librarys_functions(B, name):
+    grader, f = LIBRARY[name]
+    report = grader(f, backend=B.name)
+    assert report, report
+
+
+def test_the_librarys_plans_and_schedules():
+    for name, f in ALLREDUCE.items():
+        assert check.plan(f), name
+        assert check.plan(f, name), name
+    for name, f in SCHEDULES.items():
+        two = name in ("interleaved", "zb_v")
+        assert check.schedule(partial(f, chunks=2) if two else f), name
+    assert check.schedule(SCHEDULES["1f1b"], lambda p, m, d: min(p - d, m))
+    assert check.warmup(lambda i, lr, k, w: GradualWarmup(lr, w, k * lr).rate(i))
+
+
+# ------------------------------------------------------------------ other ways to write
+
+
+def split_longer_last(X, y, devices):
+    B, n, k = backend_of(X), len(X), len(devices)
+    edges = [i * n // k for i in range(k + 1)]
+    parts = list(zip(edges[:-1], edges[1:], devices, strict=True))
+    return [[B.copy_to(x[a:b], d) for a, b, d in parts] for x in (X, y)]
+
+
+def split_through_numpy(X, y, devices):
+    B = backend_of(X)
+    return tuple(
+        [B.array(part, d) for part, d in zip(parts, devices, strict=True)]
+        for parts in (np.array_split(B.numpy(x), len(devices)) for x in (X, y))
+    )
+
+
+def copies_through_numpy(params, device):
+    B = backend_of(params[0])
+    copies = tuple(B.array(B.numpy(p).copy(), device) for p in params)
+    for copy in copies:
+        B.attach_grad(copy)
+    return copies
+
+
+def sums(data):
+    B = backend_of(data[0])
+    return [sum((B.numpy(x) for x in data[1:]), B.numpy(data[0])) for _ in data]
+
+
+def sums_backward(data):
+    B = backend_of(data[0])
+    return [B.array(sum(B.numpy(y) for y in data[::-1]), B.device_of(x)) for x in data]
+
+
+def sums_by_owners(data):  # the all-reduce of an exercise, written into the tensors
+    B, size = backend_of(data[0]), int(np.prod(data[0].shape))
+    for owner, (a, b) in enumerate(even_bounds(size, len(data))):
+        for x in data[:owner] + data[owner + 1 :]:
+            B.write_(data[owner], a, b, B.read(x, a, b), add=True)
+        for x in data[:owner] + data[owner + 1 :]:
+            B.write_(x, a, b, B.read(data[owner], a, b))
+
+
+def sums_by_tree(data):
+    B, size, far = backend_of(data[0]), int(np.prod(data[0].shape)), 1
+    while far < len(data):
+        for i in range(0, len(data) - far, 2 * far):
+            B.write_(data[i], 0, size, data[i + far], add=True)
+        far *= 2
+    for x in data[1:]:
+        B.write_(x, 0, size, data[0])
+
+
+def parts_of_the_sum(data):
+    B = backend_of(data[0])
+    total = sum(B.numpy(x) for x in data)
+    return tuple(np.array_split(total, len(data)))
+
+
+def parts_that_are_summed(data):
+    B, n = backend_of(data[0]), len(data)
+    cut = [np.array_split(B.numpy(x), n) for x in data]
+    return [B.array(sum(own), B.device_of(data[0])) for own in zip(*cut, strict=True)]
+
+
+def pair_stacked(X, W1, W2, devices):
+    B = backend_of(X)
+    return np.stack(
+        [np.maximum(B.numpy(X) @ B.numpy(W1), 0) @ B.numpy(W2)] * len(devices)
+    )
+
+
+def pair_of_tensors(X, W1, W2, devices):
+    B, k = backend_of(X), len(devices)
+    columns, rows = W1.shape[1] // k, W2.shape[0] // k
+    partial_sums = [
+        B.relu(X @ W1[:, i * columns : (i + 1) * columns])
+        @ W2[i * rows : (i + 1) * rows]
+        for i in range(k)
+    ]
+    return [sum(partial_sums[1:], partial_sums[0]) for _ in devices]
+
+
+def attention_gathered(Qs, Ks, Vs):
+    B = backend_of(Qs[0])
+    Q, K, V = (np.concatenate([B.numpy(x) for x in xs]) for xs in (Qs, Ks, Vs))
+    scores = np.where(np.tri(len(Q)) > 0, Q @ K.T / np.sqrt(Q.shape[1]), -np.inf)
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.split(weights / weights.sum(axis=1, keepdims=True) @ V, len(Qs))
+
+
+def attention_row_by_row(Qs, Ks, Vs):
+    B, r, outs = backend_of(Qs[0]), 0, []
+    keys, values = (np.concatenate([B.numpy(x) for x in xs]) for xs in (Ks, Vs))
+    for Q in map(B.numpy, Qs):
+        out = np.empty_like(Q)
+        for t, q in enumerate(Q):
+            r += 1
+            weights = np.exp((s := keys[:r] @ q / len(q) ** 0.5) - s.max())
+            out[t] = weights @ values[:r] / weights.sum()
+        outs.append(out)
+    return outs
+
+
+def experts_by_slots(Xs, router, W1, W2, capacity):
+    B, outs = backend_of(router), []
+    router, W1, W2 = map(B.numpy, (router, W1, W2))
+    for X in Xs:
+        x = B.numpy(X)
+        p = np.exp(x @ router - (x @ router).max(1, keepdims=True))
+        p, out = p / p.sum(1, keepdims=True), x.copy()
+        for e in range(len(W1)):
+            own = np.flatnonzero(p.argmax(1) == e)[:capacity]
+            out[own] += p[own, e : e + 1] * (np.maximum(x[own] @ W1[e], 0) @ W2[e])
+        outs.append(out)
+    return outs
+
+
+def sampler_in_turns(n, ranks, rank, epoch):
+    order = np.random.default_rng([1, epoch]).permutation(n)
+    return np.resize(order, -(-n // ranks) * ranks)[rank::ranks].tolist()
+
+
+def sampler_padded_at_random(n, ranks, rank, epoch):
+    rng = np.random.default_rng(100 + epoch)
+    order = [*rng.permutation(n), *rng.integers(0, n, -n % ranks)]
+    return order[rank::ranks]
+
+
+def rise(step, lr, devices, warmup_steps):
+    return lr * (1 + (devices - 1) * min(step, warmup_steps) / warmup_steps)
+
+
+def between(step, lr, devices, warmup_steps):
+    return np.interp(step, [0, warmup_steps], [lr, devices * lr])
+
+
+def sixteen_bytes(parameters, devices, stage):
+    kinds = zip((12, 2, 2), (1, 2, 3), strict=True)
+    return sum(b * parameters / (devices if stage >= at else 1) for b, at in kinds)
+
+
+def one_by_one(p, m):
+    return [[(what, d, k) for k in range(m) for what in "FB"] for d in range(p)]
+
+
+def all_forward_first(p, m):
+    return [[(what, d, k) for what in "FB" for k in range(m)] for d in range(p)]
+
+
+def halves(p, m):
+    return [[(what, d, k) for what in "FIW" for k in range(m)] for d in range(p)]
+
+
+def resume_from_bytes(gradient, start, steps, path):
+    B = backend_of(start)
+    state = np.concatenate([[0.0], 0 * B.numpy(start), B.numpy(start)])
+    if os.path.exists(path):
+        with open(path, "rb") as file:
+            state = np.frombuffer(file.read())
+    done, (v, w) = int(state[0]), np.split(state[1:], 2)
+    for step in range(done, steps):
+        v = 0.9 * v + B.numpy(gradient(B.array(w), step))
+        w = w - 0.1 * v
+        with open(f"{path}.part", "wb") as file:
+            file.write(np.concatenate([[step + 1.0], v, w]).tobytes())
+        os.replace(f"{path}.part", path)
+    return w
+
+
+WAYS = [
+    (check.split_batch, split_longer_last),
+    (check.split_batch, split_through_numpy),
+    (check.get_params, copies_through_numpy),
+    (check.allreduce, sums),
+    (check.allreduce, lambda data: np.stack(sums(data))),
+    (check.allreduce, sums_backward),
+    (check.allreduce, sums_by_owners),
+    (check.allreduce, sums_by_tree),
+    (check.reduce_scatter, parts_of_the_sum),
+    (check.reduce_scatter, parts_that_are_summed),
+    (check.tensor_pair, pair_stacked),
+    (check.tensor_pair, pair_of_tensors),
+    (check.ring_attention, attention_gathered),
+    (check.ring_attention, attention_row_by_row),
+    (check.experts, experts_by_slots),
+    (check.resume, resume_from_bytes),
+]
+PURE = [
+    (check.sampler, sampler_in_turns),
+    (check.sampler, sampler_padded_at_random),
+    (check.warmup, rise),
+    (check.warmup, between),
+    (check.zero, sixteen_bytes),
+    (check.schedule, one_by_one),
+    (check.schedule, all_forward_first),
+    (check.schedule, halves),
+]
+
+
+@pytest.mark.parametrize("grader, f", WAYS, ids=range(len(WAYS)))
+def test_right_ways(B, grader, f):
+    report = grader(f, backend=B.name)
+    assert report, report
+
+
+@pytest.mark.parametrize("grader, f", PURE, ids=range(len(PURE)))
+def test_right_ways_without_a_backend(grader, f):
+    report = grader(f)
+    assert report, report
+
+
+def test_there_are_thirty_of_them():
+    assert len(WAYS) + len(PURE) + len(READERS) >= 30
