@@ -255,6 +255,7 @@ COMMANDS = {
     "simulate": "d2lmulti_cluster.commands",
     "plan": "d2lmulti_cluster.commands",
     "validate": "d2lmulti_cluster.commands",
+    "gym": "d2lmulti_book.gym.command",
 }
 
 

@@ -1,0 +1,1 @@
+"""Faulty programs to repair: `python -m d2lmulti gym`. Chapter: *gym*."""
