@@ -226,6 +226,18 @@ def _set_figure_style(shell: Any) -> None:
     matplotlib.rcParams.update(_STYLE)
 
 
+def prepare() -> None:
+    """Set what the cells of a chapter expect from this kernel besides the magics."""
+    from IPython import get_ipython
+
+    # TensorFlow reports the processor's features on stderr; 2: only errors.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    _set_figure_style(get_ipython())
+    # Paddle warns about a missing compiler cache with a path of the machine.
+    warnings.filterwarnings("ignore", message="No ccache found")
+    os.environ.setdefault("PYTHONWARNINGS", "ignore:No ccache found")  # in its workers
+
+
 def load_ipython_extension(shell: Any) -> None:
     """Make the three magics and the figure style part of this IPython shell."""
     current_tab()  # a wrong choice should fail in the first cell
@@ -235,12 +247,7 @@ def load_ipython_extension(shell: Any) -> None:
             return _run(shell, f"%%{name} {line}\n{cell}")
 
         shell.register_magic_function(magic, "cell", name)
-    # TensorFlow reports the processor's features on stderr; 2: only errors.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    _set_figure_style(shell)
-    # Paddle warns about a missing compiler cache with a path of the machine.
-    warnings.filterwarnings("ignore", message="No ccache found")
-    os.environ.setdefault("PYTHONWARNINGS", "ignore:No ccache found")  # in its workers
+    prepare()
 
 
 def unload_ipython_extension(shell: Any) -> None:
