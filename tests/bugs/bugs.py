@@ -29,7 +29,8 @@ ENGINES, MEMORY = "processes/test_engines.py::", "processes/test_shared_memory.p
 MODULE = "processes/test_modules_in_buckets.py::"
 
 SEQUENCE = "backends/test_sequence.py::test_any_parts_equal_one_device[torch]"
-EXPERTS = "backends/test_experts.py::test_any_shares_equal_one_device[torch]"
+MESHES = "backends/test_on_mesh.py::"
+EXPERTS = MESHES + "test_random_meshes_train_like_one_device[torch]"
 TWO_DEVICES = DATA + "test_twenty_steps_equal_one_device[torch-mlp-2]"
 THREE_DEVICES = DATA + "test_twenty_steps_equal_one_device[torch-mlp-3]"
 BUCKETS = DATA + "test_a_step_in_buckets_has_the_same_bits[torch-100000-lenet]"
@@ -39,7 +40,6 @@ SYNCHRONISED = TRAINED.replace("mlp-3", "lenet_sync_bn-1")
 EVALUATED = TRAINING + "test_evaluate_equals_a_count_in_numpy[torch-2-97]"
 LAYERS = LAYER + "test_ten_steps_equal_one_device[torch-mlp-2]"
 BLOCKS = LAYER + "test_ten_steps_equal_one_device[torch-transformer-2]"
-TOKENS = LAYER + "test_ten_steps_equal_one_device[torch-sequence-2]"
 STAGES = PIPELINE + "test_ten_steps_equal_one_device[torch-deep_mlp-zero_bubble-4]"
 PLACEMENTS = PLACES + "test_random_placements_and_orders_train_like_one_device[torch]"
 SHARDS = SHARDED + (
@@ -250,13 +250,6 @@ BUGS = [
         "(H,) = yield Reduce(H)\n",
         "(H,) = yield Reduce(H)\n    b = b * part.ranks\n",
         LAYERS,
-    ),
-    Bug(
-        "each device keeps the gradient of its own tokens",
-        "parallel/tensor.py",
-        "if spec.summed:",
-        "if spec.summed and group.size == 1:",
-        TOKENS,
     ),
     Bug(
         "the last micro-batch's weight gradients are lost",

@@ -1,0 +1,234 @@
+"""The directive `which-run`: the reader guesses which of two recorded runs is broken.
+
+Its content is the caption. `:ways:` names the ways to train that it shows, all unless
+given. The page holds the runs that tools/record_bugs.py has recorded, the first of them
+as two charts, and a table of all, for whoever runs no script.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from interactive import ROOT, Interactive, dumped
+from sphinx.application import Sphinx
+
+RECORD = ROOT / "chapters" / "measured" / "planted_runs.json"
+NETWORKS = {
+    "mlp": "perceptron on digits",
+    "deep_mlp": "perceptron of eight layers on digits",
+    "lenet_sync_bn": "LeNet with batch normalization on digits",
+    "transformer": "small transformer on text",
+    "mixture": "small mixture of experts on text",
+}
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 340, 210, 44, 8, 10, 34
+LOWEST, HIGHEST = -175, 25  # of differences, as ten times their logarithm
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+POINTS, FINAL = 25, 5  # of a curve; its last 20 steps
+TICKS, SEEN = (-150, -100, -50, 0), -100  # over 1e-10 it is no rounding
+Run = dict[str, list[int]]
+
+
+def record(ways: list[str] | None = None) -> dict[str, Any]:
+    """Read the recorded runs, of these ways to train only."""
+    found = json.loads(RECORD.read_text(encoding="utf-8"))
+    kept = [bug for bug in found["bugs"] if not ways or bug["way"] in ways]
+    names = {bug["way"] for bug in kept}
+    if ways and set(ways) - names:
+        raise ValueError(f"expected ways of {RECORD.name}, got {ways}")
+    used = {name: way for name, way in found["ways"].items() if name in names}
+    return found | {"bugs": kept, "ways": used}
+
+
+def final(run: Run) -> float:
+    """Return the mean loss of the last 20 steps."""
+    points = run["loss"][-FINAL:]
+    return sum(points) / len(points) / 1e4
+
+
+def accuracy(run: Run) -> float:
+    """Return the accuracy after all steps; 0 of a run that did not get so far."""
+    return run["accuracy"][-1] / 1e3 if len(run["loss"]) == POINTS else 0.0
+
+
+def facts(found: dict[str, Any]) -> dict[str, int]:
+    """Count how well losses and weights tell."""
+    pairs = [(found["ways"][bug["way"]], bug) for bug in found["bugs"]]
+    ranges = [found["spread"][way["network"]] for way, _ in pairs]
+    return {
+        "higher_loss": sum(final(bug) > final(way) for way, bug in pairs),
+        "lower_accuracy": sum(accuracy(bug) < accuracy(way) for way, bug in pairs),
+        "in_spread": sum(
+            low <= 1e4 * final(bug) <= high
+            for (_, bug), (low, high) in zip(pairs, ranges, strict=True)
+        ),
+        "near": sum(accuracy(bug) >= accuracy(way) - 0.02 for way, bug in pairs),
+        "soon": sum(bug["difference"][0] > SEEN for _, bug in pairs),
+        "correct_most": max(max(way["difference"]) for way, _ in pairs),
+        "broken_least": min(bug["difference"][-1] for _, bug in pairs),
+    }
+
+
+def power(tenths: int) -> str:
+    """Write a difference, of which ten times the logarithm is given, with one digit."""
+    digit, _, exponent = f"{10 ** (tenths / 10):.0e}".partition("e")
+    if -3 < int(exponent) < 3:
+        return f"{float(f'{digit}e{exponent}'):g}"
+    return f"{digit}·10{str(int(exponent)).translate(_RAISED)}".removeprefix("1·")
+
+
+def sentences(found: dict[str, Any]) -> str:
+    """Say how well losses and weights tell."""
+    known, count = facts(found), len(found["bugs"])
+    return (
+        f"Next to a correct run of the same seed, the last digits tell a lot: naming "
+        f"the run with the higher final loss finds {known['higher_loss']} of {count} "
+        f"bugs, and naming the one with the lower final accuracy "
+        f"{known['lower_accuracy']}; a coin finds half. In practice there is no such "
+        f"run. {known['near']} of the broken runs end with an accuracy at most 2 "
+        f"points below the correct one, and {known['in_spread']} with a loss in the "
+        f"range of three correct runs with other seeds. The weights "
+        f"tell {known['soon']} of the {count} after {found['each']} steps, and all "
+        f"after {found['steps']}: correct runs stayed within about "
+        f"{power(known['correct_most'])} of one device, and the closest broken run "
+        f"ended about {power(known['broken_least'])} away."
+    )
+
+
+def chart(
+    title: str, lines: list[list[int]], ticks: dict[int, str], span: tuple[int, int]
+) -> str:
+    """Draw the lines of run A and run B over the steps."""
+    low, high = span
+    parts = [f'<text class="title" x="{LEFT}" y="{HEIGHT - 4}">{title}</text>']
+
+    def y(value: float) -> float:
+        share = (min(max(value, low), high) - low) / (high - low)
+        return round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
+
+    for value, text in ticks.items():
+        parts.append(
+            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value)}" y2="{y(value)}"/>'
+            f'<text class="tick" x="{LEFT - 4}" y="{y(value) + 4}">{text}</text>'
+        )
+    step = (WIDTH - LEFT - RIGHT) / POINTS
+    for name, points in zip("ab", lines, strict=True):
+        path = " ".join(
+            f"{LEFT + step * (i + 1):.1f},{y(value)}" for i, value in enumerate(points)
+        )
+        parts.append(f'<polyline class="{name}" points="{path}"/>')
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def row(bug: dict[str, Any], way: dict[str, Any]) -> str:
+    """Write a bug as a row of the table."""
+    cells = [
+        f"{way['words']}, {way['devices']} devices",
+        f"{final(way):.3g}", f"{final(bug):.3g}",
+        f"{100 * accuracy(way):.1f}",
+        f"{100 * accuracy(bug):.1f}" if accuracy(bug) else "none",
+        power(bug["difference"][0]), power(bug["difference"][-1]),
+    ]  # fmt: skip
+    columns = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+    return f'<tr><th scope="row">{html.escape(bug["bug"])}</th>{columns}</tr>'
+
+
+def page(ways: list[str] | None, up: str) -> str:
+    """Write what stands in the page; `up` leads from it to the book's first folder."""
+    found = record(ways)
+    known, text = facts(found), sentences(found)
+    for way in found["ways"].values():
+        way["network"] = NETWORKS[way["network"]]
+    data = {key: found[key] for key in ("steps", "each", "ways", "bugs")}
+    data["higherLoss"] = known["higher_loss"]
+    first = found["bugs"][0]
+    correct = found["ways"][first["way"]]
+    top = max(correct["loss"])
+    losses = chart(
+        f"loss over {found['steps']} steps",
+        [correct["loss"], first["loss"]],
+        {0: "0", top: f"{top / 1e4:.1f}"},
+        (0, top),
+    )
+    weights = chart(
+        "weights: difference from one device",
+        [correct["difference"], first["difference"]],
+        {tenths: power(tenths) for tenths in TICKS},
+        (LOWEST, HIGHEST),
+    )
+    left_out = "".join(
+        f"<li>{html.escape(name)}: {html.escape(why)}</li>"
+        for name, why in found["left_out"].items()
+    )
+    rows = "".join(row(bug, found["ways"][bug["way"]]) for bug in found["bugs"])
+    heads = "".join(
+        f'<th scope="col">{words}</th>'
+        for words in (
+            "bug", "training", "final loss, correct", "broken",
+            "accuracy in %, correct", "broken",
+            f"weights off after {found['each']} steps", f"after {found['steps']}",
+        )
+    )  # fmt: skip
+    return f"""\
+<link rel="stylesheet" href="{up}which_run/which_run.css">
+<div class="which-run" tabindex="0" role="group" \
+aria-label="Which run is broken? Press A or B to guess, N for the next round.">
+<p data-part="round">A script plays this as a game. Here is one round with its answer: \
+run A is correct, and in run B {html.escape(first["bug"])}.</p>
+<div class="charts"><div data-part="loss">{losses}</div>
+<div data-part="weights">{weights}</div></div>
+<ul class="legend"><li class="a"><i></i>run A</li><li class="b"><i></i>run B</li></ul>
+<div data-part="game" hidden>
+<table><thead><tr data-part="heads"></tr></thead>
+<tbody data-part="runs"></tbody></table>
+<p class="choice" data-part="choice"><button type="button" data-part="a">A is broken\
+</button> <button type="button" data-part="b">B is broken</button></p>
+<div data-part="answer" aria-live="polite"></div>
+<p><button type="button" data-part="next" hidden>Next round</button></p>
+<p data-part="score" class="score" aria-live="polite"></p>
+<p><button type="button" data-part="link">Copy a link to this round</button></p>
+</div>
+<details><summary>How well does the loss tell? All {len(found["bugs"])} bugs, and what \
+is not shown</summary>
+<p>{text}</p>
+<div class="all" tabindex="0" role="region" aria-label="All bugs">
+<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>
+<p>Weights are off by the largest difference of any weight on any device from one \
+device's, over the largest weight of its tensor. All runs are in float64, with PyTorch \
+on simulated devices, and in processes with NumPy. The final loss is the mean of the \
+last 20 steps. A run whose loss was no longer finite has no accuracy. Not shown:</p>
+<ul>{left_out}</ul></details>
+<script type="application/json" data-part="data">{dumped(data)}</script>
+<script src="{up}which_run/which_run.js" defer></script>
+</div>
+"""
+
+
+class WhichRun(Interactive):
+    """A game: which of two runs is broken?"""
+
+    option_spec = {**Interactive.option_spec, "ways": directives.unchanged}
+
+    def page(self) -> str:
+        """Write the figure."""
+        ways = self.options.get("ways", "").split()
+        return page(ways or None, "../" * self.env.docname.count("/"))
+
+    def run(self) -> list[nodes.Node]:
+        """Note that the record is what the page is made from."""
+        for path in (RECORD, Path(__file__)):
+            self.env.note_dependency(str(path))
+        return super().run()
+
+
+def setup(app: Sphinx) -> dict[str, object]:
+    """Register the directive."""
+    app.add_directive("which-run", WhichRun)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
