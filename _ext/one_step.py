@@ -15,10 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import recorded_steps
+import step_clock
+import step_strategies
 from docutils import nodes
 from docutils.parsers.rst import directives
 from interactive import Interactive, dumped
 from sphinx.application import Sphinx
+
+import d2lmulti
 
 KINDS = {"F": "forward", "R": "forward again", "B": "backward", "U": "update"}
 COUNTERS = {
@@ -96,18 +100,19 @@ def page(first: str, frame: int, up: str, chapters: Collection[str]) -> str:
     """
     runs = recorded_steps.all_runs()
     run, strategy = runs[first], recorded_steps.STRATEGIES[first.split()[0]]
-    label = f"{strategy[0]} on {run['devices']} devices: computations and messages"
+    label = f"{strategy.title} on {run['devices']} devices: computations and messages"
     strategies = {
         key: {
-            "title": title,
-            "chapter": f"{up}{chapter}.html" if chapter in chapters else "",
+            "title": one.title,
+            "chapter": f"{up}{one.chapter}.html" if one.chapter in chapters else "",
+            "devices": one.devices,
         }
-        for key, (title, chapter, _) in recorded_steps.STRATEGIES.items()
+        for key, one in recorded_steps.STRATEGIES.items()
     }
     held = [m for r in runs.values() for device in r["memory"] for m in device]
     head = {
         "strategies": strategies,
-        "devices": recorded_steps.DEVICES,
+        "rows": ROWS,
         "runs": f"{up}one_step/",
         "first": first,
         "frame": frame,
@@ -143,7 +148,7 @@ aria-label="One step, message by message. Space plays, arrow keys step.">
 aria-label="Moment of the step">
 </span>
 </div>
-<p class="now" data-part="now" aria-live="polite">{html.escape(strategy[0])} on \
+<p class="now" data-part="now" aria-live="polite">{html.escape(strategy.title)} on \
 {run["devices"]} devices. A script plays this step; here it is as a whole.</p>
 <div class="picture" data-part="picture">{picture(run, html.escape(label))}</div>
 <ul class="legend">{kinds}
@@ -181,7 +186,7 @@ class OneStep(Interactive):
 
     def run(self) -> list[nodes.Node]:
         """Note that the library is what the page is made from."""
-        for module in (recorded_steps, recorded_steps.d2lmulti):
+        for module in (recorded_steps, step_clock, step_strategies, d2lmulti):
             self.env.note_dependency(str(module.__file__))
         return super().run()
 

@@ -3,7 +3,6 @@
 (() => {
   "use strict";
   const KINDS = { F: "forward", R: "forward again", B: "backward", U: "update" };
-  const ROWS = { 2: 62, 4: 46, 8: 34 }; // height of a device's row
   const SAME = 0.0021; // times this near are one: they were rounded to 0.001
   const NS = "http://www.w3.org/2000/svg";
   const calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -132,7 +131,7 @@
     // -- the picture ----------------------------------------------------------------
     const draw = () => {
       room = picture.clientWidth || 640;
-      const row = ROWS[run.devices];
+      const row = head.rows[run.devices];
       const [left, right, top] = [room < 520 ? 22 : 72, 10, 6];
       const width = room - left - right;
       const height = top + row * run.devices + 22;
@@ -382,6 +381,14 @@
       figure.dataset.ready = name;
     };
 
+    // Offer the numbers of devices that a strategy has; `wanted`, or the next larger one.
+    const offer = (key, wanted) => {
+      const numbers = head.strategies[key].devices;
+      strategy.value = key;
+      devices.replaceChildren(...numbers.map((k) => new Option(`${k} devices`, k)));
+      devices.value = numbers.find((k) => k >= Number(wanted));
+    };
+
     // The address of a moment is that of an element, `#step-ring-4-19`: the theme looks
     // for the element, and finds none.
     const copyLink = () => {
@@ -393,17 +400,20 @@
     const fromAddress = () => {
       const asked = location.hash.match(/^#step-(\w+)-(\d+)-(\d+)$/);
       if (!asked || !head.strategies[asked[1]]) return false;
-      if (!head.devices.includes(Number(asked[2]))) return false;
-      [, strategy.value, devices.value] = asked;
+      if (!head.strategies[asked[1]].devices.includes(Number(asked[2]))) return false;
+      offer(asked[1], asked[2]);
       choose(Number(asked[3]));
       figure.scrollIntoView({ block: "center" });
       return true;
     };
 
     for (const key in head.strategies) strategy.add(new Option(head.strategies[key].title, key));
-    for (const k of head.devices) devices.add(new Option(`${k} devices`, k));
-    [strategy.value, devices.value] = head.first.split(" ");
-    strategy.onchange = devices.onchange = () => choose();
+    offer(...head.first.split(" "));
+    strategy.onchange = () => {
+      offer(strategy.value, devices.value);
+      choose();
+    };
+    devices.onchange = () => choose();
     play.onclick = toggle;
     find("back").onclick = () => go(frame - 1);
     find("next").onclick = () => go(frame + 1);

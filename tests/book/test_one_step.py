@@ -6,26 +6,35 @@ import re
 import numpy as np
 import pytest
 import recorded_steps as recorded
-from recorded_steps import BATCH, LAYERS, LR, MICRO_BATCHES, MODEL, START
+from step_strategies import BATCH, LAYERS, LR, MICRO_BATCHES, MODEL, START, batch
 
 import d2lmulti
+from d2lmulti.comm.mesh import Mesh
+from d2lmulti.parallel.mesh import place_on_mesh, train_on_mesh
 from d2lmulti.parallel.pipeline import cut_stages, place_params, train_stages
 
 RUNS = recorded.all_runs()
 WEIGHTS = 8 * sum(p.size for p in START)  # bytes
 EDGE = BATCH // MICRO_BATCHES * 64 * 8  # of a micro-batch's activations
 B = d2lmulti.get_backend("numpy")
+SUMS = 8 * BATCH * (3 * 64 + 10 + 3 * 64)  # of activations, and of their gradients
+HELD_TWICE = 8 * (3 * 64 + 10)  # biases of layers that are split by rows
 # Bytes of a step on k devices, from the formulas of the chapters.
 MOVED = {
     "star": lambda k: 2 * (k - 1) * WEIGHTS,
     "ring": lambda k: 2 * (k - 1) * WEIGHTS,
     # A sum of activations (or of their gradients) at every second layer: the last layer
     # has 10 outputs, and no gradient of the examples is needed.
-    "tensor": lambda k: 2 * (k - 1) * 8 * BATCH * (3 * 64 + 10 + 3 * 64),
+    "tensor": lambda k: 2 * (k - 1) * SUMS,
     "gpipe": lambda k: 2 * (k - 1) * MICRO_BATCHES * EDGE,
     "1f1b": lambda k: 2 * (k - 1) * MICRO_BATCHES * EDGE,
     # Two all-gathers and a reduce-scatter; the last layer is gathered once.
     "zero3": lambda k: (k - 1) * (3 * WEIGHTS - 8 * (64 * 10 + 10)),
+    # Sums of two ranks, activations to the next stage and back from both, and the sum
+    # of gradients of k / 4 replicas.
+    "mesh": lambda k: (
+        2 * SUMS + 4 * 8 * BATCH * 64 + 2 * (k / 4 - 1) * (WEIGHTS + HELD_TWICE)
+    ),
 }
 
 
@@ -45,6 +54,8 @@ def test_every_layer_is_computed_and_all_memory_is_given_back(name):
     work = {kind: sum(b[3] == kind for b in run["blocks"]) for kind in "FRBU"}
     k = run["devices"]
     once = k * (MICRO_BATCHES if run["each"] == "micro-batch" else LAYERS)
+    if strategy == "mesh":  # on two stages of two ranks, a box for each layer
+        once = 2 * LAYERS * MICRO_BATCHES
     again = k * (LAYERS - 1) if strategy == "zero3" else 0
     assert work == {"F": once, "R": again, "B": once, "U": k}
     for memory in run["memory"]:
@@ -55,6 +66,8 @@ def test_every_layer_is_computed_and_all_memory_is_given_back(name):
     copies = {"star": k, "ring": k}.get(strategy, 1)
     if strategy == "tensor":  # the biases of rows are replicated
         assert 2 * WEIGHTS <= stored < 2.1 * WEIGHTS
+    elif strategy == "mesh":
+        assert stored == 2 * (k // 4) * (WEIGHTS + HELD_TWICE)
     else:
         assert stored == 2 * copies * WEIGHTS
     for s, t, begin, end, size, what, _, line in run["messages"]:
@@ -65,7 +78,7 @@ def test_every_layer_is_computed_and_all_memory_is_given_back(name):
 
 def steps_again(strategy, k):
     """Take the step with the library alone, and count."""
-    devices, (X, y) = d2lmulti.devices(k, "numpy"), recorded.batch()
+    devices, (X, y) = d2lmulti.devices(k, "numpy"), batch()
     params = [B.array(p) for p in START]
     with d2lmulti.ledger() as ledger:
         if strategy in ("star", "ring"):
@@ -78,6 +91,11 @@ def steps_again(strategy, k):
             d2lmulti.train_layers(
                 X, y, shards, devices, LR, model=MODEL, algorithm="ring"
             )
+        elif strategy == "mesh":
+            mesh = Mesh(data=k // 4, pipeline=2, tensor=2)
+            placed = place_on_mesh(params, devices, mesh, MODEL)
+            micro_batches = MICRO_BATCHES // (k // 4)
+            train_on_mesh(X, y, placed, devices, LR, micro_batches=micro_batches)
         elif strategy == "zero3":
             sharded = d2lmulti.shard_params(params, devices, MODEL, zero=3)
             d2lmulti.train_shards(X, y, sharded, devices, LR)
@@ -171,6 +189,17 @@ def test_buttons_keys_and_the_slider_move_through_the_step(page):
     expect_frame(page, 3)
     page.locator(".one-step").press(" ")
     assert part(page, "play").inner_text() == "Play"
+
+
+@pytest.mark.browser
+def test_a_strategy_offers_the_devices_that_it_has(page):
+    chosen(page, "ring 2")
+    part(page, "strategy").select_option("mesh")
+    page.wait_for_selector('.one-step[data-ready="mesh 4"]')
+    assert part(page, "devices").locator("option").all_inner_texts() == [
+        "4 devices",
+        "8 devices",
+    ]
 
 
 @pytest.mark.browser
