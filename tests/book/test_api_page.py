@@ -1,6 +1,7 @@
-"""The page of the library holds every public name, whatever framework is missing."""
+"""The reference holds every public name, whatever framework is missing."""
 
 import ast
+import doctest
 import pkgutil
 import re
 import shutil
@@ -18,8 +19,13 @@ import d2lmulti
 from d2lmulti.backends.protocol import Backend
 
 pytestmark = pytest.mark.xdist_group("api_page")  # built once
-# Sphinx cannot import these where a framework is missing.
-NEEDS_A_FRAMEWORK = ("d2lmulti.processes.mxnet_kvstore",)
+OVERVIEW = (ROOT / "chapters" / "api.md").read_text("utf-8")
+PAGES = {
+    path.stem: path.read_text("utf-8")
+    for path in sorted((ROOT / "chapters" / "reference").glob("*.md"))
+}
+# Sphinx cannot import the first where a framework is missing; pictures are no library.
+NOT_LISTED = ("d2lmulti.processes.mxnet_kvstore", "d2lmulti_book.figures")
 CONFIG = """
 import sys
 for framework in ("torch", "mxnet", "paddle"):
@@ -28,6 +34,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
 autosummary_generate = False
 root_doc = "api"
 default_role = "code"
+suppress_warnings = ["ref.doc"]  # a book without its chapters
 """
 
 
@@ -35,7 +42,9 @@ default_role = "code"
 def documented(tmp_path_factory):
     folder = tmp_path_factory.mktemp("api_page")
     (folder / "conf.py").write_text(CONFIG)
-    shutil.copy(ROOT / "chapters" / "api.md", folder)
+    toc = "\n```{toctree}\n:glob:\nreference/*\n```\n"
+    (folder / "api.md").write_text(OVERVIEW + toc)
+    shutil.copytree(ROOT / "chapters" / "reference", folder / "reference")
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", ".", "out"],
         cwd=folder,
@@ -80,7 +89,7 @@ def test_every_name_that_a_chapter_imports_is_there(documented):
     missing = [
         (chapter, f"{module}.{name}")
         for chapter, module, name in imported_by_chapters()
-        if module not in NEEDS_A_FRAMEWORK
+        if not module.startswith(NOT_LISTED)
         and not isinstance(found := resolve(f"{module}.{name}"), ModuleType)
         and id(found) not in there
     ]
@@ -93,3 +102,23 @@ def resolve(name):
         return pkgutil.resolve_name(name)
     except AttributeError:
         return None
+
+
+def chapters_named(text):
+    return set(re.findall(r"\{doc\}`(?:[^`<]+<|\.\./)?(\w+)>?`", text))
+
+
+def test_the_overview_has_every_page_with_the_chapters_that_explain_it():
+    rows = dict(re.findall(r"^\| \{doc\}`reference/(\w+)` (\|.*)$", OVERVIEW, re.M))
+    assert rows.keys() == PAGES.keys()
+    for name, text in PAGES.items():
+        explained = re.search(r"^\*\*Explained in\*\* .*?\.$", text, re.M | re.S)
+        assert chapters_named(explained[0]) == chapters_named(rows[name]) != set(), name
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_its_example_prints_what_it_shows(name):
+    text = PAGES[name].replace("\n```", "\n\n```")  # where an output ends
+    parser, runner = doctest.DocTestParser(), doctest.DocTestRunner()
+    runner.run(parser.get_doctest(text, {}, name, f"{name}.md", 0))
+    assert runner.failures == 0
