@@ -63,7 +63,6 @@ class Row:
 
 def read_table(path: Any) -> tuple[list[str], list[Row]]:
     """Read the header and the rows. Raises `InvalidInput` for what is no table."""
-    path = path
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as stream:
             lines = [list(map(str.strip, line)) for line in csv.reader(stream)]
@@ -85,6 +84,12 @@ def read_table(path: Any) -> tuple[list[str], list[Row]]:
             )
         rows.append(Row(number, dict(zip(header, line, strict=False))))
     return header, rows
+
+
+def read_data(name: str) -> list[Row]:
+    """Read the rows of one of this package's own tables."""
+    _, rows = read_table(Path(__file__).with_name("data") / f"{name}.csv")
+    return rows
 
 
 @dataclass(frozen=True)

@@ -133,19 +133,6 @@ def bus_bandwidth(collective: str, n: int, nbytes: float, seconds: float) -> flo
     return factors[collective] * nbytes / check_number("seconds", seconds, above=0)
 
 
-def bubble_share(stages: int, micro_batches: int, chunks: int = 1) -> float:
-    """The idle share of a 1F1B or GPipe step: (p - 1) / (v m + p - 1).
-
-    Stages of equal time, free messages, and p divides m where chunks v > 1.
-
-    >>> bubble_share(4, 12)
-    0.2
-    """
-    idle = check_count("stages", stages) - 1
-    busy = check_count("chunks", chunks) * check_count("micro_batches", micro_batches)
-    return idle / (busy + idle)
-
-
 def _levels(n: int) -> int:
     return math.ceil(math.log2(n))
 

@@ -13,6 +13,8 @@ from typing import Literal
 
 from d2lmulti.checks import check_choice, check_count, check_number
 
+from .comparison import Row, read_data
+
 
 @dataclass(frozen=True)
 class Transformer:
@@ -83,45 +85,41 @@ class ConvNet:
     layers: int  # with weights: tensors that are summed up
 
 
-# Ultra-Scale Playbook: scripts/scaling_benchmarks.py in github.com/huggingface/nanotron
-# (no grouped heads in that benchmark; tied where ffn < 10,000).
-# GPT: Brown et al. (2020), table 2.1. Llama 3: Dubey et al. (2024), table 3.
-TRANSFORMERS = {
-    t.name: t
-    for t in (
-        Transformer("1B", 16, 2048, 32, 8192, 131072, 4096, tied=True),
-        Transformer("3B", 28, 3072, 32, 8192, 131072, 4096, tied=True),
-        Transformer("8B", 32, 4096, 32, 14336, 131072, 4096),
-        Transformer("70B", 80, 8192, 64, 28672, 131072, 4096),
-        Transformer("80B", 80, 8192, 64, 28672, 131072, 4096),
-        Transformer("405B", 126, 16384, 128, 53248, 131072, 4096),
-        Transformer("gpt2", 12, 768, 12, 3072, 50257, 1024, False, True),
-        Transformer("gpt2-xl", 48, 1600, 25, 6400, 50257, 1024, False, True),
-        Transformer("gpt3-6.7b", 32, 4096, 32, 16384, 51200, 2048, False, True),
-        Transformer("gpt3-175b", 96, 12288, 96, 49152, 51200, 2048, False, True),
-        Transformer("llama3-8b", 32, 4096, 32, 14336, 128256, 8192, kv_heads=8),
-        Transformer("llama3-70b", 80, 8192, 64, 28672, 128256, 8192, kv_heads=8),
-        Transformer("llama3-405b", 126, 16384, 128, 53248, 128256, 8192, kv_heads=8),
+def _transformer(row: Row) -> Transformer:
+    return Transformer(
+        row.text("name"),
+        row.count("layers"),
+        row.count("hidden"),
+        row.count("heads"),
+        row.count("ffn"),
+        row.count("vocabulary"),
+        row.count("sequence"),
+        row.text("gated") == "yes",
+        row.text("tied") == "yes",
+        row.count_or("kv_heads", 0),
     )
-}
+
+
+def _convnet(row: Row) -> ConvNet:
+    activations = row.count("passes") * row.number_of("outputs")
+    return ConvNet(
+        row.text("name"),
+        row.number_of("flops"),
+        row.number_of("parameters"),
+        activations,
+        row.count("layers"),
+    )
+
+
+# nanotron: scripts/scaling_benchmarks.py in github.com/huggingface/nanotron, for the
+# Ultra-Scale Playbook (no grouped heads in that benchmark; tied where ffn < 10,000).
+# GPT: Brown et al. (2020), table 2.1. Llama 3: Dubey et al. (2024), table 3.
+TRANSFORMERS = {t.name: t for t in map(_transformer, read_data("transformers"))}
 # Operations (multiply-adds x 2), parameters and outputs of convolutions: the results
 # tables of timm, github.com/huggingface/pytorch-image-models; AlexNet: counted from
-# torchvision's layers. Outputs x 3 where batch normalization and ReLU follow, else x 2.
-CONVNETS = {
-    c.name: c
-    for c in (
-        ConvNet("alexnet", 1.43e9, 61.1e6, 2 * 0.49e6, 8),
-        ConvNet("vgg-16", 30.9e9, 138.4e6, 2 * 13.56e6, 16),
-        ConvNet("inception-v3", 11.46e9, 23.8e6, 3 * 8.97e6, 94),
-        ConvNet("inception-v4", 24.6e9, 42.7e6, 3 * 15.08e6, 149),
-        ConvNet("inception-resnet-v2", 26.4e9, 55.8e6, 3 * 25.06e6, 244),
-        ConvNet("resnet-18", 3.64e9, 11.7e6, 3 * 2.48e6, 21),
-        ConvNet("resnet-34", 7.34e9, 21.8e6, 3 * 3.74e6, 37),
-        ConvNet("resnet-50", 8.22e9, 25.6e6, 3 * 11.11e6, 54),
-        ConvNet("resnet-101", 15.66e9, 44.5e6, 3 * 16.23e6, 105),
-        ConvNet("resnet-152", 23.12e9, 60.2e6, 3 * 22.56e6, 156),
-    )
-}
+# torchvision's layers. Outputs pass 3 times where batch normalization and ReLU follow,
+# else twice.
+CONVNETS = {c.name: c for c in map(_convnet, read_data("convnets"))}
 
 
 def network_names() -> list[str]:

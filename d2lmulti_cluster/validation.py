@@ -19,20 +19,10 @@ from .convolution import conv_step, pipeline_rate
 from .cost import bus_bandwidth
 from .hardware import Cluster
 from .nccl import COLLECTIVES, nccl_seconds
-from .networks import (
-    CONVNETS,
-)
-from .presets import CLUSTERS, SOCKETS, find_device, with_nodes_of
+from .networks import CONVNETS
+from .presets import CLUSTERS, MACHINE_OF, SOCKETS, find_device, with_nodes_of
 from .transformer_tables import korthikanti, megatron_core, sc21, ultrascale
 
-# Which machine stands for a GPU where the table names no machine.
-USUAL = {
-    "K80": "p2.16xlarge", "T4": "g4dn.12xlarge", "P40": "p40-box", "P100": "p100-box",
-    "V100": "p3.16xlarge", "V100-32GB": "dgx-1", "A100": "dgx-a100",
-    "A100-40GB": "dgx-a100", "H100": "dgx-h100", "H200": "dgx-h100",
-    "GB200": "gb200-nvl72", "2080Ti": "2x2080ti", "3090": "2x3090-pcie",
-    "4090": "2x4090-pcie",
-}  # fmt: skip
 OTHER_NAMES = {
     "all_reduce": "allreduce", "all_gather": "allgather", "all_to_all": "alltoall",
     "reducescatter": "reduce_scatter", "all2all": "alltoall",
@@ -195,11 +185,11 @@ def machine(words: str) -> Cluster:
     amazon = ("ultrascale", "efa", "p5", "/node")  # the Playbook has "8xH100/node"
     if device.name == "H100" and any(word in lower for word in amazon):
         return CLUSTERS["p5.48xlarge"]
-    if device.name not in USUAL:
-        raise InvalidInput(
-            f"expected a GPU among {', '.join(USUAL)} as hw, got {words!r}"
-        )
-    cluster = CLUSTERS[USUAL[device.name]]
+    usual = MACHINE_OF[device.name]
+    if not usual:
+        known = ", ".join(gpu for gpu, machine in MACHINE_OF.items() if machine)
+        raise InvalidInput(f"expected a GPU among {known} as hw, got {words!r}")
+    cluster = CLUSTERS[usual]
     if "pcie" in lower and cluster.fabric != "pcie":
         link = Link(5.7e-6, 24e9 if device.name[0] in "AH" else 12e9)
         cluster = replace(cluster, inside=link, fabric="pcie")
