@@ -12,7 +12,6 @@ from d2lmulti.errors import BackendNotInstalled
 
 # Name -> module with a function bench_<name>(backend, repeats), what it times.
 BENCHMARKS = {
-    "devices": ("timing", "LeNet step, whole batch 256"),
     "allreduce": ("allreduce", "ring all-reduce of 16 MiB on 4 simulated devices"),
     "sharded": (
         "sharded",

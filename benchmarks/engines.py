@@ -54,14 +54,26 @@ def bench_engines(backend: str | None = None, repeats: int = 7) -> dict[str, Tim
     name = get_backend(backend).name
     engines = [e for e in ENGINES_OF[name] if e != "horovod" or find_spec("horovod")]
     found: dict[str, Timing] = {}
-    with progress(len(engines), " engines", f"{name}, two workers") as bar:
-        for engine in engines:
-            run = launch(measure, WORKERS, repeats, engine=engine, backend=name,
-                         timeout=100 + 20 * repeats, gpus=False)  # fmt: skip
-            for candidate, timing in run.values[0].items():
-                found.setdefault(candidate, timing)
-            bar.update(1)
+    for engine in engines:
+        timings = on_two_cores(measure, engine, name, repeats, 100 + 20 * repeats)
+        for candidate, timing in timings.items():
+            found.setdefault(candidate, timing)
     return found
+
+
+def on_two_cores(
+    measure: Callable[[int], dict[str, Timing]],
+    engine: str,
+    backend: str,
+    repeats: int,
+    timeout: float = 400,
+) -> dict[str, Timing]:
+    """Return what `measure(repeats)` returns on rank 0 of two processes."""
+    with progress(1, " engines", f"{backend} on {engine}, two workers") as bar:
+        run = launch(measure, WORKERS, repeats, engine=engine, backend=backend,
+                     timeout=timeout, gpus=False)  # fmt: skip
+        bar.update(1)
+    return run.values[0]
 
 
 def measure(repeats: int) -> dict[str, Timing]:
@@ -91,24 +103,31 @@ def calls_of(kilobytes: int) -> int:
     return max(1, 256 // kilobytes)
 
 
+def draw(
+    B: Backend, group: Group, model: Model, shape: Sequence[int], batch: int
+) -> tuple[list[Tensor], tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Draw weights and a batch of ten classes; return them, and this rank's part."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(batch, *shape)).astype("float32")
+    y = rng.integers(0, 10, batch)
+    start = [B.array(p.astype("float32")) for p in model.initial(rng)]
+    mine = slice(group.local_ranks[0], None, group.size)
+    return start, (B.array(X), B.array(y)), (B.array(X[mine]), B.array(y[mine]))
+
+
 def training(
     B: Backend, groups: dict[str, Group], model: Model, batch: int
 ) -> dict[str, Candidate]:
     """Return one training step of every candidate, on one worker and on two."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(batch, 1, 28, 28)).astype("float32")
-    y = rng.integers(0, 10, batch)
-    start = [B.array(p.astype("float32")) for p in model.initial(rng)]
     first = next(iter(groups.values()))
-    mine = slice(first.local_ranks[0], None, first.size)
-    part = B.array(X[mine]), B.array(y[mine])
+    start, whole, part = draw(B, first, model, (1, 28, 28), batch)
 
     def ours(group: Group, X: Tensor, y: Tensor, **how: Any) -> Callable[[], object]:
         params = get_params(start, _CPU)
         return partial(train_batch, X, y, [params], [_CPU], 1e-4, model=model,
                        group=group, n=batch, **how)  # fmt: skip
 
-    alone = ours(local_group(1), B.array(X), B.array(y))
+    alone = ours(local_group(1), *whole)
     half = ours(local_group(1), *part)
     apart = ours(local_group(1), *part)
     candidates: dict[str, Candidate] = {

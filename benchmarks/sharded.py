@@ -10,19 +10,15 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 
-import numpy as np
-
 from d2lmulti.backends import get_backend
 from d2lmulti.comm.devices import Device
-from d2lmulti.files import progress
 from d2lmulti.models.networks import make_mlp
 from d2lmulti.parallel.buckets import reduce_in_buckets
 from d2lmulti.parallel.data import get_params, train_batch
 from d2lmulti.parallel.sharded import shard_params, train_shards
-from d2lmulti.processes.launcher import launch
 from d2lmulti.processes.process_group import started
 
-from .engines import ENGINES_OF, WORKERS, Candidate, pin, seconds_in_turn
+from .engines import ENGINES_OF, Candidate, draw, on_two_cores, pin, seconds_in_turn
 from .timing import Timing, beside
 
 BATCH, WIDTHS = 512, (1024, 1024, 1024, 1024, 10)  # 13 MB of float32
@@ -39,11 +35,7 @@ def bench_sharded(backend: str | None = None, repeats: int = 7) -> dict[str, Tim
     forward pass twice. Raises `BackendNotInstalled`, `ProcessFailed`.
     """
     name = get_backend(backend).name
-    with progress(1, " runs", f"{name}, two workers") as bar:
-        run = launch(measure, WORKERS, repeats, engine=ENGINES_OF[name][0],
-                     backend=name, timeout=300, gpus=False)  # fmt: skip
-        bar.update(1)
-    return run.values[0]
+    return on_two_cores(measure, ENGINES_OF[name][0], name, repeats)
 
 
 def measure(repeats: int) -> dict[str, Timing]:
@@ -51,14 +43,9 @@ def measure(repeats: int) -> dict[str, Timing]:
     group, B = started(), get_backend()
     if group is None:
         return {}
-    (rank,) = group.local_ranks
-    pin(rank)
-    model, rng = make_mlp("wide", WIDTHS), np.random.default_rng(0)
-    X = rng.normal(size=(BATCH, WIDTHS[0])).astype("float32")
-    y = rng.integers(0, WIDTHS[-1], BATCH)
-    mine = slice(rank, None, group.size)
-    part = B.array(X[mine]), B.array(y[mine])
-    start = [B.array(p.astype("float32")) for p in model.initial(rng)]
+    pin(group.local_ranks[0])
+    model = make_mlp("wide", WIDTHS)
+    start, _, part = draw(B, group, model, WIDTHS[:1], BATCH)
     params = get_params(start, _DEVICE)
     data_parallel = partial(
         train_batch, *part, [params], [_DEVICE], 1e-4, model=model, group=group,

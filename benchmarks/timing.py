@@ -12,12 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from d2lmulti.backends import get_backend
-from d2lmulti.comm.devices import devices
-from d2lmulti.errors import plural
-from d2lmulti.models.networks import LENET
-from d2lmulti.parallel.data import get_params, train_batch
-
 
 class Timing(NamedTuple):
     """Median seconds of one call, its ratio to the first candidate, and quartiles."""
@@ -66,29 +60,3 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     """Return the first quartile, the median, and the third quartile."""
     low, middle, high = np.quantile(values, (0.25, 0.5, 0.75)).tolist()
     return low, middle, high
-
-
-def bench_devices(
-    backend: str | None = None, batch_size: int = 256, repeats: int = 15
-) -> dict[str, Timing]:
-    """Time a LeNet step on 1, 2 and 4 simulated devices with the same whole batch.
-
-    The work is the same, so a ratio of 1 means that simulating costs nothing.
-    """
-    B = get_backend(backend)
-    rng = np.random.default_rng(0)
-    X = B.array(rng.normal(size=(batch_size, 1, 28, 28)).astype("float32"))
-    y = B.array(rng.integers(0, 10, batch_size))
-    start = [B.array(p.astype("float32")) for p in LENET.initial(rng)]
-
-    def step_on(k: int) -> Callable[[], None]:
-        places = devices(k, backend, simulate=True)
-        device_params = [get_params(start, info) for info in places]
-
-        def step() -> None:
-            train_batch(X, y, device_params, places, lr=0.01)
-            B.synchronize()
-
-        return step
-
-    return take_turns({plural(k, "device"): step_on(k) for k in (1, 2, 4)}, repeats)

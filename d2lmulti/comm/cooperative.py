@@ -18,7 +18,7 @@ from ..checks import check_same
 from ..errors import InvalidInput
 from ..events import notify
 from ..plans.rounds import Plan
-from .collectives import allgather, alltoall, reduce_scatter
+from .collectives import alltoall
 from .group import Group, Op, start_allreduce
 from .mesh import alone
 
@@ -68,21 +68,6 @@ class Reduce(CollectiveRequest):
     forward, backward = "all-reduce", "identity"
 
 
-class Gather(CollectiveRequest):
-    """Join the rows of all devices: f, where each holds some of the rows."""
-
-    forward, backward = "all-gather", "reduce-scatter"
-
-
-class Scatter(CollectiveRequest):
-    """Sum the parts of a layer, and keep some of the rows: g, where f is `Gather`.
-
-    Source: Korthikanti et al. (2022).
-    """
-
-    forward, backward = "reduce-scatter", "all-gather"
-
-
 class AllToAll(CollectiveRequest):
     """Exchange blocks of rows: block t of rank s becomes block s of rank t.
 
@@ -90,12 +75,6 @@ class AllToAll(CollectiveRequest):
     """
 
     forward, backward = "all-to-all", "all-to-all"
-
-
-class AllReduceNoGrad(CollectiveRequest):
-    """Sum over all devices, as a constant without a gradient."""
-
-    forward, backward = "all-reduce", "none"
 
 
 class Max(CollectiveRequest):
@@ -240,18 +219,6 @@ class Segments:
         request: CollectiveRequest,
         group: Group,
     ) -> list[Tensor]:
-        if what == "all-gather":
-            return allgather(xs, group)
-        if what == "reduce-scatter":
-            rows, remainder = divmod(len(xs[0]), group.size)
-            if remainder:
-                raise InvalidInput(
-                    f"cannot scatter the {len(xs[0])} rows of "
-                    f"{request.layer or 'a request'} over {group.size} devices; use a "
-                    f"batch with a multiple of {group.size} tokens"
-                )
-            shape = (rows, *xs[0].shape[1:])
-            return [part.reshape(shape) for part in reduce_scatter(xs, group)]
         if what == "all-to-all":
             alltoall(xs, group)
         else:

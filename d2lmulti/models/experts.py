@@ -1,31 +1,28 @@
 """A mixture of experts: a router sends each token to one of many small MLPs.
 
 On one device every expert has slots for all tokens that choose it. In expert
-parallelism each rank holds some experts: an all-to-all takes the tokens to theirs, and
-another one returns the results; with a fixed capacity, tokens that find no free slot
-are dropped. Source: Lepikhin et al. (2020), Fedus et al. (2022). Chapter: *experts*.
+parallelism (`tensor_parallel.transformer.experts_part`) each rank holds some experts:
+an all-to-all takes the tokens to theirs, and another one returns the results.
+Source: Lepikhin et al. (2020), Fedus et al. (2022). Chapter: *experts*.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from ..backends.protocol import Backend, Tensor
 from ..checks import check_count, check_positive
-from ..comm.cooperative import AllReduceNoGrad, AllToAll, CollectiveRequest, Max
-from ..errors import InvalidInput
 
 
 class Choice(NamedTuple):
-    """The expert that each token (n,) takes, and the router's probabilities."""
+    """The expert that each token (n,) takes."""
 
     expert: np.ndarray  #: (n,)
     gate: Tensor  #: (n, 1): the probability of the chosen expert
-    probabilities: Tensor  #: (n, experts)
 
 
 class Route(NamedTuple):
@@ -36,12 +33,6 @@ class Route(NamedTuple):
 
     token_of: np.ndarray  #: (experts * capacity,): the token in every slot
     slot_of: np.ndarray  #: (tokens,): the slot of every token
-    chosen: np.ndarray  #: (experts,): how many tokens chose each expert
-
-    @property
-    def dropped(self) -> int:
-        """The number of tokens that found no free slot."""
-        return int((self.slot_of == len(self.token_of)).sum())
 
 
 def route_tokens(choice: np.ndarray, experts: int, capacity: int) -> Route:
@@ -52,7 +43,7 @@ def route_tokens(choice: np.ndarray, experts: int, capacity: int) -> Route:
         here = np.flatnonzero(choice == expert)[:capacity]
         slots = expert * capacity + np.arange(len(here))
         token_of[slots], slot_of[here] = here, slots
-    return Route(token_of, slot_of, np.bincount(choice, minlength=experts))
+    return Route(token_of, slot_of)
 
 
 def choose_experts(B: Backend, X: Tensor, router: Tensor) -> Choice:
@@ -61,7 +52,7 @@ def choose_experts(B: Backend, X: Tensor, router: Tensor) -> Choice:
     expert = B.numpy(B.argmax(probabilities)).astype(np.int64)
     chosen = np.eye(router.shape[1], dtype=B.dtype_of(X))[expert]
     gate = B.sum(probabilities * B.array(chosen, B.device_of(X)), 1, keepdims=True)
-    return Choice(expert, gate, probabilities)
+    return Choice(expert, gate)
 
 
 def take_rows(B: Backend, x: Tensor, which: np.ndarray) -> Tensor:
@@ -115,51 +106,3 @@ def expert_capacity(tokens: int, experts: int, factor: float) -> int:
     tokens = check_count("tokens", tokens)
     experts = check_count("experts", experts)
     return math.ceil(check_positive("factor", factor) * tokens / experts)
-
-
-def expert_layer(
-    B: Backend,
-    params: Sequence[Tensor],
-    X: Tensor,
-    capacity: int | None,
-    ranks: int,
-) -> Generator[CollectiveRequest, Any, tuple[Tensor, Tensor, Route]]:
-    """Add the outputs of the experts to X (tokens, width); for `run_cooperatively`.
-
-    params: the router (width, experts), replicated, and of this rank's experts W1
-    (experts / ranks, width, hidden) and W2 (experts / ranks, hidden, width).
-    Returns (tokens, width), the rank's part of the load-balancing loss N sum_e f_e p_e,
-    with the fractions f of all tokens that chose e and their mean probabilities p, and
-    the route. Ranks may differ in tokens, not in capacity. With capacity None no token
-    is dropped: every expert has as many slots for each rank as the largest load of one
-    expert on one rank, which takes one more exchange. The router's gradient is a
-    partial sum over the ranks, the experts' are complete. Raises `InvalidInput` unless
-    the experts are distributed evenly.
-    """
-    router, W1, W2 = params
-    experts, own = router.shape[1], W1.shape[0]
-    if capacity is not None:
-        capacity = check_count("capacity", capacity)
-    if own * ranks != experts:
-        raise InvalidInput(
-            f"expected {experts} experts distributed evenly over {ranks} ranks, got "
-            f"{own} on one; use a number of experts that {ranks} divides"
-        )
-    choice = choose_experts(B, X, router)
-    keep = X * 1, choice.gate, choice.probabilities  # X may be a leaf
-    if capacity is None:
-        load = B.array(np.array([fullest(choice)], B.dtype_of(X)), B.device_of(X))
-        load, *keep = yield Max(load, keep=keep)
-        capacity = int(B.numpy(load)[0])
-    route = route_tokens(choice.expert, experts, capacity)
-
-    slots = take_rows(B, keep[0], route.token_of)
-    received, X, gate, probabilities = yield AllToAll(slots, keep=tuple(keep))
-    (returned,) = yield AllToAll(run_experts(B, W1, W2, received, ranks))
-    Y = X + gate * take_rows(B, returned, route.slot_of)
-
-    load = B.array(route.chosen.astype(B.dtype_of(X)), B.device_of(X))
-    load, Y = yield AllReduceNoGrad(load, keep=(Y,))
-    tokens = float(B.numpy(load).sum())
-    balance = (probabilities * load).sum() * (experts / tokens**2)
-    return Y, balance, route

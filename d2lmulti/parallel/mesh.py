@@ -281,11 +281,10 @@ def mesh_lists(
 def _sum_copies(placed: MeshParams, algorithm: str | Plan) -> None:
     """Sum within each replica the partial gradients of ranks with different tokens.
 
-    Along `tensor` see `ShardSpec.summed`; along `sequence` that is all, and along
-    `expert` all but the experts, to which the tokens of all ranks have come.
+    Along `sequence` that is all, and along `expert` all but the experts, to which the
+    tokens of all ranks have come.
     """
     shares = {
-        "tensor": lambda spec: spec.summed,
         "sequence": lambda spec: True,
         "expert": lambda spec: not spec.experts,
     }

@@ -3,8 +3,7 @@
 In *ring attention* a rank keeps its queries and works on one block of keys and values
 at a time, which it then passes to the next rank. In the backward pass the blocks go
 around once more, followed by their gradients, to which each rank adds its part.
-In *Ulysses* a rank has all tokens of some heads between two all-to-alls.
-Source: Liu et al. (2023); Jacobs et al. (2023). Chapter: *long_sequences*.
+Source: Liu et al. (2023). Chapter: *long_sequences*.
 """
 
 from __future__ import annotations
@@ -205,55 +204,6 @@ def ring_attention(
     return AttentionOutput(outputs, backward)
 
 
-def ulysses_attention(
-    queries: Sequence[Tensor],
-    keys: Sequence[Tensor],
-    values: Sequence[Tensor],
-    positions: Sequence[Any],
-    causal: bool = True,
-    group: Group | None = None,
-) -> AttentionOutput:
-    """Compute `ring_attention`, each rank for some of the heads and all tokens.
-
-    Arguments and result are the same. Queries, keys, values, and outputs are exchanged
-    once, and so are their gradients; 1/n of each stays on its rank. Raises
-    `InvalidInput` as `ring_attention` does, and if the number of ranks does not divide
-    the heads.
-    """
-    tokens = check_tokens(queries, keys, values, positions, causal, group)
-    B, n = tokens.B, tokens.group.size
-    if tokens.heads % n:
-        raise InvalidInput(
-            f"cannot split {tokens.heads} heads over {n} ranks, because {n} does not "
-            "divide them; use ring_attention, or as many ranks as divide the heads"
-        )
-    everywhere = np.concatenate(tokens.at)
-    with B.pause():
-        Qs, Ks, Vs = (_to_heads(tokens, xs) for xs in (queries, keys, values))
-        attention = [BlockAttention(B, Q, everywhere, tokens.causal) for Q in Qs]
-        for own, K, V in zip(attention, Ks, Vs, strict=True):
-            own.update(K, V, everywhere)
-        outputs = _to_tokens(tokens, [own.finish() for own in attention])
-    notify("on_mark", "Ulysses forward")
-
-    def backward(grads: Sequence[Tensor]) -> tuple[list[Tensor], ...]:
-        check_like("gradients", grads, tokens, B.dtype_of(queries[0]))
-        dKs, dVs = [], []
-        with B.pause():
-            dOs = _to_heads(tokens, grads)
-            for own, dO, K, V in zip(attention, dOs, Ks, Vs, strict=True):
-                own.start_backward(dO)
-                dK, dV = own.backward_block(K, V, everywhere)
-                dKs.append(dK)
-                dVs.append(dV)
-            dQs = [own.finish_backward() for own in attention]
-            found = tuple(_to_tokens(tokens, xs) for xs in (dQs, dKs, dVs))
-        notify("on_mark", "Ulysses backward")
-        return found
-
-    return AttentionOutput(outputs, backward)
-
-
 def _pass_on(tokens: Tokens, blocks: Sequence[Tensor], step: int) -> list[Tensor]:
     """Send each rank's block to the next rank; return the blocks that arrive.
 
@@ -275,59 +225,9 @@ def _add(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> list[Tensor]:
     return [x + y for x, y in zip(xs, ys, strict=True)]
 
 
-def _to_heads(tokens: Tokens, xs: Sequence[Tensor]) -> list[Tensor]:
-    """Turn (own tokens, all heads, size) into (all tokens, own heads, size)."""
-    B, n = tokens.B, tokens.group.size
-    lengths = np.repeat(tokens.elements()[:, None] // n, n, axis=1)
-    by_heads = [B.transpose(x, (1, 0, 2)) for x in xs]  # a rank's heads are adjacent
-    received = _exchange_all(tokens, by_heads, lengths, (tokens.heads // n, -1))
-    return [B.transpose(B.concat(parts, 1), (1, 0, 2)) for parts in received]
-
-
-def _to_tokens(tokens: Tokens, xs: Sequence[Tensor]) -> list[Tensor]:
-    """Turn (all tokens, own heads, size) into (own tokens, all heads, size)."""
-    n = tokens.group.size
-    lengths = np.repeat(tokens.elements()[None] // n, n, axis=0)
-    received = _exchange_all(tokens, xs, lengths, (-1, tokens.heads // n))
-    return [tokens.B.concat(parts, 1) for parts in received]
-
-
-def _exchange_all(
-    tokens: Tokens, xs: Sequence[Tensor], lengths: np.ndarray, shape: Sequence[int]
-) -> list[list[Tensor]]:
-    """Send `lengths[s, t]` elements of rank s to rank t, for all s and t.
-
-    In `xs` they are adjacent. Returns, for each local rank, what every rank has sent,
-    in the shape (*shape, size). (`alltoall` needs blocks of equal length.)
-    """
-    B, group = tokens.B, tokens.group
-    leave = np.cumsum(lengths, axis=1) - lengths  # where the part for t begins on s
-    sent = int(lengths.sum(axis=1).max())
-    arrive = sent + np.cumsum(lengths, axis=0) - lengths
-    room = sent + int(lengths.sum(axis=0).max())
-    data = [_padded(tokens, x, room) for x in xs]
-    source, target = np.nonzero(~np.eye(group.size, dtype=bool))
-    pairs = source, target
-    this_round = make_round(
-        source, target, leave[pairs], lengths[pairs], False, arrive[pairs]
-    )
-    rounds = [this_round] if len(this_round) else []
-    exchange(data, rounds, group, call=tokens.call("Ulysses"))
-    received = []
-    for x, rank in zip(data, group.local_ranks, strict=True):
-        parts = []
-        for s in range(group.size):
-            first = int(leave[s, s] if s == rank else arrive[s, rank])
-            part = B.read(x, first, first + int(lengths[s, rank]))
-            parts.append(part.reshape((*shape, tokens.size)))
-        received.append(parts)
-    return received
-
-
 def _padded(tokens: Tokens, x: Tensor, room: int) -> Tensor:
     """Copy x to a vector of `room` elements."""
     B = tokens.B
     flat = B.zeros((room,), B.dtype_of(x), B.device_of(x))
-    x = B.copy_to(x, B.device_of(x))  # a transposed x, row by row
     B.write_(flat, 0, element_count(x), x)
     return flat

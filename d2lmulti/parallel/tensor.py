@@ -14,9 +14,8 @@ from ..backends.protocol import AnyDevice, Backend, Tensor
 from ..checks import check_list, check_lists
 from ..comm.collectives import allgather
 from ..comm.cooperative import run_cooperatively
-from ..comm.group import Group, check_algorithm, group_for, start_allreduce
+from ..comm.group import Group, check_algorithm, group_for
 from ..errors import InvalidInput
-from ..events import notify
 from ..models.networks import Model
 from ..models.tensor_parallel import (
     RankInfo,
@@ -121,11 +120,6 @@ def train_layers(
     with B.record():
         losses, segments = run_cooperatively(B, forwards, group, algorithm)
     segments.backward(losses)
-    for i, (_, spec) in enumerate(model.specs):
-        if spec.summed:
-            grads = [B.grad(shards[i]) for shards in device_shards]
-            start_allreduce(grads, algorithm, group).wait()
-            notify("on_mark", "shared parameters")
     step.update_(device_shards)
     return losses[:1] if group.local_ranks[0] == 0 else []
 

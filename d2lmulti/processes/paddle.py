@@ -42,7 +42,7 @@ from .process_group import ProcessInfo, launched_here, rendezvous_address
 from .spawn import free_port, loopback
 
 # Its gloo sums float16 wrongly, and of bool it adds the bytes.
-_SUMMED = ("float32", "float64", "bfloat16", "int64", "int32", "int8", "uint8")
+_SUMMED = ("float32", "float64", "bfloat16", "int64", "int32", "uint8")
 _numbers = count(2**16)  # of groups; those that Paddle gives are small
 
 
@@ -96,7 +96,6 @@ class PaddleDistributed(ProcessEngine):
         if not element_count(x):  # gloo fails on those
             return Work()
         y = x if B.device_of(x) == self._device else B.copy_to(x, self._device)
-        y = y if what == "allreduce" else _known(y)
         with self._waiting():
             if what == "allreduce":
                 how = core.ReduceOp.MAX if op == "max" else core.ReduceOp.SUM
@@ -108,7 +107,7 @@ class PaddleDistributed(ProcessEngine):
             with self._waiting():
                 work.wait()
             if not y._is_shared_buffer_with(x):
-                B.write_(x, 0, x.size, y.view(x.dtype))
+                B.write_(x, 0, x.size, y)
 
         return Work(end)
 
@@ -202,14 +201,14 @@ class PaddleDistributed(ProcessEngine):
                 group, there = self._pairs[m.peer], int(m.peer > self.rank)
             if m in messages.sends:
                 part = kept[m] if m.clashes else B.read(x, m.first, m.last)
-                group.send(_known(part), there, True).wait()
+                group.send(part, there, True).wait()
                 continue
-            part = _known(B.read(x, m.first, m.last))
+            part = B.read(x, m.first, m.last)
             if m.add or m.clashes or not part._is_shared_buffer_with(x):
                 part = aside[m] = paddle.empty_like(part)
             group.recv(part, there, True).wait()
         for m in sorted(aside):  # additions in the order of their sources
-            part = aside[m].view(x.dtype)
+            part = aside[m]
             if m.add and combine == "max":
                 B.maximum_(x, m.first, m.last, part)
             else:
@@ -284,11 +283,3 @@ def _bind_to_loopback(port: int) -> None:
 
 
 connect = PaddleDistributed
-
-
-def _known(x: Tensor) -> Tensor:
-    """Give `x`, or the bytes of a copy: gloo ends the process for some dtypes."""
-    if B.dtype_of(x) not in ("int16", "complex64", "complex128"):
-        return x
-    # A copy, because bytes of a part may end up at another place than the part.
-    return B.copy_to(B.read(x, 0, element_count(x)), B.device_of(x)).view("uint8")

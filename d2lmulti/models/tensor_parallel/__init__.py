@@ -32,17 +32,17 @@ __all__ = [
 ]
 
 
-def get_split(model: str | Model | SplitModel, sequence: bool = False) -> SplitModel:
-    """Return the split form of a model, with `sequence` of a transformer by tokens.
+def get_split(model: str | Model | SplitModel) -> SplitModel:
+    """Return the split form of a model.
 
     Models of `make_mlp` and `make_transformer` have one, and LeNet and AlexNet. Raises
-    `InvalidInput` for others, and for `sequence` where there are no tokens.
+    `InvalidInput` for others.
     """
     if isinstance(model, SplitModel):
         return model
     model = get_model(model)
-    if model.vocabulary or sequence:
-        return split_transformer(model, sequence)
+    if model.vocabulary:
+        return split_transformer(model)
     if model.layers and all(map(can_split, model.layers)):
         return split_layers(model)
     raise InvalidInput(

@@ -34,21 +34,18 @@ class ShardSpec(NamedTuple):
 
     `of` names what is counted along `dim`, in units of `unit` entries (a head has
     several columns). Where one parameter holds `blocks` matrices side by side, each is
-    cut separately. `summed`: devices see different tokens, so that the gradients of
-    their copies are partial sums. `experts`: dimension 0 counts experts, which are
-    sharded along the axis `expert` of a mesh, whatever `dim` says.
+    cut separately. `experts`: dimension 0 counts experts, which are sharded along the
+    axis `expert` of a mesh, whatever `dim` says.
     """
 
     dim: int | None = None
     of: str = ""
     blocks: int = 1
     unit: int = 1
-    summed: bool = False
     experts: bool = False
 
 
 REPLICATED = ShardSpec()
-PARTIAL_GRADS = ShardSpec(summed=True)
 
 
 class SequencePart(NamedTuple):

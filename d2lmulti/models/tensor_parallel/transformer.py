@@ -1,11 +1,9 @@
 """The transformer split over devices: heads, hidden units, and the vocabulary.
 
-Each block computes f, its own heads or hidden units, and g. With f = `Copy` and g =
-`Reduce` every device holds the whole stream between the blocks; with f = `Gather` and
-g = `Scatter` it holds and normalizes some of the tokens: sequence parallelism
-(Korthikanti et al., 2022), which moves as many bytes. At the two ends a device holds
-the embeddings of some tokens and some columns of the logits, so that no device ever
-sees all of them (Shoeybi et al., 2019). Chapter: *tensor_parallel*.
+Each block computes f (`Copy`), its own heads or hidden units, and g (`Reduce`). At the
+two ends a device holds the embeddings of some tokens and some columns of the logits, so
+that no device ever sees all of them. Source: Shoeybi et al. (2019).
+Chapter: *tensor_parallel*.
 """
 
 from __future__ import annotations
@@ -22,16 +20,12 @@ from ...checks import check_ids
 from ...comm.cooperative import (
     AllToAll,
     Apply,
-    CollectiveRequest,
     CommGenerator,
     Copy,
-    Gather,
     Max,
     Reduce,
-    Scatter,
 )
 from ...errors import InvalidInput
-from ...plans.rounds import even_bounds
 from ..experts import (
     choose_experts,
     experts_layer,
@@ -49,7 +43,6 @@ from ..transformer import (
     join_heads,
 )
 from .layers import (
-    PARTIAL_GRADS,
     REPLICATED,
     RankInfo,
     ShardSpec,
@@ -60,13 +53,9 @@ from .layers import (
 
 
 def embedding_part(
-    B: Backend,
-    params: Sequence[Tensor],
-    X: Tensor,
-    part: RankInfo,
-    g: type[CollectiveRequest],
+    B: Backend, params: Sequence[Tensor], X: Tensor, part: RankInfo
 ) -> CommGenerator:
-    """Embed X (n, t) into the stream (n * t, width), or into this part's rows of it.
+    """Embed X (n, t) into the stream (n * t, width).
 
     params: tokens (vocabulary / ranks, width), positions (context, width).
     """
@@ -75,19 +64,17 @@ def embedding_part(
     at = part.tokens.positions if part.tokens else np.arange(t)
     check_context(part.tokens.length if part.tokens else t, positions)
     H = embed_some(B, X, tokens, part).reshape((n * t, -1))
-    (H,) = yield g(H)
-    first, last = 0, n * t
-    if g is Scatter:
-        first, last = even_bounds(n * t, part.ranks)[part.rank]
-    places = B.array(at[np.arange(first, last) % t], B.device_of(tokens))
-    return H + B.embedding(places, positions)
+    (H,) = yield Reduce(H)
+    return H + B.embedding(B.array(np.tile(at, n), B.device_of(tokens)), positions)
 
 
 def block_part(
-    B: Backend, params: Sequence[Tensor], X: Tensor, part: RankInfo,
+    B: Backend,
+    params: Sequence[Tensor],
+    X: Tensor,
+    part: RankInfo,
     inner: Callable[..., Tensor],
-    f: type[CollectiveRequest], g: type[CollectiveRequest],
-) -> CommGenerator:  # fmt: skip
+) -> CommGenerator:
     """Add attention or an MLP to the residual stream X (tokens, width).
 
     params: gamma, beta, the inner function's shards, and the bias b, which is added
@@ -95,9 +82,9 @@ def block_part(
     """
     gamma, beta, *shards, b = params
     n, t = part.shape
-    H, X = yield f(B.layer_norm(X, gamma, beta), keep=(X,))  # H: all n * t tokens
+    H, X = yield Copy(B.layer_norm(X, gamma, beta), keep=(X,))  # H: all n * t tokens
     H = yield from named("", inner(B, shards, H.reshape((n, t, -1)), part))
-    (H,) = yield g(H.reshape((n * t, -1)))
+    (H,) = yield Reduce(H.reshape((n * t, -1)))
     return X + (H + b)
 
 
@@ -137,18 +124,14 @@ def experts_part(
 
 
 def head_part(
-    B: Backend,
-    params: Sequence[Tensor],
-    X: Tensor,
-    part: RankInfo,
-    f: type[CollectiveRequest],
+    B: Backend, params: Sequence[Tensor], X: Tensor, part: RankInfo
 ) -> CommGenerator:
     """Compute some columns of the logits, (n * t, vocabulary / ranks).
 
     params: gamma, beta, W (width, vocabulary / ranks), b.
     """
     gamma, beta, W, b = params
-    (H,) = yield f(B.layer_norm(X, gamma, beta))
+    (H,) = yield Copy(B.layer_norm(X, gamma, beta))
     return H @ W + b
 
 
@@ -194,43 +177,35 @@ def _own_ids(
     return np.where(inside, rows, 0), inside
 
 
-def split_transformer(model: Model, sequence: bool = False) -> SplitModel:
+def split_transformer(model: Model) -> SplitModel:
     """Split a model of `make_transformer` by heads, hidden units, and characters.
 
-    With `sequence`, the stream between the blocks is split by tokens; the number of
-    devices must divide n * t. Raises `InvalidInput` for other models, and for
-    `sequence` with experts.
+    Raises `InvalidInput` for other models.
     """
     size = _head_size(model)
     experts = model.layers[2].forward is experts_layer
-    if experts and sequence:
-        raise InvalidInput(
-            f"expected a transformer without experts to split by tokens along tensor, "
-            f"got {model.name}; split the tokens along the axis sequence of a mesh"
-        )
-    f, g = (Gather, Scatter) if sequence else (Copy, Reduce)
-    stream = PARTIAL_GRADS if sequence else REPLICATED
     heads = partial(ShardSpec, of="heads", unit=size)
     units = partial(ShardSpec, of="hidden units")
     characters = partial(ShardSpec, of="characters")
+    whole = REPLICATED
     # W_qkv and b_qkv hold queries, keys, and values side by side.
-    attention_specs = heads(1, blocks=3), heads(0, blocks=3), heads(0), stream
-    mlp_specs = units(1), units(0), units(0), stream
-    expert_specs = REPLICATED, units(2, experts=True), units(1, experts=True)
+    attention_specs = heads(1, blocks=3), heads(0, blocks=3), heads(0), whole
+    mlp_specs = units(1), units(0), units(0), whole
+    expert_specs = whole, units(2, experts=True), units(1, experts=True)
 
-    block = partial(block_part, f=f, g=g)
-    attend = partial(block, inner=partial(attention_part, head_size=size))
-    mlp = partial(block, inner=lambda B, shards, H, part: feed_forward(B, shards, H))
+    attend = partial(block_part, inner=partial(attention_part, head_size=size))
+    mlp = partial(
+        block_part, inner=lambda B, shards, H, part: feed_forward(B, shards, H)
+    )
     second = (expert_specs, experts_part) if experts else (mlp_specs, mlp)
     kinds = cycle([(attention_specs, attend), second])
-    ends = partial(embedding_part, g=g), partial(head_part, f=f)
     layers = (
-        SplitLayer("embedding", (characters(0), stream), ends[0]),
+        SplitLayer("embedding", (characters(0), whole), embedding_part),
         *(
-            SplitLayer(layer.name, (stream, stream, *specs), forward)
+            SplitLayer(layer.name, (whole, whole, *specs), forward)
             for layer, (specs, forward) in zip(model.layers[1:-1], kinds, strict=False)
         ),
-        SplitLayer("head", (stream, stream, characters(1), characters(0)), ends[1]),
+        SplitLayer("head", (whole, whole, characters(1), characters(0)), head_part),
     )
     return SplitModel(model.name, model, layers, split_cross_entropy)
 
