@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from backends.compare import assert_near, weights
 from backends.test_checkpoint import interrupted, same_bits
 from backends.test_checkpoint import run as run_saved
 
-from d2lmulti import devices, ledger, load, train
+from d2lmulti import devices, ledger, train
 from d2lmulti.errors import InvalidInput
 from d2lmulti.models.networks import make_mlp
-from d2lmulti.observe.timeline import timeline
 from d2lmulti.optimizers import SGD, Adam
 from d2lmulti.parallel.data import get_params, train_batch
 from d2lmulti.parallel.sharded import shard_params, train_shards
 
 
-@pytest.fixture(scope="module")
-def digits():
-    whole = load("digits", "float64").first(150)  # batches of 64, 64 and 22
-    return replace(whole, test_X=whole.test_X[:60], test_y=whole.test_y[:60])
-
-
 def run(B, data, k=1, **settings):
     settings = {"epochs": 2, "lr": 0.02, "model": "mlp", "dtype": "float64", **settings}
     return train(k, 64, dataset=data, backend=B.name, **settings)
-
-
-def weights(B, history):
-    return [[B.numpy(p) for p in params] for params in history.device_params]
 
 
 CASES = [
@@ -82,13 +70,6 @@ def test_shards_move_more_for_every_part_but_under_zero_1(
         assert history.settings["accumulate"] == parts
 
 
-def test_a_device_works_in_as_many_passes(reference, digits):
-    with timeline() as seen:
-        run(reference, digits.first(64), epochs=1, accumulate=4)
-    names = [span.name for span in seen.spans]
-    assert [names.count(n) for n in ("forward", "backward", "update")] == [4, 4, 1]
-
-
 def test_with_normalization_the_parts_are_not_the_whole(reference, digits):
     """Each part has statistics of its own, as each of so many devices has."""
     few = digits.first(64)
@@ -99,8 +80,7 @@ def test_with_normalization_the_parts_are_not_the_whole(reference, digits):
     )
     apart = [np.abs(p - q).max() for p, q in zip(parts, alone, strict=True)]
     assert max(apart) > 1e-4
-    for got, want in zip(parts, devices, strict=True):
-        assert np.abs(got - want).max() < 1e-12 * np.abs(want).max()
+    assert_near(parts, devices)
 
 
 def test_a_run_in_parts_goes_on_bit_for_bit(framework, digits, tmp_path, monkeypatch):

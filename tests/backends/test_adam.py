@@ -48,29 +48,6 @@ def test_steps_have_numpys_bits(B, device, dtype, steps, decay, rng):
         assert_as_numpy(B, device, B.numpy(got), want)
 
 
-def test_the_first_step_has_the_size_of_lr(B):
-    p = B.array(np.array([1.0, -2.0, 3.0]))
-    B.attach_grad(p)
-    B.write_(B.grad(p), 0, 3, B.array(np.array([1e-3, -40.0, 0.0])))
-    optimizer = Adam()
-    optimizer.step_([p], optimizer.init([p]), 0.1, 1)
-    assert B.numpy(p) == pytest.approx([0.9, -1.9, 3.0], rel=1e-5)
-
-
-def test_moving_averages_start_without_a_bias(B):
-    # Under a constant gradient m / c1 is the gradient after any number of steps.
-    p = B.array(np.ones(1))
-    B.attach_grad(p)
-    optimizer = Adam(0.9, 0.9)
-    state = optimizer.init([p])
-    for _ in range(5):
-        B.write_(B.grad(p), 0, 1, B.array(np.array([0.25])))
-        optimizer.step_([p], state, 0.1, 1)
-        m, v, c1, c2 = (float(B.numpy(s)[0]) for s in state)
-        assert m / c1 == pytest.approx(0.25)
-        assert v / c2 == pytest.approx(0.0625)
-
-
 def test_torchs_own_steps(load, rng):
     torch = pytest.importorskip("torch")
     B = load("torch")

@@ -61,14 +61,6 @@ def test_clearing_reaches_a_gradient_that_was_taken_out_before(B):
     assert B.numpy(g).tolist() == [0, 0]
 
 
-def test_backward_starts_from_ones(B):
-    x = leaf(B, [1.0, 2.0, 3.0])
-    with B.record():
-        y = x**2
-    B.backward([y])
-    assert gradient(B, x) == [2, 4, 6]
-
-
 def test_backward_starts_from_dys(B, device):
     x = leaf(B, [1.0, 2.0, 3.0], device)
     with B.record():
@@ -86,14 +78,6 @@ def test_backward_from_several_tensors_is_backward_from_their_sum(B, device):
     # y = (xw)^2 and z = xw + x, weighted by 1 and by (2, 3)
     assert gradient(B, x) == [2 * 9 * 1 + 2 * 4, 2 * 9 * 2 + 3 * 4]
     assert gradient(B, w) == 2 * 3 * 1 + 2 * 3 * 4 + 2 * 1 + 3 * 2
-
-
-def test_backward_from_losses_on_several_devices(B):
-    leaves = [leaf(B, [1.0, 2.0], f"sim:{i}") for i in range(3)]
-    with B.record():
-        losses = [(x * (i + 1)).sum() for i, x in enumerate(leaves)]
-    B.backward(losses)
-    assert [gradient(B, x) for x in leaves] == [[1, 1], [2, 2], [3, 3]]
 
 
 def test_a_leaf_that_was_not_used_keeps_its_gradient(B):

@@ -120,7 +120,7 @@ def test_a_missing_framework_is_named_with_its_install_line():
     assert (done.returncode, done.stdout) == (2, "")
     assert "pip install paddlepaddle" in done.stderr
     assert "Traceback" not in done.stderr
-    done = without_frameworks("bench", "devices")
+    done = without_frameworks("bench", "allreduce")
     assert done.returncode == 1 and done.stdout.count("missing: ") == 3
     done = without_frameworks("doctor")
     assert done.returncode == 1, done.stderr

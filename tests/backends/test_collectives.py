@@ -15,7 +15,6 @@ from d2lmulti.comm.collectives import (
     reduce_scatter,
 )
 from d2lmulti.comm.group import Group, LocalEngine
-from d2lmulti.errors import InvalidInput
 from d2lmulti.observe.ledger import Ledger
 from d2lmulti.plans.allreduce import ALLREDUCE, choose_allreduce, hierarchical, ring
 from d2lmulti.plans.rounds import even_bounds, make_round
@@ -28,7 +27,7 @@ ALGORITHMS = {
 }
 RANKS = [*range(1, 18), 32]
 DTYPES = ["float32", "float64", "int64", "int32"]
-CASES = 640  # random ones an algorithm, beside the grid
+CASES = 320  # random ones an algorithm, beside the grid
 
 
 def vectors(rng, ranks, shape, dtype):
@@ -92,14 +91,6 @@ def test_long_vectors_of_many_ranks(B, op):
         for ranks in (4, 7, 16):
             start = vectors(rng, ranks, (10007,), "float32")
             check_allreduce(B, name, start, op)
-
-
-def test_all_algorithms_give_the_same_sum_of_whole_numbers(B):
-    start = np.arange(5 * 9.0).reshape(5, 9).astype("float32") * 2.0**10
-    for name in ALLREDUCE:
-        data = [B.array(x) for x in start]
-        allreduce(data, name)
-        assert (B.numpy(data[3]) == start.sum(axis=0)).all()
 
 
 def test_the_largest_may_be_infinite_and_nan_is_never_lost(B):
@@ -270,18 +261,7 @@ def test_a_group_may_hold_ranks_that_are_not_local(B):
     assert B.numpy(mine).tolist() == [5.0] * 4
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "int32", "uint8"])
-def test_maximum_takes_the_larger_and_leaves_the_rest(B, device, dtype):
-    values, new = np.array([[3, 1, 4], [1, 5, 9]], dtype), np.array([2, 6, 1], dtype)
-    x, y = B.array(values, device), B.array(new)
-    B.maximum_(x, 1, 4, y)
-    assert_same_bits(B.numpy(x), np.array([[3, 2, 6], [1, 5, 9]], dtype))
-    assert_same_bits(B.numpy(y), new)
-    B.maximum_(x, 2, 2, B.array(new[:0]))
-    with pytest.raises(InvalidInput, match="expected 2 values"):
-        B.maximum_(x, 0, 2, y)
-
-
+@pytest.mark.dealt
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("op", ["sum", "max"])
 def test_out_of_numpys_reach_the_backend_does_the_same(B, name, op, monkeypatch):

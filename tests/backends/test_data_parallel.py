@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from backends.compare import assert_near
 
 from d2lmulti import (
     SGD,
@@ -72,8 +73,7 @@ def test_twenty_steps_equal_one_device(
     (expected,), _, expected_losses = alone(model)
     assert losses == pytest.approx(expected_losses, rel=1e-12)
     for replica in weights:
-        for got, want in zip(replica, expected, strict=True):
-            assert relative(got, want) < 1e-12
+        assert_near(replica, expected)
     for replica in weights[1:]:
         for got, first in zip(replica, weights[0], strict=True):
             assert (got == first).all()
@@ -85,35 +85,16 @@ def test_float32_gradients_of_one_step(framework: Backend, model: str, k: int) -
     _, (expected,), _ = run(framework, 1, 1, model, "float32")
     weights, grads, _ = run(framework, k, 1, model, "float32")
     for replica in grads:
-        for got, want in zip(replica, expected, strict=True):
-            assert relative(got, want) < 1e-4
+        assert_near(replica, expected, 1e-4)
     for replica in weights[1:]:
         for got, first in zip(replica, weights[0], strict=True):
             assert (got == first).all()
-
-
-def test_frameworks_take_the_same_steps(framework: Backend, reference: Backend) -> None:
-    (ours,), _, _ = run(framework, 1, 3, "mlp", "float64")
-    theirs, _, _ = run(reference, 2, 3, "mlp", "float64")
-    for replica in theirs:
-        for got, want in zip(replica, ours, strict=True):
-            assert relative(got, want) < 1e-12
 
 
 def test_per_device_statistics_are_not_those_of_the_batch(framework: Backend) -> None:
     _, _, one = run(framework, 1, 1, "lenet_bn", "float64")
     _, _, four = run(framework, 4, 1, "lenet_bn", "float64")
     assert abs(one[0] - four[0]) > 1e-3
-
-
-def test_moving_statistics_of_synchronised_replicas(framework: Backend) -> None:
-    weights, _, _ = run(framework, 3, 2, "lenet_sync_bn", "float64")
-    (expected,), _, _ = run(framework, 1, 2, "lenet_sync_bn", "float64")
-    for replica in weights:
-        moving_mean, moving_var = replica[-4:-2]
-        assert relative(moving_mean, expected[-4]) < 1e-12
-        assert relative(moving_var, expected[-3]) < 1e-12
-        assert np.abs(moving_mean).max() > 0  # they did move
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
@@ -131,33 +112,6 @@ def test_bytes_of_a_step_equal_the_formula(B: Backend, k: int) -> None:
     assert moved.bytes == 2 * (k - 1) * numbers * 8
     assert moved.messages == 2 * (k - 1) * len(start)
     assert moved.sent[0] == moved.received[0] == (k - 1) * numbers * 8
-
-
-def test_replicas_do_not_share_storage(B: Backend) -> None:
-    params = [B.array(np.ones(3))]
-    first, second = get_params(params, "sim:0"), get_params(params, "sim:1")
-    B.write_(first[0], 0, 3, B.array(np.zeros(3)))
-    assert B.numpy(second[0]).tolist() == [1, 1, 1]
-    assert B.numpy(params[0]).tolist() == [1, 1, 1]
-    third = get_params(first, B.device_of(first[0]))  # "there already" copies too
-    B.write_(first[0], 0, 3, B.array(np.full(3, 5.0)))
-    assert B.numpy(third[0]).tolist() == [0, 0, 0]
-
-
-def test_gradients_do_not_pile_up_over_steps(framework: Backend) -> None:
-    """Two steps with rate almost zero have the same gradient, not once and twice."""
-    B, mlp = framework, get_model("mlp")
-    start = [B.array(p) for p in mlp.initial(np.random.default_rng(0))]
-    places = devices(2, B.name)
-    device_params = [get_params(start, place) for place in places]
-    X = B.array(np.random.default_rng(1).normal(size=(5, 1, 28, 28)))
-    y = B.array(np.arange(5))
-    grads = []
-    for _ in range(2):
-        train_batch(X, y, device_params, places, 1e-30, model=mlp)
-        grads.append([B.numpy(B.grad(p)) for p in device_params[1]])
-    for first, second in zip(*grads, strict=True):
-        assert relative(second, first) < 1e-12
 
 
 @pytest.mark.parametrize("examples", [1, 2, 3])

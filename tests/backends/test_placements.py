@@ -10,6 +10,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from backends.compare import assert_near
 from backends.random_schedules import MOST_STAGES, Drawn, draw, v_with_late_weights
 
 from d2lmulti import SGD, devices
@@ -24,12 +25,7 @@ from d2lmulti.parallel.pipeline import (
     train_stages,
 )
 from d2lmulti.plans.pipeline import (
-    Backward,
-    BackwardInput,
     BackwardWeight,
-    Forward,
-    ReceiveActivation,
-    StageTransfer,
     stage_ranks,
     verify_schedule,
 )
@@ -95,8 +91,7 @@ def as_drawn(B: Backend, drawn: Drawn) -> Result:
 
 def check_equal(got: Result, expected: Result) -> None:
     assert got[0] == pytest.approx(expected[0], rel=1e-12)
-    for a, b in zip(got[1], expected[1], strict=True):
-        assert np.abs(a - b).max() <= 1e-12 * np.abs(b).max()
+    assert_near(got[1], expected[1])
 
 
 def test_random_placements_and_orders_train_like_one_device(B) -> None:
@@ -105,28 +100,6 @@ def test_random_placements_and_orders_train_like_one_device(B) -> None:
         drawn = draw(seed)
         verify_schedule(drawn.lists, drawn.stages, drawn.micro_batches)
         check_equal(as_drawn(B, drawn), alone(drawn.examples))
-
-
-def test_the_random_schedules_are_of_every_kind() -> None:
-    """Uneven shares, V-shapes, both ways back, late weights: all are among them."""
-    found = set()
-    for drawn in map(draw, range(25)):
-        ranks = stage_ranks(drawn.lists, drawn.stages)
-        shares = {ranks.count(rank) for rank in ranks}
-        plain = [s % drawn.devices for s in range(drawn.stages)]
-        found.add("uneven" if len(shares) > 1 else "even")
-        found.add("in turn" if ranks == plain else "elsewhere")
-        for mine in drawn.lists:
-            found |= {type(i).__name__ for i in mine}
-            for i in mine:
-                late = isinstance(i, BackwardWeight) and mine.index(i) > 1 + mine.index(
-                    BackwardInput(i.stage, i.micro)
-                )
-                found |= {"put off"} if late else set()
-    assert found >= {
-        "uneven", "even", "in turn", "elsewhere", "put off", "Backward",
-        "BackwardInput", "BackwardWeight", "SendActivation", "ReceiveGradient",
-    }  # fmt: skip
 
 
 def test_a_v_shape_with_late_weights_trains_like_one_device(B) -> None:
@@ -161,18 +134,6 @@ def test_a_stage_on_two_devices_is_refused(B) -> None:
     refused(B, lists, PlanError, message)
 
 
-def test_halves_that_disagree_are_refused(B) -> None:
-    lists = [list(mine) for mine in SCHEDULES["zb_v"](2, 4)]
-    lists[1].remove(BackwardWeight(1, 2))
-    message = r"device 1: expected 1 time BackwardWeight\(stage 1, .*2\), got 0"
-    refused(B, lists, PlanError, message)
-    lists[1].insert(-1, Backward(1, 2))  # a whole one in its place
-    refused(B, lists, PlanError, message)
-    lists[1].remove(Backward(1, 2))
-    lists[1].insert(0, BackwardWeight(1, 2))  # before the first half
-    refused(B, lists, PlanError, r"device 1, BackwardWeight\(stage 1, .*comes before")
-
-
 def test_parameters_that_lie_elsewhere_are_refused(B) -> None:
     lists = SCHEDULES["zb_v"](2, 4)
     message = "on ranks .0, 1, 1, 0., .*stage_ranks"
@@ -201,11 +162,3 @@ def test_a_device_without_a_stage_is_refused() -> None:
     lists = [*SCHEDULES["gpipe"](1, 2), SCHEDULES["gpipe"](1, 1)[0][-1:]]
     with pytest.raises(PlanError, match="device 1 computes no stage"):
         verify_schedule(lists, 1, 2)
-
-
-def test_a_list_that_lacks_a_message_is_refused(reference) -> None:
-    lists = [list(mine) for mine in SCHEDULES["zb_v"](2, 4)]
-    lost = ReceiveActivation(1, 0, 0)
-    lists[1].remove(lost)
-    assert isinstance(lost, StageTransfer) and Forward(1, 0) in lists[1]
-    refused(reference, lists, PlanError, r"device 1: expected 1 time Receive.*got 0")

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 from backends.test_checkpoint import interrupted, same_bits
 from backends.test_checkpoint import run as run_saved
 
-from d2lmulti import get_model, load, train
 from d2lmulti.errors import InvalidInput
-from d2lmulti.processes.launcher import launch
 from d2lmulti.training.rate import (
     GradualWarmup,
     Schedule,
@@ -21,13 +17,6 @@ from d2lmulti.training.rate import (
     make_rate,
     rate_at,
 )
-
-
-@pytest.fixture(scope="module")
-def digits():
-    whole = load("digits", "float64").first(150)
-    return replace(whole, test_X=whole.test_X[:60], test_y=whole.test_y[:60])
-
 
 RATES = {
     0.2: [0.2] * 7,
@@ -51,45 +40,6 @@ def test_a_warmup_of_so_many_steps_rises_evenly():
 
 
 SCHEDULE = GradualWarmup(0.01, 3, StepDecay(0.05, (4, 5), 0.5))
-RUN = {"model": "mlp", "dtype": "float64", "momentum": 0.9, "seed": 3}
-
-
-def test_training_equals_plain_numpy(B, digits):
-    """Six steps, over the end of an epoch, the rates written out by hand."""
-    W1, b1, W2, b2 = params = get_model("mlp").initial(np.random.default_rng(3))
-    velocities = [np.zeros_like(p) for p in params]
-    rates = iter([0.01, 0.01 + 0.04 / 3, 0.01 + 0.08 / 3, 0.05, 0.025, 0.0125])
-    for epoch in range(2):
-        order = np.random.default_rng([3, epoch]).permutation(150)
-        for batch in np.split(order, [64, 128]):
-            X, y = digits.train_X[batch].reshape(len(batch), -1), digits.train_y[batch]
-            H = np.maximum(X @ W1 + b1, 0)
-            D = np.exp(H @ W2 + b2)
-            D /= D.sum(1, keepdims=True)
-            D[np.arange(len(y)), y] -= 1
-            D /= len(y)
-            back = (D @ W2.T) * (H > 0)
-            grads = X.T @ back, back.sum(0), H.T @ D, D.sum(0)
-            lr = next(rates)
-            for p, v, g in zip(params, velocities, grads, strict=True):
-                v[...] = 0.9 * v + g
-                p -= lr * v
-    history = train(2, 64, SCHEDULE, epochs=2, dataset=digits, backend=B.name, **RUN)
-    for replica in history.device_params:
-        for got, want in zip(replica, params, strict=True):
-            assert np.abs(B.numpy(got) - want).max() < 1e-12 * np.abs(want).max()
-
-
-def test_the_history_names_the_schedule(reference, digits):
-    some = {"dataset": digits, "backend": "numpy", "epochs": 1, **RUN}
-    told = train(1, 64, SCHEDULE, **some).as_json()
-    assert json.loads(json.dumps(told))["lr"] == (
-        "GradualWarmup(start=0.01, steps=3, "
-        "then=StepDecay(lr=0.05, at=[4, 5], factor=0.5))"
-    )
-    told = train(1, 64, 0.05, warmup=5, **some).as_json()
-    assert told["lr"] == "GradualWarmup(start=0.01, steps=5, then=0.05)"
-    assert train(1, 64, 0.05, **some).as_json()["lr"] == 0.05
 
 
 @pytest.mark.parametrize("steps", [1, 4])
@@ -129,30 +79,6 @@ def test_another_number_as_the_rate_is_a_choice(reference, digits, tmp_path):
     path = tmp_path / "run.npz"
     run_saved(reference, digits, epochs=1, checkpoint=path, lr=0.05)
     assert run_saved(reference, digits, checkpoint=path, resume=True, lr=0.01).epochs
-
-
-def in_a_process(rates, digits):
-    from d2lmulti import train
-    from d2lmulti.errors import InvalidInput
-    from d2lmulti.processes.process_group import process_info
-
-    lr = rates[process_info().rank]
-    try:
-        train(2, 64, lr, epochs=1, model="mlp", dataset=digits, dtype="float64",
-              backend="numpy")  # fmt: skip
-    except InvalidInput as error:
-        return str(error)
-    return "it trained"
-
-
-def test_processes_with_different_schedules_are_refused(digits):
-    rates = [SCHEDULE, replace(SCHEDULE, steps=4)]
-    run = launch(
-        partial(in_a_process, rates, digits), 2, engine="shared_memory",
-        backend="numpy",
-    )  # fmt: skip
-    for told in run.values:
-        assert "lr GradualWarmup(start=0.01, steps=3" in told and "rank 1" in told
 
 
 class Cosine(Schedule):

@@ -32,12 +32,9 @@ def expected(values, mu, n, lr):
     return momentum_step(*values, number(mu), number(n), number(lr))
 
 
-def assert_as_numpy(B, device, got, want, any_number=False):
+def assert_as_numpy(B, device, got, want):
     on_gpu = B.device_of(B.zeros((), "float32", device)) != "cpu"
-    # PyTorch on a GPU multiplies by 1/n, which may round differently. MXNet passes
-    # numbers as text and reads some long ones one bit off, which float64 shows.
-    inexact = B.name == "mxnet" and any_number and want.dtype == "float64"
-    if on_gpu or inexact:
+    if on_gpu:  # there PyTorch multiplies by 1/n, which may round differently
         scale = np.finfo(want.dtype).eps * np.abs(want).max(initial=0)
         assert np.abs(got - want).max(initial=0) <= 8 * scale
     else:
@@ -52,16 +49,6 @@ def test_a_momentum_step_has_numpys_bits(B, device, dtype, mu, n, lr, seed):
     got = momentum_step(*tensors, mu, n, lr)
     for g, w in zip(got, expected(values, mu, n, lr), strict=True):
         assert_as_numpy(B, device, B.numpy(g), w)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@given(mu=st.floats(1e-6, 1.0), lr=st.floats(1e-6, 2.0), seed=st.integers(0, 9999))
-def test_with_any_number(B, device, dtype, mu, lr, seed):
-    values = draw(dtype, seed, (97,))
-    tensors = [B.array(v, device) for v in values]
-    got = momentum_step(*tensors, mu, 3, lr)
-    for g, w in zip(got, expected(values, mu, 3, lr), strict=True):
-        assert_as_numpy(B, device, B.numpy(g), w, any_number=True)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -95,13 +82,3 @@ def test_a_square_root_is_correctly_rounded(B, device, dtype):
         values = np.abs(draw(dtype, 3, shape)[0])
         got, want = B.numpy(B.sqrt(B.array(values, device))), np.sqrt(values)
         assert_as_numpy(B, device, got, np.asarray(want))
-
-
-def test_a_fused_multiply_add_would_be_seen():
-    # This suite could not fail if the two roundings never differed from one.
-    v, g, p = draw("float32", 2, (1000,))
-    twice = p - v * np.float32(0.05)
-    once = (p.astype("float64") - v.astype("float64") * np.float32(0.05)).astype(
-        "float32"
-    )
-    assert 0 < np.sum(twice != once) < 1000

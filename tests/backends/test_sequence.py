@@ -16,10 +16,7 @@ from d2lmulti.parallel.sequence import (
     check_tokens,
     ring_attention,
     token_positions,
-    ulysses_attention,
 )
-
-ATTENTION = {"ring": ring_attention, "Ulysses": ulysses_attention}
 
 
 def whole(Q, K, V, dO, causal):
@@ -47,11 +44,11 @@ def cut(B, xs, at, dtype="float64"):
     ]
 
 
-def check(B, way, xs, at, causal, group=None, dtype="float64"):
+def check(B, xs, at, causal, group=None, dtype="float64"):
     """Compare outputs and gradients; return what moved."""
     *parts, grads = cut(B, xs, at, dtype)
     with ledger() as moved:
-        found = ATTENTION[way](*parts, at, causal=causal, group=group)
+        found = ring_attention(*parts, at, causal=causal, group=group)
         got = [found.outputs, *found.backward(grads)]
     tolerance = {"float64": 1e-12, "float32": 1e-4}[dtype]
     for ours, right in zip(got, whole(*xs, causal), strict=True):
@@ -63,20 +60,17 @@ def check(B, way, xs, at, causal, group=None, dtype="float64"):
 
 @settings(max_examples=10)
 @given(
-    way=st.sampled_from([*ATTENTION]),
     ranks=st.integers(1, 5),
     more=st.integers(0, 9),
-    a_rank=st.integers(1, 2),
+    heads=st.integers(1, 4),
     size=st.integers(1, 3),
     order=st.sampled_from([*ORDERS, "any"]),
     causal=st.booleans(),
     seed=st.integers(0, 99),
 )
-@example("ring", 4, 3, 1, 2, "zigzag", True, 0)
-def test_any_parts_equal_one_device(
-    B, way, ranks, more, a_rank, size, order, causal, seed
-):
-    length, heads = ranks + more, ranks * a_rank
+@example(4, 3, 1, 2, "zigzag", True, 0)
+def test_any_parts_equal_one_device(B, ranks, more, heads, size, order, causal, seed):
+    length = ranks + more
     rng = np.random.default_rng(seed)
     xs = rng.normal(size=(4, length, heads, size))
     if order == "any":  # parts of any sizes, of tokens in any order
@@ -84,36 +78,31 @@ def test_any_parts_equal_one_device(
         at = np.split(rng.permutation(length), edges)
     else:
         at = token_positions(length, ranks, order)
-    moved = check(B, way, xs, at, causal)
+    moved = check(B, xs, at, causal)
     numbers = length * heads * size
-    each = {"ring": 2 * (ranks - 1), "Ulysses": 4 * (ranks - 1) / ranks}[way]
-    back = {"ring": 2, "Ulysses": 1}[way]  # gradients too, or in their place
-    if order != "any" or way == "ring":
-        label = {"ring": "ring attention", "Ulysses": "Ulysses"}[way]
-        if ranks > 1:
-            assert moved.by_label[f"{label} forward"] == each * numbers * 8
+    once = 2 * (ranks - 1) * numbers * 8  # keys and values; then also their gradients
+    if ranks > 1:
+        assert moved.by_label["ring attention forward"] == once
     if order != "any" and length % ranks == 0:
-        assert moved.bytes == (1 + back) * each * numbers * 8
+        assert moved.bytes == 3 * once
 
 
-@pytest.mark.parametrize("way", ATTENTION)
-def test_in_sub_groups_of_a_mesh_and_in_float32(B, way):
+def test_in_sub_groups_of_a_mesh_and_in_float32(B):
     mesh = Mesh(data=2, sequence=3)
     rng = np.random.default_rng(0)
     for group in mesh.groups("sequence"):
         xs = rng.normal(size=(4, 11, 3, 2))
         at = token_positions(11, 3)
-        moved = check(B, way, xs, at, True, group, "float32")
+        moved = check(B, xs, at, True, group, "float32")
         assert {rank for link in moved.links for rank in link} == {*group.ranks}
 
 
-@pytest.mark.parametrize("way", ATTENTION)
-def test_scores_of_a_thousand_overflow_nowhere(B, way):
+def test_scores_of_a_thousand_overflow_nowhere(B):
     xs = np.random.default_rng(1).normal(size=(4, 9, 3, 2))
     xs[:2] *= 40  # scores in the thousands, whose exponentials are infinite
     at = token_positions(9, 3)
     *parts, _ = cut(B, xs, at)
-    found = ATTENTION[way](*parts, at).outputs
+    found = ring_attention(*parts, at).outputs
     (right, *_) = whole(*xs, True)
     for x, rows in zip(found, at, strict=True):
         assert np.abs(B.numpy(x) - right[rows]).max() < 1e-12
@@ -167,8 +156,6 @@ def test_positions():
 def test_what_does_not_fit_is_refused_by_name(B):
     at = token_positions(8, 2)
     Q, K, V = cut(B, np.ones((3, 8, 3, 2)), at)
-    with pytest.raises(InvalidInput, match="3 heads over 2 ranks"):
-        ulysses_attention(Q, K, V, at)
     for positions in (at[:1], [at[0], at[0]], [at[0], at[1] + 0.5]):
         with pytest.raises(InvalidInput, match="position"):
             ring_attention(Q, K, V, positions)

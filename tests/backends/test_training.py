@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from backends.compare import assert_same_bits
+from backends.compare import assert_near, assert_same_bits, weights
 
-from d2lmulti import History, evaluate, get_model, get_params, load, train
+from d2lmulti import History, evaluate, get_model, get_params, train
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.data import Dataset
 from d2lmulti.errors import InvalidInput
+from d2lmulti.training.rate import GradualWarmup, StepDecay
 
 EXAMPLES, BATCH = 150, 64  # so the last batch of an epoch holds 22
-
-
-@pytest.fixture(scope="module")
-def digits() -> Dataset:
-    whole = load("digits", "float64")
-    return replace(
-        whole.first(EXAMPLES), test_X=whole.test_X[:97], test_y=whole.test_y[:97]
-    )
 
 
 def run(B: Backend, digits: Dataset, k: int = 1, **settings: object) -> History:
     """Train shortly in float64, unless told otherwise."""
     settings = {"epochs": 3, "dtype": "float64", **settings}
     return train(k, BATCH, dataset=digits, backend=B.name, **settings)
-
-
-def weights(B: Backend, history: History) -> list[list[np.ndarray]]:
-    return [[B.numpy(p) for p in params] for params in history.device_params]
 
 
 # -- the same run everywhere -----------------------------------------------------------
@@ -52,16 +40,14 @@ def test_two_and_three_devices_train_like_one(
         assert several.losses == pytest.approx(one.losses, rel=1e-9)
         assert several.accuracies == one.accuracies
         for replica in weights(framework, several):
-            for got, want in zip(replica, expected, strict=True):
-                assert np.abs(got - want).max() < 1e-9 * np.abs(want).max()
+            assert_near(replica, expected, 1e-9)
 
 
-@pytest.mark.parametrize(("model", "epochs"), [("mlp", 4), ("lenet", 1)])
 def test_every_framework_trains_like_the_reference(
-    framework: Backend, reference: Backend, digits: Dataset, model: str, epochs: int
+    framework: Backend, reference: Backend, digits: Dataset
 ) -> None:
-    theirs = run(reference, digits, model=model, epochs=epochs)
-    ours = run(framework, digits, 2, model=model, epochs=epochs)
+    theirs = run(reference, digits, model="lenet", epochs=1)
+    ours = run(framework, digits, 2, model="lenet", epochs=1)
     assert ours.losses == pytest.approx(theirs.losses, rel=1e-9)
     assert ours.accuracies == theirs.accuracies
 
@@ -71,7 +57,11 @@ def test_every_framework_trains_like_the_reference(
 def test_training_equals_plain_numpy(
     B: Backend, digits: Dataset, k: int, momentum: float
 ) -> None:
-    """The whole loop once more, with nothing of the library but the first weights."""
+    """The whole loop once more, with nothing of the library but the first weights.
+
+    The learning rates, over the end of an epoch, are written out by hand.
+    """
+    rates = iter([0.01, 0.01 + 0.04 / 3, 0.01 + 0.08 / 3, 0.05, 0.025, 0.0125])
     W1, b1, W2, b2 = params = get_model("mlp").initial(np.random.default_rng(3))
     velocities = [np.zeros_like(p) for p in params]
     losses = []
@@ -88,14 +78,16 @@ def test_training_equals_plain_numpy(
             D /= len(y)
             back = (D @ W2.T) * (H > 0)
             grads = X.T @ back, back.sum(0), H.T @ D, D.sum(0)
+            lr = next(rates)
             for p, v, g in zip(params, velocities, grads, strict=True):
                 v[...] = momentum * v + g
-                p -= 0.05 * v
-    history = run(B, digits, k, model="mlp", epochs=2, seed=3, momentum=momentum)
+                p -= lr * v
+    schedule = GradualWarmup(0.01, 3, StepDecay(0.05, (4, 5), 0.5))
+    how = {"epochs": 2, "seed": 3, "momentum": momentum, "lr": schedule}
+    history = run(B, digits, k, model="mlp", **how)
     assert history.losses == pytest.approx(losses, rel=1e-9)
     for replica in weights(B, history):
-        for got, want in zip(replica, params, strict=True):
-            assert np.abs(got - want).max() < 1e-9 * np.abs(want).max()
+        assert_near(replica, params, 1e-9)
 
 
 def test_the_same_seed_gives_the_same_bits(B: Backend, digits: Dataset) -> None:
@@ -117,46 +109,6 @@ def test_the_default_settings_reach_97_percent(framework: Backend) -> None:
 
 
 # -- what the history says -------------------------------------------------------------
-
-
-@pytest.mark.parametrize("k", [1, 3])
-def test_the_loss_is_the_mean_over_all_examples(
-    B: Backend, digits: Dataset, k: int
-) -> None:
-    """Without learning, every epoch's loss is that of the initial weights."""
-    model = get_model("mlp")
-    params = [B.array(p) for p in model.initial(np.random.default_rng(0))]
-    logits = model.forward_eval(B, params, B.array(digits.train_X))
-    each = B.numpy(B.cross_entropy(logits, B.array(digits.train_y)))
-    history = run(B, digits, k, model="mlp", lr=1e-30)
-    assert history.losses == pytest.approx([each.mean()] * 3, rel=1e-12)
-
-
-def test_the_history_as_json(B: Backend, digits: Dataset) -> None:
-    history = run(B, digits, 3, model="mlp", algorithm="ring", epochs=2, seed=7)
-    told = json.loads(json.dumps(history.as_json()))  # plain values only
-    epochs = told.pop("epochs")
-    assert [epoch["loss"] for epoch in epochs] == history.losses
-    assert [epoch["accuracy"] for epoch in epochs] == history.accuracies
-    assert all(epoch["seconds"] > 0 for epoch in epochs)
-    numbers = 784 * 256 + 256 + 256 * 10 + 10
-    step = 2 * (3 - 1) * numbers * 8  # a ring moves 2 (k - 1) vectors, like the star
-    assert [epoch["bytes_moved"] for epoch in epochs] == [3 * step, 3 * step]
-    settings = {
-        "backend": B.name,
-        "model": "mlp",
-        "dataset": "digits",
-        "dtype": "float64",
-        "batch_size": BATCH,
-        "lr": 0.05,
-        "momentum": 0.9,
-        "seed": 7,
-        "algorithm": "ring",
-        "devices": history.devices,
-        "bytes_moved": 6 * step,
-    }
-    assert settings.items() <= told.items()
-    assert len(told["devices"]) == 3
 
 
 def test_devices_can_be_named_one_by_one(B: Backend, digits: Dataset) -> None:
@@ -207,23 +159,6 @@ def test_evaluate_equals_a_count_in_numpy(
             for params, shard in zip(device_params, shards, strict=True)
         )
         assert got == expected / len(X)
-
-
-@pytest.mark.parametrize("astray", [0, 1, 2])
-def test_a_replica_that_went_astray_lowers_the_accuracy(
-    B: Backend, digits: Dataset, astray: int
-) -> None:
-    model, X = get_model("mlp"), digits.test_X
-    device_params = replicas(B, [0, 0, 0])
-    whole = model.forward_eval(B, device_params[0], B.array(X, "sim:0"))
-    y = B.numpy(B.argmax(whole))  # what all three replicas say now
-    places = ["sim:0", "sim:1", "sim:2"]
-    assert evaluate(device_params, X, y, places, model=model) == 1
-    last = device_params[astray][-1]  # the bias of the logits: now always a 3
-    B.write_(last, 0, 10, B.array(np.where(np.arange(10) == 3, 1e3, 0.0)))
-    accuracy = evaluate(device_params, X, y, places, model=model)
-    missed = int((np.array_split(y, 3)[astray] != 3).sum())
-    assert accuracy == (len(X) - missed) / len(X) < 0.9
 
 
 def test_evaluation_takes_no_gradient_and_changes_nothing(

@@ -56,6 +56,7 @@ TWO = [
     text("```{schedule-slider}\n:name: a-slider\n\nChoose a schedule.\n```"),
     text("```{step-calculator}\n:name: a-calculator\n\nChoose a layout.\n```"),
     text("```{one-step}\n:name: a-step\n:first: ring 4 19\n\nPlay it.\n```"),
+    text("```{which-run}\n:name: a-game\n:ways: star buckets\n\nGuess.\n```"),
     code("%load_ext d2lmulti_book.notebook"),
     *(code(f"%%tab {k}\nx = 1", printed(f"{k} again\n")) for k in TABS),
 ]
@@ -109,7 +110,9 @@ def build_book(folder: Path) -> Path:
     chapters.mkdir()
     for name in ("_ext", "_extra", "_static"):
         shutil.copytree(ROOT / name, folder / name)
-    for name in ("_config.yml", "chapters/references.bib"):
+    (chapters / "measured").mkdir()
+    runs = "chapters/measured/planted_runs.json"
+    for name in ("_config.yml", "chapters/references.bib", runs):
         shutil.copy(ROOT / name, folder / name)
     for name in ("glossary.md", "references.md"):
         shutil.copy(ROOT / "chapters" / name, chapters)

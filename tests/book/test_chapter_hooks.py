@@ -119,15 +119,6 @@ def test_a_page_without_framework_must_not_ask_for_one(under_torch):
     assert kind == "failure" and "tagged without-framework" in words
 
 
-def test_a_missing_backend_is_one_clear_error(tmp_path):
-    folder = write_chapters(tmp_path)
-    (folder / "hide_mxnet.py").write_text("import sys\nsys.modules['mxnet'] = None\n")
-    hidden = ("-p", "hide_mxnet", "-o", "pythonpath=.")
-    done, results = run(folder, *hidden, D2LMULTI_BACKEND="mxnet", D2LMULTI_SETUP="")
-    assert done.returncode != 0 and results == {}
-    assert "this Python has no module 'mxnet'" in done.stdout + done.stderr
-
-
 @pytest.mark.parametrize(
     ("required", "kind"), [("torch", "skipped"), ("torch,tensorflow", "error")]
 )

@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import execute as script
-import nbformat
 import pytest
 from book.conftest import with_checkout
 from book.notebooks import ROOT, code, printed, save, text
@@ -71,16 +70,6 @@ def printing(monkeypatch):
         return asked
 
     return let_print
-
-
-@needs_all
-def test_a_page_that_asks_for_no_framework_runs_once(tmp_path, printing):
-    asked = printing("1\n")
-    cell = new("print(1)", tags=("without-framework",))
-    path = save(tmp_path / "a.ipynb", TITLE, cell)
-    assert script.main([str(path)]) == 0
-    assert asked == ["torch"]
-    assert nbformat.read(path, 4).cells[1].outputs == [printed("1\n")]
 
 
 def test_what_did_not_run_keeps_its_stored_output():

@@ -13,10 +13,8 @@ from d2lmulti.errors import InvalidInput
 from d2lmulti_book import notebook
 from d2lmulti_book.notebook import (
     BESIDE,
-    ON_GPUS,
     TABS,
     Asked,
-    kernel_environment,
     split_cell,
 )
 
@@ -94,12 +92,3 @@ def test_an_unknown_key_fails_whatever_the_backend(shell):
 )
 def test_a_cell_is_split_below_its_magics(source, asked, body):
     assert split_cell(source) == (asked, body)
-
-
-def test_the_kernel_gets_the_checkout_the_backend_and_no_progress_bars(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", "elsewhere")
-    monkeypatch.setenv("MPLBACKEND", "agg")
-    env = kernel_environment("paddle", "here")
-    assert env["PYTHONPATH"].startswith("here")
-    assert (env["D2LMULTI_BACKEND"], env["D2LMULTI_QUIET"]) == ("paddle", "1")
-    assert "MPLBACKEND" not in env and ON_GPUS.items() <= env.items()

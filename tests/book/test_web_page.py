@@ -36,6 +36,8 @@ def test_without_an_address_no_page_names_one(small_book):
     facts = meta(page(small_book, "one"))
     assert not {"og:url", "og:image"} & set(facts)
     assert not page(small_book, "one").find(class_="dropdown-source-buttons")
+    assert not page(small_book, "one").find(class_="dropdown-launch-buttons")
+    assert not (small_book / "notebooks").exists()
 
 
 def test_icons_are_loaded_once_and_formulas_without_a_menu(small_book):
@@ -50,8 +52,25 @@ def test_icons_are_loaded_once_and_formulas_without_a_menu(small_book):
 def test_whoever_hosts_the_book_sets_its_address(tmp_path, monkeypatch):
     monkeypatch.setenv("BOOK_URL", "https://book.example.org/")
     monkeypatch.setenv("BOOK_REPOSITORY", "https://github.com/someone/book")
-    soup = page(build_book(tmp_path), "one")
+    for key in ("torch", "mxnet"):
+        (tmp_path / "_build" / "notebooks" / key).mkdir(parents=True)
+        (tmp_path / "_build" / "notebooks" / key / "one.ipynb").write_text("{}")
+    book = build_book(tmp_path)
+    soup = page(book, "one")
     facts = meta(soup)
     assert facts["og:url"] == "https://book.example.org/chapters/one.html"
     assert re.match(r"https://book.example.org/_images/.*\.png", facts["og:image"])
     assert soup.find("a", href="https://github.com/someone/book")
+    downloads = soup.find(class_="dropdown-download-buttons").find_all("a", href=True)
+    offered = [link["href"] for link in downloads if ".ipynb" in link["href"]]
+    assert offered[:2] == [
+        "../notebooks/torch/one.ipynb",
+        "../notebooks/mxnet/one.ipynb",
+    ]
+    assert (book / "notebooks" / "mxnet" / "one.ipynb").exists()
+    (colab,) = soup.find(class_="dropdown-launch-buttons").find_all("a", href=True)
+    assert colab["href"] == (
+        "https://colab.research.google.com/github/someone/book/blob/gh-pages/"
+        "notebooks/torch/one.ipynb"
+    )
+    assert not page(book, "two").find(class_="dropdown-launch-buttons")

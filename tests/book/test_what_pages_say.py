@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import chapter_map
 import nbformat
 import pytest
 import reading_minutes
@@ -86,28 +87,51 @@ def test_no_broken_run_names_its_cause(cause: str) -> None:
 # -- the landing page ------------------------------------------------------------------
 
 INDEX = (CHAPTERS / "index.md").read_text(encoding="utf-8")
-ROWS = dict(re.findall(r"^\| \{doc\}`(\w+)` \| (.*) \|$", INDEX, re.MULTILINE))
+CARDS = {
+    chapter: " ".join(text.split())
+    for chapter, text in re.findall(
+        r"^:::\{grid-item-card\} \{doc\}`(\w+)`\n(.*?)\n:::$", INDEX, re.M | re.S
+    )
+}
 
 
-def test_every_notebook_has_a_row() -> None:
+def test_every_notebook_has_a_card() -> None:
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
     files = [entry["file"] for part in toc["parts"] for entry in part["chapters"]]
     notebooks = {f"chapters/{path.stem}" for path in CHAPTERS.glob("*.ipynb")}
     listed = {Path(file).stem for file in {*files} & notebooks}
-    assert {*ROWS} == listed - {"backend", "read_the_library"}
+    assert {*CARDS} == listed - {"backend", "read_the_library"}
 
 
-@pytest.mark.parametrize("chapter", ROWS)
+@pytest.mark.parametrize("chapter", CARDS)
 def test_its_numbers_stand_on_the_page(chapter: str) -> None:
     nb = notebook(chapter)
     text = "\n".join([*(cell.source for cell in nb.cells), printed_by(nb)])
     page = re.sub(r"\s+", " ", text)
-    numbers = re.findall(r"\*\*(.+?)\*\*", ROWS[chapter])
+    numbers = re.findall(r"\*\*(.+?)\*\*", CARDS[chapter])
     shown = [n for n in numbers if re.search(rf"(?<![\d.,]){re.escape(n)}", page)]
     assert shown == numbers != []
-    minutes, exact = int(ROWS[chapter].split()[-1]), reading_minutes.minutes(chapter)
+    minutes, exact = int(CARDS[chapter].split()[1]), reading_minutes.minutes(chapter)
     again = "run: python tools/reading_minutes.py"
     assert abs(minutes - exact) <= max(10, exact / 4), again
+
+
+# -- the map ---------------------------------------------------------------------------
+
+
+def test_every_notebook_stands_once_on_the_map_below_all_that_it_names() -> None:
+    chapters = {c.name: c for c in chapter_map.chapters_of(ROOT)[1]}
+    assert {*chapters} == {path.stem for path in CHAPTERS.glob("*.ipynb")}
+    above: list[str] = []  # from the first row to the present one's parent
+    drawn = []
+    for chapter, depth, others in chapter_map.rows(chapters):
+        above[depth:] = [chapter.name]
+        on_the_way = {*above[:-1], *others}
+        needed = (chapter_map.all_needed(name, chapters) for name in on_the_way)
+        assert {*chapter.needs} <= on_the_way.union(*needed), chapter.name
+        drawn.append(chapter.name)
+    assert sorted(drawn) == sorted(chapters)
+    assert chapters["sharding"].needs == ["data_parallel", "allreduce"]
 
 
 # -- the library's source --------------------------------------------------------------

@@ -47,7 +47,7 @@ def texts():
                 f"{path.name}, cell {number}",
                 "\n".join([cell.source, *shown, figure]),
             )
-    pages = [*CHAPTERS.glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    pages = [*CHAPTERS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
     programs = (p for home in HOMES for p in sorted((ROOT / home).rglob("*.py")))
     for path in (*pages, *programs):
         yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")

@@ -16,7 +16,6 @@ from benchmarks.timing import Timing
 from d2lmulti.backends import framework_names, get_backend
 from d2lmulti.comm.group import Group
 from d2lmulti.models.networks import LENET
-from d2lmulti.processes.launcher import launch
 from d2lmulti.processes.process_group import process_info, started
 from d2lmulti.processes.shared_memory import connect
 
@@ -53,8 +52,8 @@ def sharded(step: Any) -> list[Row]:
 
 def _between(part: str, measure: Any, engine: str, backend: str) -> list[Row]:
     """Time everything between two processes of an engine."""
-    run = launch(measure, 2, BETWEEN, engine=engine, backend=backend, timeout=400)
-    return [_row(part, backend, c, timing) for c, timing in run.values[0].items()]
+    timings = bench.on_two_cores(measure, engine, backend, BETWEEN)
+    return [_row(part, backend, c, timing) for c, timing in timings.items()]
 
 
 def _row(part: str, backend: str, candidate: str, timing: Timing) -> Row:

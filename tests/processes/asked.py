@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from processes.asked_mesh import invalid, on_a_mesh
-from processes.asked_tokens import tokens_and_experts
+from processes.asked_tokens import attention_over_ranks
 
 import d2lmulti
 from d2lmulti.backends import DTYPES, get_backend
@@ -243,7 +243,7 @@ def everything(cases: list[str]) -> dict[str, Any]:
         "trained": train_all(n, B.name, cases),
         "refused": invalid(lambda: d2lmulti.devices(n + 1)),
         "mesh": on_a_mesh(B, group, n),
-        "tokens": tokens_and_experts(B, group, n),
+        "tokens": attention_over_ranks(B, group, n),
         "reachable": list(reachable()),
     }
 

@@ -22,6 +22,7 @@ from d2lmulti.optimizers import Adam
 from d2lmulti.plans.schedules import SCHEDULES
 from d2lmulti.processes.process_group import started
 from d2lmulti.training.history import describe, fingerprint, logits_of, shorten
+from d2lmulti.training.rate import GradualWarmup
 
 SMALL = make_mlp("small", (784, 8, 10))
 RNG = np.random.default_rng(0)
@@ -66,6 +67,10 @@ CASES: dict[str, Case] = {
     "lists made here": (
         PIPELINE | {"schedule": ranked_schedule},
         PIPELINE | {"schedule": ranked_schedule}, "schedule",
+    ),
+    "a schedule": (
+        {"lr": GradualWarmup(0.1, 3, 0.2)}, {"lr": GradualWarmup(0.1, 4, 0.2)},
+        "lr GradualWarmup(start=0.1, steps=3",
     ),
     "a model": ({}, {"model": make_mlp("small", (784, 9, 10))}, "model"),
     "a closure": ({"model": scaled(1)}, {"model": scaled(2)}, "model"),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from processes.adopting import join_paddle, join_torch
 
 from d2lmulti import devices, get_params, train_batch
 from d2lmulti.backends import get_backend
@@ -79,32 +79,13 @@ def paddle_parallel(whole: bool, rank: int) -> History:
     return history
 
 
-def join_torch(rank: int) -> None:
-    from torch import distributed
-
-    distributed.init_process_group("gloo", rank=rank, world_size=2)
-
-
-def join_paddle(rank: int) -> None:
-    from paddle import distributed
-
-    os.environ.update(
-        PADDLE_TRAINER_ID=str(rank),
-        PADDLE_TRAINERS_NUM="2",
-        PADDLE_CURRENT_ENDPOINT=f"127.0.0.1:{rank}",
-        PADDLE_MASTER="127.0.0.1:" + os.environ["MASTER_PORT"],
-        PADDLE_DISTRI_BACKEND="gloo",
-    )
-    distributed.init_parallel_env()
-
-
 def worker(
-    name: str, join: Callable[[int], None], train: Callable[[bool, int], History]
+    name: str, join: Callable[[int, int], None], train: Callable[[bool, int], History]
 ) -> tuple[History, History, History]:
     group = started()
     assert group is not None
     (rank,) = group.local_ranks
-    join(rank)
+    join(rank, 2)
     (mine,) = ours(get_backend(name), ["cpu"])
     return mine, train(False, rank), train(True, rank)
 

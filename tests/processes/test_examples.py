@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from backends.compare import assert_near
 from processes.conftest import NO_GPU
 from processes.launchers import EXAMPLES, LAUNCHERS, MOST, Launchers
 from processes.reading import READ
@@ -92,8 +93,7 @@ def test_two_machines_train_as_one_device_after_a_kill(
         assert p.tobytes() == q.tobytes()
     arguments[-1] = str(tmp_path / "one")
     finished(name, machines[:1], tmp_path, arguments)
-    for p, q in zip(READ[name](tmp_path / "one"), weights[1], strict=True):
-        assert np.abs(p - q).max() <= 1e-12 * np.abs(q).max()
+    assert_near(READ[name](tmp_path / "one"), weights[1])
     arguments = ["--epochs", "10", "--checkpoint", str(tmp_path / "many 32")]
     said = finished(name, machines, tmp_path, arguments).said()
     arguments[-1] = str(tmp_path / "one 32")

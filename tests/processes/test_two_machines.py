@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from backends.compare import assert_near
 from processes.launchers import ELASTIC, Launchers
 from processes.reading import READ
 from processes.test_examples import finished, on_one_device
@@ -91,8 +92,7 @@ def test_two_launchers_train_as_one_device(
     result = f"accuracy {alone.accuracies[0]:.4f}, loss {alone.losses[0]:.4f}"
     assert [result in out + err for out, err in said] == [True, False], said
     saved = load_checkpoint(file).params
-    for p, q in zip(saved, map(B.numpy, alone.device_params[0]), strict=True):
-        assert np.abs(p - q).max() <= 1e-12 * np.abs(q).max()
+    assert_near(saved, map(B.numpy, alone.device_params[0]))
     if machines[0].prefix:  # the gradients were sent through the cable, 12 times
         sent = 12 * sum(p.nbytes for p in saved)
         for machine, count in zip(machines, before, strict=True):

@@ -75,12 +75,6 @@ def test_the_order_is_the_same_in_every_version_of_numpy() -> None:
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == "a97834f0c70d0b55"
 
 
-def test_without_shuffling_the_order_stays_and_a_short_batch_comes_last() -> None:
-    X, y = numbered(10)
-    parts = list(batches(X, y, 4, seed=5, shuffle=False))
-    assert [part.tolist() for _, part in parts] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-
-
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_batches_are_copies_that_keep_their_dtype(shuffle: bool) -> None:
     X, y = numbered(6)
@@ -90,12 +84,6 @@ def test_batches_are_copies_that_keep_their_dtype(shuffle: bool) -> None:
         part_y[:] = -1
     np.testing.assert_array_equal(X, numbered(6)[0])
     np.testing.assert_array_equal(y, numbered(6)[1])
-
-
-@given(n=st.integers(1, 10**6), batch_size=st.integers(1, 10**6))
-def test_batch_count_is_the_quotient_rounded_up(n: int, batch_size: int) -> None:
-    count = batch_count(n, batch_size)
-    assert (count - 1) * batch_size < n <= count * batch_size
 
 
 X, Y = numbered(5)

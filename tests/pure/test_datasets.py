@@ -37,24 +37,6 @@ def test_every_set_of_images_has_the_same_form(
     check_arrays(data, np.dtype(dtype).name)
 
 
-def test_the_first_examples_are_the_first_and_the_test_set_stays(own_set: Path) -> None:
-    data = load("fashion_mnist")
-    small = data.first(7)
-    np.testing.assert_array_equal(small.train_X, data.train_X[:7])
-    np.testing.assert_array_equal(small.train_y, data.train_y[:7])
-    assert small.test_X is data.test_X
-    for n in (0, 31):
-        with pytest.raises(InvalidInput, match=f"got {n}"):
-            data.first(n)
-
-
-def test_a_data_set_shows_its_sizes_and_not_its_pixels() -> None:
-    assert repr(load("digits")) == (
-        "Dataset('digits': 1437 to train, 360 to test, 1 x 28 x 28, float32, "
-        "10 classes)"
-    )
-
-
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(InvalidInput, match="digits, fashion_mnist, text"):
         load("Digits")
@@ -106,12 +88,6 @@ def test_digits_are_enlarged_as_the_docstring_says() -> None:
                 place = source, (row - 2) // 3, (column - 2) // 3
                 pixel = images[place] if inside else 0
                 assert image[row, column] == pixel / 8 - 0.5
-
-
-def test_digits_have_the_same_values_in_both_dtypes() -> None:
-    single, double = load("digits", "float32"), load("digits", "float64")
-    assert np.array_equal(single.train_X, double.train_X)
-    assert np.array_equal(single.test_X, double.test_X)
 
 
 def test_no_digit_is_in_both_parts_and_the_split_is_fixed() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import matplotlib
 import numpy as np
 import pytest
@@ -21,7 +19,7 @@ from d2lmulti.models import get_model
 from d2lmulti.models.networks import Model, initial_mlp, mlp
 from d2lmulti.models.transformer import make_transformer
 from d2lmulti.observe.push_pull import worker_seconds
-from d2lmulti.plans.allreduce import ALLREDUCE, halving_doubling, ring, star
+from d2lmulti.plans.allreduce import ALLREDUCE, ring, star
 from d2lmulti.plans.collectives import allgather
 from d2lmulti.plans.verify import snapshots
 from d2lmulti.training.on_servers import train_on_servers
@@ -31,7 +29,6 @@ from d2lmulti_book.figures.experts import slots
 from d2lmulti_book.figures.layers import who_holds
 from d2lmulti_book.figures.meshes import moved_on_mesh
 from d2lmulti_book.figures.plans import held_text, plan_states
-from d2lmulti_book.figures.steps import plan_steps
 from d2lmulti_book.figures.style import device_color
 
 
@@ -118,18 +115,6 @@ def test_other_collectives_can_be_drawn():
     figure = plan_states(allgather(3, 6), 3, 6, collective="allgather")
     assert texts(figure.axes[0]).count("") == 6  # what a rank has not got yet
     assert texts(figure.axes[2]).count("") == 0
-
-
-def test_the_stepper_has_a_frame_per_round_and_needs_no_network():
-    source = plan_steps(halving_doubling(6, 8), 6, 8, "Six <ranks>")._repr_html_()
-    assert source.count("<g>") == 1 and source.count("<g style=") == 6
-    assert 'max="6"' in source and "Round 6 of 6: 2 messages, 16 numbers" in source
-    assert "Six &lt;ranks&gt;" in source
-    assert not re.search(r"https?:|src=|@import|<link", source)
-    pages = [plan_steps(ring(3, 6), 3, 6, title).html for title in "aab"]
-    assert pages[0] == pages[1] != pages[2]
-    names = {re.search(r'data-name="(\w+)"', page)[1] for page in pages}
-    assert len(names) == 2  # two steppers on a page do not move each other
 
 
 def test_servers_have_a_bar_for_every_gradient_and_a_line_for_every_run():

@@ -91,11 +91,6 @@ def test_a_bound_that_nobody_reaches_is_no_bound() -> None:
     assert run("bounded", 4, 5, staleness=20) == run("async", 4, 5)
 
 
-def test_the_same_seed_gives_the_same_events() -> None:
-    assert run("async", 5, 6, seed=3) == run("async", 5, 6, seed=3)
-    assert run("async", 5, 6, seed=3) != run("async", 5, 6, seed=4)
-
-
 def test_times_by_hand() -> None:
     """Two workers, one server, 10 bytes at 10 bytes/s, latency 0.5, 2 s of work."""
     seconds = np.full((2, 2), 2.0)
@@ -137,13 +132,7 @@ def test_a_straggler_takes_its_factor() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: worker_seconds(0, 3), "as workers, got 0"),
-        (lambda: worker_seconds(2, 3, -1.0), "above 0 as seconds, got -1.0"),
         (lambda: worker_seconds(2, 3, stragglers={2: 3.0}), "a straggler, got 2"),
-        (lambda: Link(-1.0), "of at least 0 as latency, got -1.0"),
-        (lambda: Link(0.0, 0.0), "above 0 as bandwidth, got 0.0"),
-        (lambda: run("eager", 2, 2), "one of sync, async, bounded as mode"),
-        (lambda: run("bounded", 2, 2, staleness=-1), "as staleness, got -1"),
         (lambda: run("bounded", 2, 2), "as staleness, got None"),
         (
             lambda: run("sync", 2, 2, staleness=1),

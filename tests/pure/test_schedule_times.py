@@ -134,12 +134,6 @@ def test_the_longest_device_of_the_zero_bubble_schedules(p, one, two, v):
         assert max(Slots(SCHEDULES[name](p, 16), True).spans) == longest
 
 
-def test_the_messages_of_interleaved_stages_cost_nothing():
-    """4 devices, 16 micro-batches, 2 stages each: 96 slots of work, 9 of waiting."""
-    lists = SCHEDULES["interleaved"](4, 16, 2)
-    assert Slots(lists, messages=True).end == Slots(lists, messages=False).end == 105
-
-
 @pytest.mark.parametrize(("m", "formula", "least"), [(5, 39, 45), (9, 63, 69)])
 def test_the_formula_of_interleaved_stages_is_for_full_groups(m, formula, least):
     """(p-1)/(vm+p-1), that is 3vm+3(p-1) slots, needs a p that divides m."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 
 import matplotlib
 import pytest
@@ -16,7 +15,6 @@ from matplotlib import pyplot as plt
 
 from d2lmulti.errors import InvalidInput
 from d2lmulti.events import notify_work
-from d2lmulti.files import write_json
 from d2lmulti.observe.timeline import Span, Timeline, timeline
 from d2lmulti_book.figures import timelines as plot_timeline
 
@@ -24,14 +22,6 @@ from d2lmulti_book.figures import timelines as plot_timeline
 def ticks():
     """Make a clock that goes on by one second each time it is read."""
     return itertools.count().__next__
-
-
-def test_a_span_measures_from_the_start_of_its_timeline():
-    t = Timeline(ticks())
-    with t.span("device 0", "forward"):
-        pass
-    assert t.spans == [Span("device 0", "forward", 1, 2)]
-    assert t.end == 2
 
 
 def test_a_span_that_an_error_ends_is_recorded():
@@ -137,19 +127,6 @@ def test_a_trace_holds_every_span_and_lanes_nest(spans):
     events, named = check_trace(t.trace())
     assert len(events) == len(spans)
     assert {name.split()[0] for name in named.values()} == {track for track, _ in spans}
-
-
-def test_a_trace_file_is_whole_json_in_microseconds(tmp_path):
-    t = Timeline()
-    t.add("gpu:1", "update", 2.0, 2.5)
-    t.add("gpu:0", "forward", 1.0, 1.000001)
-    write_json(tmp_path / "run.json", t.trace())
-    trace = json.loads((tmp_path / "run.json").read_text())
-    events, named = check_trace(trace)
-    assert [(e["name"], e["ts"], e["dur"]) for e in events] == [
-        ("forward", 0, 1), ("update", 1e6, 5e5),
-    ]  # fmt: skip
-    assert named == {1: "gpu:1", 2: "gpu:0"}  # in the order of their first spans
 
 
 def test_a_picture_has_a_bar_for_every_span_in_its_part():
