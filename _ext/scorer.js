@@ -2,7 +2,7 @@
 // explains it, so it comes before the glossary's sentence and the reference's names.
 var Scorer = {
   score: ([docname, title, anchor, description, score]) =>
-    /(glossary|api|references|evidence|cheatsheet)$/.test(docname) ? score / 4 : score,
+    /(glossary|api|references|evidence|cheatsheet|reference\/\w+)$/.test(docname) ? score / 4 : score,
   objNameMatch: 11,
   objPartialMatch: 6,
   objPrio: { 0: 15, 1: 5, 2: -5 },

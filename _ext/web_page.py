@@ -6,7 +6,8 @@ icons as a font and once more as a script, and MathJax with a menu of its own.
 
 Whoever hosts the book says where, by two variables of the environment: BOOK_URL, the
 address of the built book, and BOOK_REPOSITORY, that of the sources. Without them no
-page names an address.
+page names an address. Notebooks that `make notebooks` made before the book become part
+of it, and pages link to them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import html
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,13 @@ from sphinx.config import Config
 from sphinx.util.index_entries import split_index_msg
 
 import d2lmulti
+from d2lmulti_book.notebook import TABS
 
+NOTEBOOKS = "_build/notebooks"  # of tools/take_away.py
+# Colab opens notebooks that are in a repository on GitHub: here, in the branch from
+# which GitHub Pages shows the built book.
+GITHUB, COLAB = "https://github.com/", "https://colab.research.google.com/github/"
+BRANCH = "gh-pages"
 MAX_DESCRIPTION = 200  # characters; search engines show no more
 # The icons once more, as a script, and two fonts that hold none of the book's icons.
 UNUSED = re.compile(
@@ -39,6 +47,9 @@ REPAIRS: dict[re.Pattern[str], str | Callable[[re.Match[str]], str]] = {
     ),
     re.compile(r'<div role="list" class="citation-list">'): (
         '<div class="citation-list">'
+    ),
+    re.compile(r'<summary>(?=<span class="toctree-toggle")'): (
+        '<summary aria-label="Pages below this one">'
     ),
     # The parameters of a long signature are a list of definitions without terms.
     re.compile(
@@ -70,6 +81,9 @@ def configure(app: Sphinx, config: Config) -> None:
     if repository := os.environ.get("BOOK_REPOSITORY"):
         options["repository_url"] = repository.rstrip("/")
         options["use_repository_button"] = options["use_issues_button"] = True
+    made = (Path(app.srcdir) / NOTEBOOKS).glob("*/*.ipynb")
+    # Where this differs from the last build, Sphinx writes all pages again.
+    config.take_away = sorted(f"{path.parent.name}/{path.stem}" for path in made)
     config.mathjax_path = "mathjax/startup.js"
     config.mathjax3_config = MATHJAX
 
@@ -123,15 +137,101 @@ def dress(
         return
     context["metatags"] = context.get("metatags", "") + tags(app, page, doctree)
     if app.env.doc2path(page).endswith(".ipynb"):
-        setup = "Setup"
-        if "chapters/setup" in app.env.found_docs:
-            setup = f'<a href="{up}chapters/setup.html">Setup</a>'
-        context["body"] += (
-            '<p class="run-it"><strong>Run this page.</strong> In a clone of the '
-            f"repository, <code>make lab</code> opens it as <code>{page}.ipynb</code>. "
-            f"Or download it with the button at the top; {setup} says what it needs."
-            "</p>"
+        name = page.rpartition("/")[2]
+        taken = {
+            key: f"{up}notebooks/{key}/{name}.ipynb"
+            for key in TABS
+            if f"{key}/{name}" in app.config.take_away
+        }
+        context["body"] += run_it(app, page, taken)
+        if taken:
+            change_buttons(app, context, taken)
+
+
+def run_it(app: Sphinx, page: str, taken: dict[str, str]) -> str:
+    """Say how to run a notebook; `taken` has what there is of it to take away."""
+    up, name = "../" * page.count("/"), page.rpartition("/")[2]
+    clone = (
+        "In a clone of the repository, <code>make lab</code> opens it as "
+        f"<code>{page}.ipynb</code>."
+    )
+    setup = "Setup"
+    if "chapters/setup" in app.env.found_docs:
+        setup = f'<a href="{up}chapters/setup.html">Setup</a>'
+    words = (
+        f"{clone} Or download it with the button at the top; {setup} says what it "
+        "needs."
+    )
+    if taken:
+        links = ", ".join(
+            f'<a href="{path}" download>{TABS[key]}</a>' for key, path in taken.items()
         )
+        wheel = (
+            ""
+            if app.config.html_baseurl
+            else f" and save {wheel_link(app, up)} beside it"
+        )
+        words = (
+            f"Download it as a notebook ({links}){wheel}. Then run <code>pip install "
+            f"jupyterlab</code> and <code>jupyter lab {name}.ipynb</code>; its first "
+            f"cell installs the rest. {clone}"
+        )
+    return f'<p class="run-it"><strong>Run this page.</strong> {words}</p>'
+
+
+def wheel_link(app: Sphinx, up: str) -> str:
+    """Link to the wheel beside the notebooks to take away."""
+    (wheel,) = (Path(app.srcdir) / NOTEBOOKS).glob("*.whl")
+    return f'<a href="{up}notebooks/{wheel.name}" download>{wheel.name}</a>'
+
+
+def change_buttons(app: Sphinx, context: dict[str, Any], taken: dict[str, str]) -> None:
+    """Let the buttons at the top offer the notebooks to take away, and launch one."""
+    groups = {group.get("label"): group for group in context["header_buttons"]}
+    download = groups["download-buttons"]
+    # The notebook as it is in the repository does not run elsewhere.
+    others = [button for button in download["buttons"] if button["text"] != ".ipynb"]
+    notebooks = [
+        {
+            "type": "link",
+            "url": path,
+            "text": f"{TABS[key]} .ipynb",
+            "icon": "fas fa-code",
+            "tooltip": f"Download the notebook for {TABS[key]}",
+            "label": f"download-{key}-button",
+        }
+        for key, path in taken.items()
+    ]
+    download["buttons"] = notebooks + others
+    repository = app.config.html_theme_options.get("repository_url", "")
+    if app.config.html_baseurl and repository.startswith(GITHUB) and "torch" in taken:
+        path = taken["torch"].replace("../", "")
+        colab = {
+            "type": "link",
+            "url": f"{COLAB}{repository.removeprefix(GITHUB)}/blob/{BRANCH}/{path}",
+            "text": "Colab (PyTorch)",
+            "icon": "fas fa-play",
+            "tooltip": "Run this page in Colab",
+        }
+        context["header_buttons"].append(
+            {
+                "type": "group",
+                "tooltip": "Run this page",
+                "icon": "fas fa-rocket",
+                "buttons": [colab],
+                "label": "launch-buttons",
+            }
+        )
+
+
+def publish_notebooks(app: Sphinx, error: Exception | None) -> None:
+    """Copy the notebooks to take away, and their wheel, into the built book."""
+    if error or app.builder.format != "html":
+        return
+    published = Path(app.outdir) / "notebooks"
+    shutil.rmtree(published, ignore_errors=True)
+    if app.config.take_away:
+        shutil.copytree(Path(app.srcdir) / NOTEBOOKS, published)
 
 
 def list_terms(app: Sphinx) -> list[Any]:
@@ -150,6 +250,11 @@ def list_terms(app: Sphinx) -> list[Any]:
     return []
 
 
+def is_bare_field(app: Sphinx, what: str, name: str, obj: object, *rest: Any) -> Any:
+    """Skip the fields of named tuples in the reference: the signature has them."""
+    return str(getattr(obj, "__doc__", "")).startswith("Alias for field number") or None
+
+
 def repair(app: Sphinx, error: Exception | None) -> None:
     """Take out of the built pages what they do not use; let everyone use the rest."""
     if error or app.builder.format != "html":
@@ -165,8 +270,11 @@ def repair(app: Sphinx, error: Exception | None) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
+    app.add_config_value("take_away", [], "html")
     app.connect("config-inited", configure, priority=900)
     app.connect("html-page-context", dress, priority=900)
     app.connect("html-collect-pages", list_terms)
+    app.connect("autodoc-skip-member", is_bare_field)
     app.connect("build-finished", repair)
+    app.connect("build-finished", publish_notebooks)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

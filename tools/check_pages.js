@@ -123,7 +123,7 @@
 
   const links = () => ({
     hrefs: [...document.querySelectorAll("a[href]")]
-      .map((a) => a.href)
+      .map((a) => new URL(a.getAttribute("href"), document.baseURI).href) // also in an SVG
       .filter((href) => href.startsWith(location.origin)),
     ids: [...document.querySelectorAll("[id]")].map((el) => el.id),
   });

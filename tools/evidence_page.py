@@ -320,6 +320,21 @@ make release-check          # may this page be published?
 ```
 
 All measured values are also in `chapters/measured/evidence.json`."""
+GAME = """\
+## Which run is broken?
+
+Each of the planted bugs below was put into a copy of the library, which then trained \
+for 100 steps, as the correct library did, with the same seed. \
+In {numref}`which-run` you see the losses first, and the weights after your guess. \
+`python tools/record_bugs.py` records these runs in \
+`chapters/measured/planted_runs.json`.
+
+```{which-run}
+:name: which-run
+
+Two recorded runs, one of them with a planted bug. Guess from the losses; then compare \
+the weights with those of one device.
+```"""
 WHEN = """\
 ## When and where
 
@@ -338,7 +353,7 @@ def render(record: Record, wrong: Mapping[str, list[Row]]) -> str:
     """Lay the page out; say which of all tables the record does not have."""
     machines = [each["machine"] for each in record.values()]
     cores = " or ".join(unique([{"cores": str(m["cores"])} for m in machines], "cores"))
-    parts = [TOP.format(cores=cores)]
+    parts = [TOP.format(cores=cores), GAME]
     if missing := [shown.title for name, shown in SHOWN.items() if name not in record]:
         parts.append(f"Not made yet, and not shown: {'; '.join(missing)}.")
     there = {name: shown for name, shown in SHOWN.items() if name in record}

@@ -1,7 +1,7 @@
 """Write on the landing page how many minutes each chapter takes to study.
 
 100 words of text per minute and two minutes for every code cell that one reader sees
-(a set of tabs counts once), rounded to ten minutes; the total is rounded to hours.
+(a set of tabs counts once), rounded to ten minutes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import nbformat
 from notebook_rules import asked_by, code_cells, words
 
 CHAPTERS = Path(__file__).resolve().parent.parent / "chapters"
-ROW = re.compile(r"^(\| \{doc\}`(\w+)` \|.*\| *)(\d+)(?= *\|$)", re.MULTILINE)
+CARD = re.compile(
+    r"^(:::\{grid-item-card\} \{doc\}`(\w+)`\n:footer: )(\d+)(?= minutes$)",
+    re.MULTILINE,
+)
 
 
 def minutes(chapter: str) -> float:
@@ -27,12 +30,10 @@ def minutes(chapter: str) -> float:
 
 
 def rewritten(index: str) -> str:
-    """Return the landing page with every number, and their total, as it is now."""
-    index = ROW.sub(
-        lambda row: f"{row[1]}{max(10, round(minutes(row[2]), -1)):g}", index
+    """Return the landing page with every number as it is now."""
+    return CARD.sub(
+        lambda card: f"{card[1]}{max(10, round(minutes(card[2]), -1)):g}", index
     )
-    hours = round(sum(int(row[2]) for row in ROW.findall(index)) / 60)
-    return re.sub(r"(?<=about )\d+(?=\s+hours\s+in\s+total)", str(hours), index)
 
 
 if __name__ == "__main__":
