@@ -6,7 +6,9 @@
 #   TORCH_INDEX=...   a package index to take torch from, such as that of its CPU builds
 #   BACKENDS="torch"  the backends that run the notebooks
 #   TESTS=tests/pure  the unit tests to run, instead of all
-#   ONLY="ratios"     the tables of the evidence page to make again, instead of all
+#   ONLY="ratios"     the tables of the evidence page to make again, instead of all;
+#                     or the chapters of test-take-away
+#   NEWER=python3.14  the Python of test-take-away, with requirements-torch.lock
 #   BESIDE="..."      what else the tests require; "tensorflow horovod" is CI's choice
 
 SETUP ?= full
@@ -64,9 +66,9 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup horovod if-horovod book serve lab test check test-units \
+.PHONY: help setup horovod if-horovod book notebooks serve lab test check test-units \
   test-notebooks test-cluster test-posed test-posed-units test-fast coverage test-torch \
-  run-all check-pages execute evidence release-check lock bench clean
+  run-all test-take-away check-pages execute evidence release-check lock bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -97,6 +99,10 @@ book: setup ## build the HTML, warnings are errors
 	@touch _build/.finished
 	@echo "make book took $(TOOK) s in all."
 	@echo "Open file://$(CURDIR)/_build/html/index.html, or run: make serve"
+
+# With BOOK_URL as for the book, they fetch the wheel from there.
+notebooks: setup ## notebooks to take away, and their wheel, into _build/notebooks
+	@$(RUN) tools/take_away.py
 
 serve: ## show the built book on this machine
 	@test -e _build/html/index.html || $(MAKE) book
@@ -137,12 +143,18 @@ test-cluster: if-horovod ## what happens on clusters: two machines, deaths, stra
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
 	  $(RUN) -m pytest -q -n logical --maxprocesses 8 -m cluster tests/processes
 
+# On one GPU, only where tensors are placed can anything differ from two.
+ON_DEVICES := data_parallel gpus native_devices operations parts sharded storage strategies \
+  training
+PLACED := $(ON_DEVICES:%=tests/backends/test_%.py)
+
 test-posed-units: setup ## tests of the backend torch, the CPU posing as 1 and 2 GPUs
 	@for gpus in 1 2; do \
+	  tests="$(PLACED)"; test $$gpus = 1 || tests=tests/backends; \
 	  echo "== unit tests on $$gpus posed GPUs"; \
 	  OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_POSED=$$gpus \
 	    PYTHONPATH=tests/posed:. $(RUN) -m pytest -q -n auto --maxprocesses 8 \
-	    --dist loadgroup -m torch tests/backends || exit 1; \
+	    --dist loadgroup -m torch $$tests || exit 1; \
 	done
 
 test-posed: test-posed-units ## these, and the notebooks on 1, 2 and 8 posed GPUs
@@ -173,6 +185,11 @@ run-all: if-horovod ## every notebook from top to bottom, as in plain Jupyter
 	@for backend in $(BACKENDS); do D2LMULTI_BACKEND=$$backend $(BIN)/jupyter execute \
 	  --timeout 120 $(or $(NOTEBOOKS),chapters/*.ipynb) || exit 1; done
 
+# In environments outside the repository; ONLY="setup failures" runs these chapters.
+test-take-away: notebooks ## run the notebooks to take away with nothing but their wheel
+	@$(RUN) tools/run_take_away.py $(BACKENDS) $(if $(NEWER),--newer $(NEWER)) \
+	  $(if $(ONLY),--only $(ONLY))
+
 check-pages: book ## visit every page with Chromium
 	@$(RUN) -m pytest -q -n 2 -m browser tests/book
 	$(RUN) tools/check_pages.py
@@ -196,8 +213,7 @@ lock: setup ## pin and hash all that requirements*.txt bring along
 	  --universal
 	$(LOCK) requirements-horovod.txt -o requirements-horovod.lock --universal
 
-bench: setup ## what do simulated devices and an all-reduce cost?
-	$(RUN) -m d2lmulti bench devices
+bench: setup ## what does an all-reduce cost?
 	$(RUN) -m d2lmulti bench allreduce
 
 clean: ## remove what was built, but not the environments
