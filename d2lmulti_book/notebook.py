@@ -164,6 +164,8 @@ def kernel_environment(backend: str, repository: str) -> dict[str, str]:
         **ON_GPUS,
         "D2LMULTI_BACKEND": backend,
         "D2LMULTI_QUIET": "1",  # no progress bars: they write to stderr
+        # A backward pass on a GPU may begin in a thread that used none before.
+        "PYTHONWARNINGS": "ignore:Attempting to run cuBLAS:UserWarning",
         "PYTHONPATH": os.pathsep.join(path),
     }
 

@@ -7,6 +7,7 @@ difference under CI, which for a megabyte takes it hours.
 from __future__ import annotations
 
 import hashlib
+import os
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,3 +52,8 @@ def assert_near(
 def weights(B: Backend, history: History) -> list[list[np.ndarray]]:
     """Return the parameters of every replica that a run has left."""
     return [[B.numpy(p) for p in params] for params in history.device_params]
+
+
+def on_real_gpu(B: Backend) -> bool:
+    """Do tensors of this backend lie on a GPU, and not on a CPU that poses as one?"""
+    return B.gpu_count() > 0 and "D2LMULTI_POSED" not in os.environ

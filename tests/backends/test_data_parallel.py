@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from backends.compare import assert_near
+from backends.compare import assert_near, on_real_gpu
 
 from d2lmulti import (
     SGD,
@@ -84,8 +84,11 @@ def test_twenty_steps_equal_one_device(
 def test_float32_gradients_of_one_step(framework: Backend, model: str, k: int) -> None:
     _, (expected,), _ = run(framework, 1, 1, model, "float32")
     weights, grads, _ = run(framework, k, 1, model, "float32")
+    # On an H100, cuDNN's gradient of the second convolution was off by 2.4e-4 on one
+    # device too, compared with float64, and the others by less than 1e-6.
+    tolerance = 1e-3 if on_real_gpu(framework) else 1e-4
     for replica in grads:
-        assert_near(replica, expected, 1e-4)
+        assert_near(replica, expected, tolerance)
     for replica in weights[1:]:
         for got, first in zip(replica, weights[0], strict=True):
             assert (got == first).all()
