@@ -307,8 +307,9 @@ SHOWN = {
 TOP = """\
 # Evidence
 
-**Nothing on this page ran on a GPU or over a real network:** all of it ran on {cores} \
-CPU cores of one computer, with at most four processes or eight simulated devices.
+**Only {{ref}}`one section <one-gpu>` of this page comes from a GPU, and nothing ran \
+on several GPUs or over a real network.** The rest ran on {cores} CPU cores of one \
+computer, with at most four processes or eight simulated devices.
 
 One command wrote this page from runs of the programs, and no number was typed by hand.
 A wrong result stops the command, and is shown here:
@@ -335,6 +336,28 @@ In {numref}`which-run` you see the losses first, and the weights after your gues
 Two recorded runs, one of them with a planted bug. Guess from the losses; then compare \
 the weights with those of one device.
 ```"""
+ON_ONE_GPU = """\
+(one-gpu)=
+## On one GPU
+
+On one {GPU} ({date}; PyTorch {PyTorch}, CUDA {CUDA}, driver {driver}), \
+{units} unit tests of the PyTorch backend {failed}. Of the chapters' cells, {cells} \
+printed what the pages show, and {others}. \
+On devices that were simulated on that GPU, no parallelism strategy differed from one \
+device by more than {difference} of the largest weight in {runs} runs in float64.
+
+With one GPU, NCCL can connect one rank only to itself: it did so, and rejected two \
+ranks that shared the GPU. **Several GPUs, NCCL between them, and MXNet and Paddle on \
+a GPU remain untested.**"""
+OTHER = "the pages show outputs of another version of PyTorch"
+HOW_ON_ONE_GPU = """\
+The library was that of version {version}, with sources `{sources}`, on Python \
+{Python} and NumPy {NumPy}, with {cores} CPU cores. The tests of processes, the cells \
+that need Horovod or TensorFlow, and those of the other frameworks are not counted. To \
+repeat it: `make evidence ONLY=one_gpu` on a machine with a GPU. All values are in \
+`chapters/measured/one_gpu.json`. Times are medians, with the quartiles in \
+parentheses; a copy or a computation counts until the GPU has finished. *Last bits* \
+counts elements, of 10,000, that differ from those of a CPU."""
 WHEN = """\
 ## When and where
 
@@ -349,11 +372,56 @@ def folded(title: str, *parts: str) -> str:
     return f":::::{{dropdown}} {title}\n" + "\n\n".join(parts) + "\n:::::"
 
 
-def render(record: Record, wrong: Mapping[str, list[Row]]) -> str:
+def times_on_gpu(measured: Mapping[str, Any], *before: str) -> Iterator[list[str]]:
+    """Lay the times and rates of a nested record out: where, and the value."""
+    for name, value in measured.items():
+        where = [*before, f"{int(name):,} bytes" if name.isdigit() else name]
+        if isinstance(value, dict):
+            yield from times_on_gpu(value, *where)
+        elif isinstance(value, list) and len(value) == 3:
+            low, middle, high = (
+                f"{1e3 * x:,.0f}" if x > 1 else f"{1e3 * x:.3g}" for x in value
+            )
+            yield [", ".join(where), f"{middle} ms ({low} to {high})"]
+        elif isinstance(value, float):
+            written = small(value) if value < 0.01 else f"{value:.3g}"
+            yield [", ".join(where), written]
+        elif isinstance(value, int):
+            yield [", ".join(where), f"{value:,}"]
+
+
+def on_one_gpu(record: Mapping[str, Any]) -> Iterator[str]:
+    """Show what ran on a GPU, and fold all that was measured there."""
+    units, cells = (record["results"][k] for k in ("unit tests", "cells of chapters"))
+    worked = units["passed"] if not units["failed"] else units["failed"]
+    names = ", ".join(name.partition("/")[2] for name in cells["names"])
+    other = (
+        f"{cells['failed']} did not ({names}; {OTHER})" if names else "none differed"
+    )
+    yield ON_ONE_GPU.format(
+        **record["machine"], units=f"{worked:,}", cells=f"{cells['passed']:,}",
+        failed="failed" if units["failed"] else "passed, and none failed",
+        others=other,
+        difference=small(record["strategies"]["largest difference"]),
+        runs=record["strategies"]["runs"],
+    )  # fmt: skip
+    parts = ("product", "copies", "overlap", "matrices", "last bits", "utilization",
+             "launches", "activations", "decoder")  # fmt: skip
+    rows = [row for part in parts for row in times_on_gpu(record[part], part)]
+    yield folded(
+        "How, and all times",
+        HOW_ON_ONE_GPU.format(**record["machine"]),
+        table(["measured", "value"], rows),
+    )
+
+
+def render(
+    record: Record, wrong: Mapping[str, list[Row]], gpu: Mapping[str, Any]
+) -> str:
     """Lay the page out; say which of all tables the record does not have."""
     machines = [each["machine"] for each in record.values()]
     cores = " or ".join(unique([{"cores": str(m["cores"])} for m in machines], "cores"))
-    parts = [TOP.format(cores=cores), GAME]
+    parts = [TOP.format(cores=cores), GAME, *on_one_gpu(gpu)]
     if missing := [shown.title for name, shown in SHOWN.items() if name not in record]:
         parts.append(f"Not made yet, and not shown: {'; '.join(missing)}.")
     there = {name: shown for name, shown in SHOWN.items() if name in record}

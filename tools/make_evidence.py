@@ -2,6 +2,7 @@
 
     python tools/make_evidence.py                    # all tables
     python tools/make_evidence.py strategies ratios  # these tables
+    python tools/make_evidence.py one_gpu            # what needs a GPU: its own record
     python tools/make_evidence.py --render           # lay out what is recorded
     python tools/make_evidence.py --check            # may the record be published?
 
@@ -35,6 +36,7 @@ from evidence import collectives, faults, ratios, reported, strategies  # noqa: 
 from evidence_page import render  # noqa: E402
 
 RECORD, PAGE = "chapters/measured/evidence.json", "chapters/evidence.md"
+GPU_RECORD = "chapters/measured/one_gpu.json"
 HOMES = ("d2lmulti", "d2lmulti_cluster", "d2lmulti_book", "benchmarks")
 BUSY = 0.3  # cores that other programs may use before and after a table
 PACKAGES = {
@@ -177,12 +179,18 @@ def obstacles(record: Record, root: Path = ROOT) -> list[str]:
     return found
 
 
+def page(record: Record, folder: Path = ROOT) -> str:
+    """Lay out this record and that of a GPU."""
+    gpu = json.loads((folder / GPU_RECORD).read_text("utf-8"))
+    return render(record, wrong_rows(record), gpu)
+
+
 def write(record: Record, folder: Path = ROOT) -> None:
     """Write record and page."""
     ordered = {name: record[name] for name in TABLES if name in record}
     (folder / RECORD).write_text(json.dumps(ordered, indent=1) + "\n", "utf-8")
     read = json.loads((folder / RECORD).read_text("utf-8"))  # tuples became lists
-    (folder / PAGE).write_text(render(read, wrong_rows(read)), "utf-8")
+    (folder / PAGE).write_text(page(read, folder), "utf-8")
 
 
 def main(arguments: Iterable[str]) -> int:
@@ -192,11 +200,15 @@ def main(arguments: Iterable[str]) -> int:
     names = list(arguments)
     if names == ["--check"]:
         found = obstacles(record)
-        if (ROOT / PAGE).read_text("utf-8") != render(record, wrong_rows(record)):
+        if (ROOT / PAGE).read_text("utf-8") != page(record):
             found.append(f"{PAGE} is not what `--render` writes")
         print(*(found or ["This record may be published with this tree."]), sep="\n")
         return bool(found)
-    if names == ["--render"]:
+    if names == ["one_gpu"]:
+        from evidence import one_gpu
+
+        one_gpu.main()
+    if names in (["--render"], ["one_gpu"]):
         write(record)
         return 0
     for name in names or TABLES:

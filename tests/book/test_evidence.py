@@ -26,7 +26,7 @@ def record_with(**made):
 
 def test_every_row_of_the_record_is_on_the_page():
     record = record_with()
-    page = evidence_page.render(record, make_evidence.wrong_rows(record))
+    page = make_evidence.page(record)
     assert set(evidence_page.SHOWN) == set(TABLES)
     for name, shown in evidence_page.SHOWN.items():
         assert f"## {shown.title}\n" in page
@@ -35,8 +35,19 @@ def test_every_row_of_the_record_is_on_the_page():
                 assert row.get(key, "") in page
     assert "**Wrong results:**" not in page
     record["bugs"]["rows"][0]["tests"] = []
-    page = evidence_page.render(record, make_evidence.wrong_rows(record))
+    page = make_evidence.page(record)
     assert "**Wrong results:**" in page
+
+
+def test_what_failed_on_a_gpu_is_on_the_page():
+    gpu = json.loads((ROOT / make_evidence.GPU_RECORD).read_text("utf-8"))
+    said, table = evidence_page.on_one_gpu(gpu)
+    assert "none failed" in said and gpu["machine"]["GPU"] in said
+    assert "fetch to pinned memory | 72.7 ms (72.6 to 72.8) |" in table
+    gpu["results"]["unit tests"] |= {"failed": 3}
+    assert "3 unit tests of the PyTorch backend failed" in next(
+        evidence_page.on_one_gpu(gpu)
+    )
 
 
 def test_a_record_of_this_tree_and_a_quiet_machine_may_be_published():
