@@ -6,6 +6,8 @@ import ast
 import difflib
 import json
 import re
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import yaml
 from book.notebooks import ROOT
 from core import core_files
 from diff_names import named
+from evidence_page import small
 from notebook_rules import printed
 from pybtex.database import parse_file
 
@@ -216,3 +219,57 @@ def test_a_lock_has_hashes_and_holds_what_its_requirements_ask_for(kind: str) ->
     parts = [(ROOT / f"requirements{k}.txt").read_text() for k in ("-common", kind)]
     for pin in re.findall(r"^[\w.-]+==[\w.]+", "".join(parts), re.M):
         assert re.search(rf"^{re.escape(pin)}\b", lock, re.M), f"{pin}: run make lock"
+
+
+def of_one_gpu() -> dict[str, list[str]]:
+    """Return what pages quote of the record of a GPU, from the record."""
+    record = json.loads((ROOT / "chapters/measured/one_gpu.json").read_text("utf-8"))
+    ms = lambda *where: 1e3 * reduce(getitem, where, record)[1]  # noqa: E731  median
+    units, cells = (record["results"][k] for k in ("unit tests", "cells of chapters"))
+    product, used = record["product"], record["utilization"].values()
+    step = record["launches"]["library, 32"]
+    bits = record["last bits"]
+    off = max(bits["float32 gradients of LeNet"]["GPU"])
+    return {
+        "README.md": [
+            f"all {units['passed']:,} unit tests",
+            f"{cells['passed']} of {cells['passed'] + cells['failed']} cells",
+        ],
+        "chapters/devices.ipynb": [
+            f"returned after {ms('product', 'float32', 'call returns'):.2f} ms",
+            f"finished after {ms('product', 'float32', 'done'):.1f} ms",
+            f"| {ms('product', 'send both inputs'):.1f} ms |",
+            f"| {ms('product', 'TF32', 'done'):.1f} ms |",
+            f"off by {100 * product['TF32']['error']:.2f} %",
+            *(
+                f"| {1e3 * product[f'fetch to {kind} memory'][1]:,.0f} ms |"
+                for kind in ("pinned", "kept", "new")
+            ),
+            f"1 kB took {1e3 * ms('copies', 'from the GPU', '1024'):.0f} microseconds",
+        ],
+        "chapters/bottlenecks.ipynb": [
+            *(f"| {each['percent']:.0f} % | {each['watts']:.0f} W |" for each in used),
+            f"the {step['kernels']} kernels",
+            f"run for {1e3 * step['kernel seconds']:.2f} ms",
+            f"needs {1e3 * step['step'][1]:.1f} ms",
+            f"from {ms('launches', 'PyTorch, 32'):.1f}",
+            f"to {ms('launches', 'CUDA graph, 32'):.1f} ms",
+            *(
+                f"{ms('overlap', way):.0f} ms"
+                for way in record["overlap"]
+                if way != "copying alone"
+            ),
+        ],
+        "chapters/setup.ipynb": [
+            f"In {record['strategies']['runs']} runs",
+            small(record["strategies"]["largest difference"]),
+            f"in {bits['x / 29']} of 10,000",
+            f"off by {small(off)}",
+        ],
+    }
+
+
+@pytest.mark.parametrize(("page", "quoted"), of_one_gpu().items())
+def test_what_pages_quote_of_a_gpu_was_measured(page, quoted):
+    text = (ROOT / page).read_text("utf-8")
+    assert [words for words in quoted if words not in text] == []
