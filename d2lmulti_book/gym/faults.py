@@ -83,7 +83,7 @@ FAULTS = (
         "easy",
         "Each rank has a part of the data",
         "rank 0 trains on all the data, so it repeats examples of the other ranks",
-        "many_machines",
+        "built_in",
         "In an epoch, the ranks should train on each example once. The accuracy is "
         "good, but a count of the examples is not.",
         (
@@ -223,7 +223,7 @@ def load(checkpoint, replicas, optimizers):
         "medium",
         "Shards in micro-batches",
         "the gradient of the last, shorter micro-batch is lost",
-        "pipeline_parallel",
+        "large_batch",
         "The gradients of the micro-batches should add up to that of the batch. The "
         "loss is about a fifth lower than that of the correct program.",
         (
@@ -273,7 +273,7 @@ def load(checkpoint, replicas, optimizers):
         "medium",
         "How much faster are four GPUs?",
         "the timer is read before the GPUs have finished",
-        "bottlenecks",
+        "devices",
         "The time of a step should fall from 80 ms on one GPU to 24 ms on four. It "
         "is 0.02 ms on one, and more GPUs take longer.",
         (
@@ -319,7 +319,7 @@ def load(checkpoint, replicas, optimizers):
         "medium",
         "Sequences of unequal length",
         "each shard's loss is a mean over its own tokens, and these differ in number",
-        "long_sequences",
+        "data_parallel",
         "Every token of a batch should count the same, whatever shard it is in. The "
         "shards have equally many sequences.",
         (
@@ -336,7 +336,7 @@ def load(checkpoint, replicas, optimizers):
         "hard",
         "One copy per device",
         "`to` returns the tensor itself if it is already there: the replicas are one",
-        "devices",
+        "data_parallel",
         "Each replica should have parameters of its own. With more workers the loss "
         "falls faster, and all replicas agree to the last bit.",
         (
@@ -372,7 +372,7 @@ def load(checkpoint, replicas, optimizers):
         "hard",
         "Weights around a ring",
         "send and receive are swapped on odd ranks: all send, and nobody receives",
-        "failures",
+        "allreduce",
         "In 20 steps, the weights of neighbors should be averaged. The program never "
         "ends.",
         (
@@ -433,7 +433,7 @@ def load(checkpoint, replicas, optimizers):
         "hard",
         "All gradients in one bucket",
         "`zero_grad` replaces the views, so the bucket keeps the first step's gradient",
-        "allreduce",
+        "built_in",
         "All replicas should apply the mean gradient. In the first step they do.",
         (
             "Compare the replicas after one step and after two.",
