@@ -35,13 +35,13 @@ class Mark(NamedTuple):
 
 @dataclass
 class Ledger:
-    """Messages and bytes between devices, and bytes loaded from the host."""
+    """Counts of messages and bytes between devices, and of bytes from the host."""
 
-    rounds: int = 0  #: of messages
+    rounds: int = 0  #: rounds of messages
     messages: int = 0  #: between two devices
     bytes: int = 0  #: in all messages
     loaded: int = 0  #: bytes, host to devices: batches and initial parameters
-    marks: list[Mark] = field(default_factory=list, repr=False)  #: names, in time
+    marks: list[Mark] = field(default_factory=list, repr=False)  #: names, in order
     # Of some rounds each: source, target, messages, bytes, as exact 64-bit integers.
     _rows: list[list[np.ndarray]] = field(default_factory=list, repr=False)
 
@@ -144,7 +144,7 @@ class Ledger:
 
 @contextmanager
 def ledger() -> Iterator[Ledger]:
-    """Count everything that moves inside the `with` block; ledgers may nest."""
+    """Count all transfers inside the `with` block; ledgers may nest."""
     mine = Ledger()
     with observe(mine):
         yield mine

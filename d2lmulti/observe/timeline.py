@@ -3,7 +3,7 @@
 `with timeline() as t:` records what the library does in the block, as `ledger()` counts
 it; then `t.busy("sim:0")` gives seconds, and `t.trace()` a file for Perfetto.
 What is recorded is a span: a track (a device or a worker), a name and two times. The
-same object is drawn by `plot_timeline` and opens in Perfetto. Chapter: *bottlenecks*.
+same object is drawn in the chapters and opens in Perfetto. Chapter: *bottlenecks*.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ class Timeline:
 
     @property
     def tracks(self) -> list[str]:
-        """Every track once."""
+        """All tracks, each once."""
         return list(dict.fromkeys(span.track for span in self.spans))
 
     @property
     def names(self) -> list[str]:
-        """Every kind of work once."""
+        """All kinds of work, each once."""
         return list(dict.fromkeys(span.name for span in self.spans))
 
     @property
@@ -125,7 +125,7 @@ class Timeline:
 
         Times are in microseconds. Spans of one track that overlap without one holding
         the other go to a second lane, because a viewer would drop one of them.
-        Write it with `training.files.write_json(path, t.trace())`.
+        Write it with `d2lmulti.files.write_json(path, t.trace())`.
         """
         zero = min((span.begin for span in self.spans), default=0.0)
         lanes: dict[tuple[str, int], list[Span]] = {}
