@@ -160,8 +160,8 @@ FAULTS = (
         "Resume after half of the epochs",
         "the checkpoint lacks the optimizer's state",
         "many_machines",
-        "A run that is interrupted should end with the weights of one that is not. "
-        "Here it ends with others, and nothing is reported.",
+        "An interrupted run should end with the same weights as an uninterrupted one. "
+        "Here it does not, and no error is reported.",
         (
             "Compare the weights right after `load`, and again one step later.",
             "What does momentum SGD remember from step to step, apart from weights?",
@@ -196,16 +196,16 @@ def load(checkpoint, replicas, optimizers):
         "samplers",
         "medium",
         "PyTorch's distributed sampler",
-        "nobody calls `set_epoch`, so every epoch has the same order",
+        "`set_epoch` is never called, so every epoch has the same order",
         "built_in",
         "Each epoch should have an order of its own, the same on all ranks. The loss "
         "falls as it should.",
         (
             "Print the first shard of each epoch.",
             "From what does a DistributedSampler derive its order? Its documentation "
-            "has a note.",
-            "Call `set_epoch(epoch)` at the start of each epoch, on every rank: one "
-            "that is left out has another order than the rest.",
+            "has a note about this.",
+            "Call `set_epoch(epoch)` at the start of each epoch, on every rank. A rank "
+            "without it shuffles in a different order.",
         ),
         fix=(
             "        loss_sum = 0.0\n",
@@ -342,7 +342,7 @@ def load(checkpoint, replicas, optimizers):
         (
             "Change one weight of replica 0. Which replicas see it?",
             "What does `to(device)` return for a tensor that is on this device?",
-            "Ask for a copy: of the storage, too.",
+            "Ask for a copy with storage of its own.",
         ),
         fix=("p.to(device)", "p.to(device, copy=True)"),
         wrong=("p.to(device)", "p.detach().to(device)"),
@@ -353,11 +353,11 @@ def load(checkpoint, replicas, optimizers):
         "A sharded momentum, saved and restored",
         "rank 0 alone saves its shard of the optimizer's state",
         "sharding",
-        "A run that is interrupted should end with the weights of one that is not. "
-        "The weights are restored exactly, and so is rank 0.",
+        "An interrupted run should end with the same weights as an uninterrupted one. "
+        "After the restart, the weights are exactly right, and so is rank 0's state.",
         (
             "Compare each rank's momentum before `save` and after `load`.",
-            "Replicas are equal, so one rank saves them. Who has the state of rank 3?",
+            "Replicas are equal, so one rank can save them. Where is rank 3's momentum?",
             "Save the shard of every rank; `load` already looks for all of them.",
         ),
         fix=(
@@ -371,7 +371,7 @@ def load(checkpoint, replicas, optimizers):
         "ring",
         "hard",
         "Weights around a ring",
-        "send and receive are swapped on odd ranks: all send, and nobody receives",
+        "send and receive are swapped on odd ranks: all send, and none receives",
         "allreduce",
         "In 20 steps, the weights of neighbors should be averaged. The program never "
         "ends.",
