@@ -357,7 +357,7 @@ def load(checkpoint, replicas, optimizers):
         "After the restart, the weights are exactly right, and so is rank 0's state.",
         (
             "Compare each rank's momentum before `save` and after `load`.",
-            "Replicas are equal, so one rank can save them. Where is rank 3's momentum?",
+            "Replicas are equal, so one rank can save them. Who has rank 3's state?",
             "Save the shard of every rank; `load` already looks for all of them.",
         ),
         fix=(
