@@ -51,9 +51,6 @@ class Model(NamedTuple):
     vocabulary: int = 0
     together: Callable[..., Together] | None = None
 
-    def __repr__(self) -> str:
-        return f"Model({self.name!r})"  # as a default in a signature, too
-
 
 Together = tuple[list[Tensor], Callable[[Sequence[Tensor]], None]]
 MODELS: dict[str, Model] = {}  # by name: those that `register` has taken
