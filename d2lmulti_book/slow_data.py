@@ -49,7 +49,7 @@ class SlowData:
 
 
 class Stamps:
-    """Enters in a timeline who prepared the examples of each batch, and when.
+    """Records in a timeline which process prepared each batch, and when.
 
     The process that owns the timeline is the trainer; the others are worker 0, 1, ...
     """

@@ -202,7 +202,7 @@ def _states(
 
 
 def _activations(model: Transformer, layout: Layout, stage: Stage, i: int) -> float:
-    """What a stage stores for the backward pass, 2 bytes an element, all micro-batches.
+    """Bytes that a stage stores for backward passes, 2 per element, all micro-batches.
 
     Norms, residuals, queries, keys, values, the attention's output and the MLP's three
     tensors: 18 hidden + 8 widths. Recomputed in full: a layer's input. The loss: logits

@@ -46,7 +46,7 @@ class Ledger:
     _rows: list[list[np.ndarray]] = field(default_factory=list, repr=False)
 
     def count_round(self, this_round: Round, itemsize: int) -> None:
-        """Enter one round of transfers of elements of `itemsize` bytes."""
+        """Record one round of transfers of elements of `itemsize` bytes."""
         source, target = this_round.source, this_round.target
         sizes = this_round.length * itemsize
         self.rounds += 1
@@ -84,7 +84,7 @@ class Ledger:
         return totals
 
     def count_plan(self, plan: Iterable[Round], itemsize: int) -> Ledger:
-        """Enter a whole plan without running it; returns the ledger itself.
+        """Record a whole plan without running it; returns the ledger itself.
 
         >>> from d2lmulti.plans.allreduce import ring
         >>> Ledger().count_plan(ring(4, 100), itemsize=4).sent[0]
@@ -99,12 +99,12 @@ class Ledger:
         self.marks.append(Mark(label, self.rounds, self.bytes))
 
     def on_copy(self, source: int, target: int, count: int, itemsize: int) -> None:
-        """Enter a copy that a program made itself: a round of one message."""
+        """Record a copy that a program made itself, as a round of one message."""
         copy = make_round([source], [target], 0, count, add=False)
         self.count_round(copy, itemsize)
 
     def on_load(self, nbytes: int) -> None:
-        """Enter bytes that went from the host to a device."""
+        """Record bytes that went from the host to a device."""
         self.loaded += nbytes
 
     on_round, on_mark = count_round, mark  # of what the library does meanwhile
