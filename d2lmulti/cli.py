@@ -282,7 +282,7 @@ class Commands(click.Group):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
-    Return 0 (good), 1 (a backend is missing), 2 (bad input), 130 (ended by Ctrl-C) or
+    Return 0 (success), 1 (a backend is missing), 2 (bad input), 130 (Ctrl-C), or
     141 (the reader of the output has closed it, as in `| head -1`).
     """
     for number in (0, 1, 2):  # that of a closed stream would go to the next open file

@@ -1,4 +1,4 @@
-"""One family of errors: each says what was expected, what came, and what to do.
+"""One family of errors: each says what was expected, what was found, what to do.
 
 Every error this library raises on purpose is a `D2LMultiError`, and also the built-in
 error a Python user would expect to catch (`ValueError`, `ImportError`, ...).
@@ -43,23 +43,23 @@ class PlanError(InvalidInput):
 
 
 class BackendNotInstalled(D2LMultiError, ImportError):
-    """A framework is asked for that this Python does not have."""
+    """A framework was requested that this Python does not have."""
 
 
 class DeviceUnavailable(D2LMultiError, RuntimeError):
-    """A device is asked for that this machine does not have."""
+    """A device was requested that this machine does not have."""
 
 
 class Diverged(D2LMultiError, ArithmeticError):
-    """A loss or a weight is not finite any more: from here on, training is no use."""
+    """A loss or a weight is no longer finite, so further training is useless."""
 
 
 class DataUnavailable(D2LMultiError, OSError):
-    """A data set is neither in the cache nor to be downloaded."""
+    """A data set is not in the cache and cannot be downloaded."""
 
 
 class DataCorrupt(D2LMultiError, ValueError):
-    """A data file is truncated, has a wrong checksum, or is not what it says."""
+    """A data file is truncated, has a wrong checksum, or has another format."""
 
 
 class WriteFailed(D2LMultiError, OSError):
@@ -67,4 +67,4 @@ class WriteFailed(D2LMultiError, OSError):
 
 
 class PeerError(D2LMultiError, RuntimeError):
-    """This rank waits in vain: another has ended, or makes another call."""
+    """Another rank has ended or makes a different call, so this one cannot go on."""

@@ -85,7 +85,7 @@ class Adam:
     """
 
     beta1: float = 0.9  #: decay of the gradient's average
-    beta2: float = 0.999  #: decay of its square's
+    beta2: float = 0.999  #: decay of the average of its square
     eps: float = 1e-8  #: added to the root
 
     def __post_init__(self) -> None:
@@ -129,13 +129,13 @@ class Adam:
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """Adam whose weights also shrink, each by the same fraction, lr * weight_decay.
+    """Adam that also shrinks each weight by the same fraction, lr * weight_decay.
 
-    With the penalty in the gradient instead, Adam would divide it by the gradient's own
-    size, and large gradients would hide it. Source: Loshchilov, Hutter (2019).
+    If the penalty were part of the gradient, Adam would divide it by the gradient's
+    own size, and large gradients would hide it. Source: Loshchilov, Hutter (2019).
     """
 
-    weight_decay: float = 0.01  #: of each step times lr
+    weight_decay: float = 0.01  #: fraction per step, times lr
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,6 +1,6 @@
-"""How busy a machine was with something else while a speed was measured.
+"""How much other programs used the machine while a speed was measured.
 
-A claim about speed cannot be checked meanwhile. Chapter: *bottlenecks*.
+If they used much, the speed means little. Chapter: *bottlenecks*.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Neighbors:
-    """`with Neighbors() as others: ...`; then `others.cores`, used by other programs.
+    """After `with Neighbors() as others: ...`, `others.cores` is what others used.
 
     This process and those that it started do not count.
     """

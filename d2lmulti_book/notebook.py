@@ -66,7 +66,7 @@ _STYLE = {
     "grid.linewidth": 0.8,
     "lines.linewidth": 2.0,
     "legend.frameon": False,
-    # The colors of plot.py without its yellow, which is too pale for a line on white.
+    # The colors of style.py without its yellow, which is too pale for a line on white.
     "axes.prop_cycle": (
         "cycler('color', ['#0072B2', '#E69F00', '#009E73', '#CC79A7', '#56B4E9',"
         " '#D55E00', '#000000'])"
@@ -116,7 +116,7 @@ class Asked(NamedTuple):
 def split_cell(source: str) -> tuple[Asked, str]:
     """Return what the magics on top of a code cell ask for, and the code below them.
 
-    They stand in the order of `Asked`, each on a line of its own.
+    The magics are in the order of `Asked`, each on its own line.
     """
     asked = {}
     for name in Asked._fields:
@@ -215,7 +215,7 @@ def _run(shell: Any, source: str) -> Any:
 def _set_figure_style(shell: Any) -> None:
     """Draw figures as PNG at twice the screen resolution, in one quiet style."""
     # Needed by chapters with figures only; `import d2lmulti` must not pay for it.
-    import matplotlib  # noqa: TID251 (its settings; pictures are drawn in plot.py)
+    import matplotlib  # noqa: TID251 (its settings; pictures are drawn in figures)
     from matplotlib_inline.config import InlineBackend
 
     inline = InlineBackend.instance(parent=shell)

@@ -19,7 +19,7 @@ _LENGTH = 20_000  # numbers of a pass: they fit into a core's own cache
 
 
 class SlowData:
-    """`examples` vectors of 784 numbers and labels; `passes` says how slow they are.
+    """`examples` vectors of 784 values with labels; more `passes` make them slower.
 
     `data[i]` gives X (784,) float32, y int64 and a stamp (3,) float64: the process that
     prepared the example, and when it began and ended on `time.perf_counter`.
@@ -49,7 +49,7 @@ class SlowData:
 
 
 class Stamps:
-    """Enters in a timeline who prepared the examples of each batch, and when.
+    """Records in a timeline which process prepared each batch, and when.
 
     The process that owns the timeline is the trainer; the others are worker 0, 1, ...
     """

@@ -22,7 +22,7 @@ from .hardware import Cluster
 
 @dataclass
 class Played:
-    """What the clock saw; `finish[r]` is when rank r was done, in seconds."""
+    """What the clock recorded; `finish[r]` is when rank r finished, in seconds."""
 
     seconds: float = 0.0
     rounds: int = 0

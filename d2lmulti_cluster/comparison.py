@@ -143,12 +143,12 @@ class Report:
             self.refused.append(f"row {row.number}: {error}")
 
     def summary(self) -> dict[str, object]:
-        """Numbers of rows, median and largest absolute error, rank correlation."""
+        """Return row counts, median and largest absolute error, rank correlation."""
         found = {"rows": len(self.rows), "refused": len(self.refused)}
         return {**found, **_sum(self.rows), **_sum_of_times(self.absolute)}
 
     def as_json(self) -> dict[str, object]:
-        """Everything, for a file."""
+        """Return everything in a form that JSON can store."""
         return {
             "kind": self.kind, "summary": self.summary(), **self.extra,
             "rows": list(map(_as_json, self.rows)),

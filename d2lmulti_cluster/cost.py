@@ -1,4 +1,4 @@
-"""Closed formulas: what a collective costs by latency (alpha) and bandwidth (1 / beta).
+"""Formulas for the time of a collective: latency alpha, bandwidth 1 / beta.
 
 n ranks, a vector of `nbytes` on each, one link for every pair: a message of b bytes
 takes alpha + b * beta. Each formula holds for parts that are equally long, that is
@@ -104,7 +104,7 @@ FORMULAS: dict[str, Callable[[int, float, Link], float]] = {
 
 
 def formula_seconds(algorithm: str, n: int, nbytes: float, cluster: Cluster) -> float:
-    """Apply the formula to a cluster; a ring goes at the pace of its slowest hop.
+    """Apply the formula to a cluster; the slowest hop sets the pace of a ring.
 
     `algorithm`: one of FORMULAS, or hierarchical. On more than one node every message
     is taken to cross the network, which holds for the ring (each of its rounds has one
@@ -120,7 +120,7 @@ def formula_seconds(algorithm: str, n: int, nbytes: float, cluster: Cluster) -> 
 
 
 def bus_bandwidth(collective: str, n: int, nbytes: float, seconds: float) -> float:
-    """Return bytes a second as nccl-tests does: what each link carries, whatever n is.
+    """Return the bus bandwidth of nccl-tests in bytes per second.
 
     >>> bus_bandwidth("allreduce", 8, 800e6, 0.01) / 1e9
     140.0
@@ -140,7 +140,7 @@ def _levels(n: int) -> int:
 def plan_seconds(
     rounds: Iterable[Round], itemsize: int, start_up: float, bytes_per_second: float
 ) -> float:
-    """Seconds a plan takes where every rank sends and receives at one rate each.
+    """Return the seconds of a plan if all ranks send and receive at the same rate.
 
     A rank sends its messages of a round one after another, and receives as many at the
     same time; each costs the start-up time and its bytes. The slowest ends the round.

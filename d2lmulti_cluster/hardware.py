@@ -19,11 +19,11 @@ from d2lmulti.observe.link import Link
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU: what its sheet promises, and which share of it real kernels reach.
+    """One GPU: the peaks in its data sheet, and the fractions that kernels reach.
 
-    `flops` is the peak of the type in which matrix products run, a second.
+    `flops` is the peak per second in the precision of matrix multiplications.
     `matmul_share` is the best measured matrix product over that peak, `memory_share`
-    the best measured copy over `memory_bandwidth` (bytes a second).
+    the best measured copy over `memory_bandwidth` (bytes per second).
     """
 
     name: str
@@ -52,9 +52,9 @@ class Cluster:
     Inside a node every device has a port in and one out (`inside`). Between nodes a
     message goes through one of the `nics` of each of the two nodes (`between`); the
     devices of a node share them evenly. With `oversubscription` above 1, the nodes
-    under one leaf switch (`per_leaf` of them) share an uplink which is that much slower
-    than all their network cards together. `hops` are NCCL's latencies of a message
-    between nodes by its protocols LL, LL128 and Simple, in seconds.
+    under one leaf switch (`per_leaf` of them) share an uplink that is slower than all
+    their network cards together, by that factor. `hops` are NCCL's latencies of
+    messages between nodes by its protocols LL, LL128, and Simple, in seconds.
     """
 
     name: str
@@ -75,11 +75,11 @@ class Cluster:
 
     @property
     def nic_per_device(self) -> float:
-        """Bytes a second that a device gets of its node's network cards."""
+        """Bytes per second that a device gets from the NICs of its node."""
         return self.between.bandwidth * self.nics / self.per_node
 
     def nodes(self, ranks: int) -> int:
-        """Return how many nodes so many ranks fill, in rank order."""
+        """Return the number of nodes that `ranks` ranks fill, in rank order."""
         return -(-check_count("ranks", ranks, max=MAX_RANKS) // self.per_node)
 
 

@@ -23,10 +23,10 @@ RECOMPUTE = ("none", "selective", "full")
 
 @dataclass(frozen=True)
 class Layout:
-    """How a step is split. `batch` is data x micro_batch x micro_batches examples.
+    """How a step is split; `batch` is data x micro_batch x micro_batches examples.
 
-    `zero`: what the replicas divide among them: 0 nothing, 1 the optimizer's state, 2
-    also the gradients, 3 also the weights. `chunks`: stages a device (interleaved).
+    `zero`: what the replicas shard: 0 nothing, 1 the optimizer's state, 2
+    also the gradients, 3 also the weights. `chunks`: stages per device (interleaved).
     `sequence`: sequence parallelism next to tensor parallelism.
     """
 
@@ -153,7 +153,7 @@ def buckets(
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of the device with peak memory (`needed`), the first stage (`reserved`)."""
+    """Bytes: the peak of any device (`needed`), and the first stage (`reserved`)."""
 
     needed: float
     reserved: float
@@ -202,7 +202,7 @@ def _states(
 
 
 def _activations(model: Transformer, layout: Layout, stage: Stage, i: int) -> float:
-    """What a stage stores for the backward pass, 2 bytes an element, all micro-batches.
+    """Bytes that a stage stores for backward passes, 2 per element, all micro-batches.
 
     Norms, residuals, queries, keys, values, the attention's output and the MLP's three
     tensors: 18 hidden + 8 widths. Recomputed in full: a layer's input. The loss: logits

@@ -63,7 +63,7 @@ class Transformer:
         return self.layers * self.layer_parameters + ends
 
     def flops(self, tokens: float) -> float:
-        """Operations of a step on so many tokens: 6 a weight, and the attention's."""
+        """Count the operations for `tokens`: 6 per weight and token, and attention."""
         check_number("tokens", tokens, min=0)
         weights = self.layers * self.layer_parameters + self.embedding_parameters
         attention = 2 * self.layers * self.sequence * self.hidden
@@ -74,7 +74,7 @@ class Transformer:
 class ConvNet:
     """A convolutional network, for one image of its usual size.
 
-    `flops` forward (two a multiply-add), `parameters`, and `activations`: elements of
+    `flops` forward (two per multiply-add), `parameters`, and `activations`: elements of
     all outputs of its layers, which are written, read and stored for the backward pass.
     """
 
@@ -128,7 +128,7 @@ def network_names() -> list[str]:
 
 
 def get_network(name: str) -> Transformer | ConvNet:
-    """Return a network's shape by its name; raises `InvalidInput` for another.
+    """Return a network's shape by name; raises `InvalidInput` for an unknown one.
 
     >>> f"{get_network('1B').parameters:,.0f}"
     '1,342,177,280'
@@ -145,8 +145,8 @@ CALL = 15e-6
 
 @dataclass(frozen=True)
 class Software:
-    """One program. Bytes are a token's, times three widths: `hidden` over the share of
-    sequence parallelism, `hidden` and `up` over the share of tensor parallelism.
+    """One program. Bytes are per token and unit of three widths: `hidden` divided by
+    the ranks of sequence parallelism, `hidden` and `up` by those of tensor parallelism.
     """
 
     name: str

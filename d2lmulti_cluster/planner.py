@@ -74,7 +74,7 @@ def plan_layouts(
 ) -> list[Candidate]:
     """Rank all layouts: those that fit first, the fastest first.
 
-    `batch`: sequences of a step; 4 a GPU and at least 256 if not given. Raises
+    `batch`: sequences per step; by default 4 per GPU and at least 256. Raises
     `InvalidInput` where no layout splits the batch.
     """
     check_count("gpus", gpus, max=MAX_RANKS)

@@ -81,7 +81,7 @@ def get_cluster(name: str) -> Cluster:
 
 
 def find_device(name: str) -> Device:
-    """Return a device whose name is part of `name`, whatever stands around it.
+    """Return the device whose name is contained in `name`.
 
     >>> find_device("K80 p2.16xlarge").name, find_device("8xA100-80GB").name
     ('K80', 'A100')

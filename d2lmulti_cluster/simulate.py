@@ -52,7 +52,7 @@ class Simulation:
     cluster: str
     seconds: float  # of the clock
     formula_seconds: float | None  # None where no formula holds: uneven nodes
-    bus_bandwidth: float | None  # bytes a second
+    bus_bandwidth: float | None  # bytes per second
     rounds: int
     messages: int
     bytes_moved: int

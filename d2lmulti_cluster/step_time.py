@@ -156,7 +156,7 @@ class Step:
 
     @property
     def tokens_per_gpu(self) -> float:
-        """Tokens a second on one GPU."""
+        """Tokens per second on one GPU."""
         return self.tokens / self.seconds / self.gpus
 
     @property

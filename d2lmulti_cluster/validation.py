@@ -34,7 +34,7 @@ TORCHGPIPE = {1: 2, 2: 1667, 4: 256, 8: 150}
 def cnn_scaling(rows: list[Row], report: Report) -> None:
     """Images a second on n GPUs over those on the fewest of the same table.
 
-    The images a second themselves are entered too, as absolute rows.
+    The images per second themselves are entered too, as absolute rows.
     """
     measured: dict[tuple[str, ...], list[tuple[Row, float, float]]] = {}
 

@@ -66,8 +66,8 @@ def backend_name(name: str | None = None) -> str:
 def get_backend(name: str | None = None) -> Backend:
     """Import and return the backend module called `name`.
 
-    Without a name: the environment variable D2LMULTI_BACKEND, else `torch`; never
-    another one in its place.
+    Without a name, it is that in the environment variable D2LMULTI_BACKEND, or else
+    `torch`. No other backend replaces one that is missing.
     Raises `InvalidInput` for an unknown name, `BackendNotInstalled` (with the install
     command) for a framework that this Python does not have, `InvalidInput` for one
     that would crash the process because of what is loaded already.
@@ -94,9 +94,9 @@ def get_backend(name: str | None = None) -> Backend:
 
 
 def register_backend(name: str, module: ModuleType) -> None:
-    """Make a module of one's own a backend, which owns the tensors of its `Tensor`.
+    """Register your module as the backend of the tensors of its class `Tensor`.
 
-    It holds those verbs of `protocol.py` that what it runs will call. Raises
+    It must have the functions of `protocol.py` that your code calls. Raises
     `InvalidInput` for another backend's name and for a module without that class.
     """
     if name in BACKENDS and BACKENDS[name][0] != module.__name__:
@@ -117,7 +117,7 @@ def register_backend(name: str, module: ModuleType) -> None:
 
 
 def backend_of(x: Any) -> Backend:
-    """Return the backend that owns the tensor `x`, judged by its type alone.
+    """Return the backend of the tensor `x`, chosen by its type alone.
 
     Raises `InvalidInput` when `x` is no tensor of any backend.
     """
@@ -140,7 +140,7 @@ def owner_of(kind: type) -> Backend:
 
 
 def element_count(x: Tensor) -> int:
-    """Number of elements of `x` (a scalar has one)."""
+    """Return the number of elements of `x` (a scalar has one)."""
     if not hasattr(x, "shape"):
         backend_of(x)  # which says what a tensor is
     return math.prod(map(int, x.shape))

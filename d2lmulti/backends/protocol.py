@@ -24,14 +24,14 @@ Axes = int | tuple[int, ...]
 
 
 class Backend(Protocol):
-    """Some forty verbs; every backend module satisfies this protocol."""
+    """The functions that every backend module provides, with their meaning."""
 
     name: str
 
     # -- devices ----------------------------------------------------------------
 
     def gpu_count(self) -> int:
-        """Count the GPUs that one process can use; of Paddle's, that is one."""
+        """Count the GPUs that one process can use; for Paddle, at most one."""
 
     def native(self, device: AnyDevice) -> Any:
         """Turn a device or its name into the framework's own device object.
@@ -45,18 +45,18 @@ class Backend(Protocol):
         """Name the physical device that holds `x`: `cpu` or `gpu:<i>`."""
 
     def synchronize(self) -> None:
-        """Wait until every device has finished: the only honest end of a timing."""
+        """Wait until every device has finished; call it before you stop a timer."""
 
     # -- storage ----------------------------------------------------------------
 
     def array(self, value: Values, device: AnyDevice = "cpu") -> Tensor:
         """Make a tensor from NumPy values: same dtype, same shape, own storage.
 
-        Raises `InvalidInput` for ragged lists, strings, objects and dtypes it has not.
+        Raises `InvalidInput` for ragged lists, strings, objects, other dtypes.
         """
 
     def numpy(self, x: Tensor) -> np.ndarray:
-        """Copy to a NumPy array that shares nothing; bfloat16 becomes float32."""
+        """Copy to a NumPy array with its own storage; bfloat16 becomes float32."""
 
     def zeros(self, shape: Shape, dtype: str, device: AnyDevice = "cpu") -> Tensor:
         """Make a tensor of zeros; `dtype` is a NumPy name such as `float32`."""
@@ -94,13 +94,13 @@ class Backend(Protocol):
         """
 
     def maximum_(self, x: Tensor, first: int, last: int, y: Tensor) -> None:
-        """As `write_`, but write the larger of both values; NaN beats numbers."""
+        """As `write_`, but write the larger of both values; NaN counts as larger."""
 
     def memory(self, x: Tensor) -> np.ndarray | None:
-        """View the memory of `x`, flat, or give None if NumPy cannot reach it.
+        """Return a flat view of the memory of `x`, or None if NumPy cannot reach it.
 
         It cannot on a GPU and in a strided view. Waits until pending work is done; use
-        the view before the next operation. bfloat16 is two bytes (see `memory.py`).
+        the view before the next operation. bfloat16 is two bytes (see `common.py`).
         """
 
     # -- autograd, in D2L's words -------------------------------------------------
@@ -118,7 +118,7 @@ class Backend(Protocol):
         """Return whether backward passes give `x` a gradient: not if it is frozen."""
 
     def accumulating(self, xs: Tensors) -> list[Tensor]:
-        """Get leaves with the storage and gradients of xs, to which every pass adds."""
+        """Return leaves with the storage and gradients of xs, to which passes add."""
 
     def record(self) -> Context:
         """Record the operations inside (on some frameworks outside too)."""
@@ -141,7 +141,7 @@ class Backend(Protocol):
         dys: Tensors | None = None,
         keep_graph: bool = False,
     ) -> list[Tensor]:
-        """Get d(sum of ys)/dx for these leaves xs alone, as new tensors.
+        """Return d(sum of ys)/dx for these leaves xs alone, as new tensors.
 
         As `backward`, but no leaf's own gradient changes, and with `keep_graph` the
         graph serves again: first for inputs, later for weights. Raises `InvalidInput`
@@ -156,7 +156,7 @@ class Backend(Protocol):
         """
 
     def grad(self, x: Tensor) -> Tensor:
-        """Get the live gradient of `x`, for `write_`; `InvalidInput` if it has none."""
+        """Return the gradient of `x`, not a copy; `InvalidInput` if it has none."""
 
     def move_grad(self, x: Tensor, flat: Tensor, first: int) -> bool:
         """Let the gradient of `x` live in the vector `flat`, from element `first` on.
@@ -169,7 +169,7 @@ class Backend(Protocol):
         """Set the gradient of `x` to zero; until then gradients add up."""
 
     def detach(self, x: Tensor) -> Tensor:
-        """Get the values of `x` outside the graph; may share storage with `x`."""
+        """Return the values of `x` outside the graph; may share storage with `x`."""
 
     # -- operations of the models ---------------------------------------------------
 
@@ -177,7 +177,7 @@ class Backend(Protocol):
         """Sum over one or several dimensions."""
 
     def max(self, x: Tensor, axis: Axes, keepdims: bool = False) -> Tensor:
-        """Largest value over one or several dimensions; no gradient comes through."""
+        """Largest value over one or several dimensions, without a gradient."""
 
     def exp(self, x: Tensor) -> Tensor:
         """e to the power x, elementwise."""
@@ -186,7 +186,7 @@ class Backend(Protocol):
         """Natural logarithm, elementwise."""
 
     def sqrt(self, x: Tensor) -> Tensor:
-        """Square root, correctly rounded, for optimizers: no gradient comes through."""
+        """Square root, correctly rounded, for optimizers; without a gradient."""
 
     def transpose(self, x: Tensor, axes: Shape) -> Tensor:
         """Permute the dimensions: dimension i of the result is `axes[i]` of `x`."""
@@ -224,7 +224,7 @@ class Backend(Protocol):
     def embedding(self, ids: Tensor, W: Tensor) -> Tensor:
         """Look up rows: ids (...) of int64 and W (vocabulary, d) give (..., d).
 
-        The caller keeps ids in 0..vocabulary-1: some read beyond the table.
+        Keep ids in 0..vocabulary-1: some frameworks read beyond the table.
         """
 
     def layer_norm(
@@ -235,5 +235,5 @@ class Backend(Protocol):
     def cross_entropy(self, logits: Tensor, y: Tensor) -> Tensor:
         """Loss of every example: logits (n, classes), y (n,) of int64 give (n,).
 
-        The caller keeps y in 0..classes-1, as with `embedding`.
+        Keep y in 0..classes-1, as with `embedding`.
         """

@@ -4,7 +4,7 @@
     check.split_batch(my_split_batch)
 
 Each grader calls your function on inputs from small to large, on several devices, in
-float64, and compares with one device or with what the function must keep. It returns a
+float64, and compares with one device or with rules for the result. It returns a
 `Report`: what was checked, or the smallest input that fails, what was expected, the
 kind of mistake that gives this, and where the book explains it.
 """

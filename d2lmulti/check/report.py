@@ -32,7 +32,7 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """The result of a grader; true if everything was right."""
+    """The result of a grader; it is true if everything was right."""
 
     name: str
     checked: int

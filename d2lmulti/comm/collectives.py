@@ -127,9 +127,9 @@ def allgather(data: Sequence[Tensor], group: Group | None = None) -> list[Tensor
 
 
 def alltoall(data: Sequence[Tensor], group: Group | None = None) -> None:
-    """Swap blocks of rows in place: block t of rank s becomes block s of rank t.
+    """Exchange blocks of rows in place: block t of rank s becomes block s of rank t.
 
-    Every entry (ranks * rows, ...) is cut into one block of rows a rank. Raises
+    Every entry (ranks * rows, ...) is cut into one block of rows per rank. Raises
     `InvalidInput` as `allreduce` does, and for rows that `ranks` does not divide.
     """
     check_data(data)

@@ -40,9 +40,9 @@ def devices(
     In a started group of n processes the list has one entry, this process's own: a GPU
     that no other process uses, or a simulated device if there are fewer GPUs than
     processes here. Paddle computes on one GPU per process: in one process, its devices
-    are simulated for n > 1. `simulate=True` asks for simulated devices also where there
-    are GPUs, `simulate=False` refuses them. Raises `InvalidInput` for n < 1, for
-    another n than the group's, and when `simulate=False` asks for more GPUs than there
+    are simulated for n > 1. `simulate=True` returns simulated devices even where there
+    are GPUs, and `simulate=False` never does. Raises `InvalidInput` for n < 1, for
+    an n other than the group's, and when `simulate=False` asks for more GPUs than there
     are.
     """
     n = check_count("devices", n, max=MAX_RANKS, hint="use devices(1)")

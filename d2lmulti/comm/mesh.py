@@ -63,7 +63,7 @@ class LocalPart(LocalEngine):
 def split_group(
     parts: Sequence[Sequence[int]], group: Group, names: Sequence[str] | None = None
 ) -> list[Subgroup]:
-    """Make a sub-group of each of `parts`, lists of the group's ranks; give ours.
+    """Make a sub-group of each of `parts`, lists of ranks; return this process's.
 
     The ranks of a part ascend, and no rank is in two. In one process all sub-groups
     come back, in their order; in a group of processes, where every process must call
@@ -144,7 +144,7 @@ class Mesh:
 
     Without a group it is that of the processes, and outside a launch one of simulated
     devices. `axes` are the sizes by name, in order, and `ranks` is an array of the
-    ranks with one dimension an axis. Across processes every process must make it alike.
+    ranks with one dimension per axis. Every process must make the same mesh.
     Raises `InvalidInput` for an axis that is not in `AXES`, for sizes whose product is
     not the group's, and what `split_group` raises.
 
@@ -175,7 +175,7 @@ class Mesh:
         return f"Mesh({', '.join(f'{axis}={n}' for axis, n in self.axes.items())})"
 
     def ranks_along(self, axis: str) -> list[tuple[int, ...]]:
-        """List the ranks of every sub-group along an axis; one without it is 1 long."""
+        """List the ranks of every sub-group along an axis (length 1 if not given)."""
         check_choice("axis", axis, AXES)
         if axis not in self.axes:
             return [(rank,) for rank in range(self.size)]
@@ -189,7 +189,7 @@ class Mesh:
         return {axis: int(at) for axis, at in zip(self.axes, places, strict=True)}
 
     def rank(self, **coordinates: int) -> int:
-        """Return the rank at a place; an axis that is not named is at 0."""
+        """Return the rank with these coordinates; an axis that is not named is at 0."""
         for axis, at in coordinates.items():
             check_choice("axis", axis, AXES)
             most = self.axes.get(axis, 1) - 1

@@ -151,7 +151,7 @@ ALPHABET = "abcdefghijklmnopqrstuvwxyz \n.,:;?!'\""
 
 
 def read_story() -> str:
-    """Return the story in small letters: 5,491 characters of `ALPHABET`."""
+    """Return the story in lower case: 5,491 characters of `ALPHABET`."""
     story = files(__package__).joinpath("stories", "four_sisters.txt")
     return story.read_text("utf-8").lower()
 
@@ -180,7 +180,7 @@ def decode(ids: np.ndarray) -> str:
 def cut_pieces(text: str, length: int) -> tuple[np.ndarray, np.ndarray]:
     """Cut a text into sequences X (n, length) and the characters y that follow each.
 
-    y is X one place further on; what does not fill a sequence is left out. Raises
+    y is X shifted by one place; a rest that fills no sequence is left out. Raises
     `InvalidInput` unless there are at least ten sequences.
     """
     longest = (len(text) - 1) // 10

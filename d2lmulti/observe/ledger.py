@@ -35,18 +35,18 @@ class Mark(NamedTuple):
 
 @dataclass
 class Ledger:
-    """Messages and bytes between devices, and bytes loaded from the host."""
+    """Counts of messages and bytes between devices, and of bytes from the host."""
 
-    rounds: int = 0  #: of messages
+    rounds: int = 0  #: rounds of messages
     messages: int = 0  #: between two devices
     bytes: int = 0  #: in all messages
     loaded: int = 0  #: bytes, host to devices: batches and initial parameters
-    marks: list[Mark] = field(default_factory=list, repr=False)  #: names, in time
+    marks: list[Mark] = field(default_factory=list, repr=False)  #: names, in order
     # Of some rounds each: source, target, messages, bytes, as exact 64-bit integers.
     _rows: list[list[np.ndarray]] = field(default_factory=list, repr=False)
 
     def count_round(self, this_round: Round, itemsize: int) -> None:
-        """Enter one round of transfers of elements of `itemsize` bytes."""
+        """Record one round of transfers of elements of `itemsize` bytes."""
         source, target = this_round.source, this_round.target
         sizes = this_round.length * itemsize
         self.rounds += 1
@@ -84,7 +84,7 @@ class Ledger:
         return totals
 
     def count_plan(self, plan: Iterable[Round], itemsize: int) -> Ledger:
-        """Enter a whole plan without running it; returns the ledger itself.
+        """Record a whole plan without running it; returns the ledger itself.
 
         >>> from d2lmulti.plans.allreduce import ring
         >>> Ledger().count_plan(ring(4, 100), itemsize=4).sent[0]
@@ -99,12 +99,12 @@ class Ledger:
         self.marks.append(Mark(label, self.rounds, self.bytes))
 
     def on_copy(self, source: int, target: int, count: int, itemsize: int) -> None:
-        """Enter a copy that a program made itself: a round of one message."""
+        """Record a copy that a program made itself, as a round of one message."""
         copy = make_round([source], [target], 0, count, add=False)
         self.count_round(copy, itemsize)
 
     def on_load(self, nbytes: int) -> None:
-        """Enter bytes that went from the host to a device."""
+        """Record bytes that went from the host to a device."""
         self.loaded += nbytes
 
     on_round, on_mark = count_round, mark  # of what the library does meanwhile
@@ -144,7 +144,7 @@ class Ledger:
 
 @contextmanager
 def ledger() -> Iterator[Ledger]:
-    """Count everything that moves inside the `with` block; ledgers may nest."""
+    """Count all transfers inside the `with` block; ledgers may nest."""
     mine = Ledger()
     with observe(mine):
         yield mine

@@ -1,4 +1,4 @@
-"""What a pipeline did: when each instruction ran, and what was stored meanwhile.
+"""A trace of a pipeline: when each instruction ran, and what was stored then.
 
 `with pipeline_trace() as trace:` listens to the executor, as a ledger does to
 transfers. The clock is a model: each kind of computation has a duration and begins when
@@ -94,21 +94,21 @@ class PipelineTrace:
 
     @property
     def makespan(self) -> float:
-        """When the last device has finished."""
+        """The time at which the last device has finished."""
         return max((span.end for span in self.spans), default=0)
 
     def busy(self, device: int) -> float:
-        """How long a device computed."""
+        """Return how long a device computed."""
         return sum(s.end - s.start for s in self.spans if s.device == device)
 
     def span(self, device: int) -> float:
-        """How long a device takes from its first computation to the end of its last."""
+        """Return the time from a device's first computation to the end of its last."""
         own = [span for span in self.spans if span.device == device]
         return own[-1].end - own[0].start if own else 0
 
     @property
     def longest_span(self) -> float:
-        """What a step costs when devices begin the next one without a common start."""
+        """The time of a step if each device begins the next one on its own."""
         return max((self.span(device) for device in range(self.devices)), default=0)
 
     @property
@@ -125,7 +125,7 @@ class PipelineTrace:
 
     @property
     def peak_live(self) -> list[int]:
-        """The most micro-batches that every stage stored at once."""
+        """For each stage, the most micro-batches that it stored at once."""
         peaks = [0] * self.stages
         for sample in self.samples:
             peaks[sample.stage] = max(peaks[sample.stage], sample.micro_batches)
@@ -133,12 +133,12 @@ class PipelineTrace:
 
     @property
     def device_peak_live(self) -> list[int]:
-        """The most that every device stored at once, its stages together."""
+        """For each device, the most micro-batches that its stages stored at once."""
         return [max(n for _, n, _ in self.levels(d)) for d in range(self.devices)]
 
     @property
     def device_peak_bytes(self) -> list[int]:
-        """The most bytes of activations that every device stored at once."""
+        """For each device, the most bytes of activations that it stored at once."""
         return [max(b for *_, b in self.levels(d)) for d in range(self.devices)]
 
     def levels(self, device: int) -> list[tuple[float, int, int]]:

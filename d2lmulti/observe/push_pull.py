@@ -48,7 +48,7 @@ def worker_seconds(
     stragglers: Mapping[int, float] | None = None,
     seed: int = 0,
 ) -> np.ndarray:
-    """Sample how long each worker computes on each of its steps: (workers, steps).
+    """Sample how long each worker computes in each step: an array (workers, steps).
 
     `seconds` is the usual time. `jitter` is the standard deviation of its logarithm;
     worker i of `stragglers` takes `stragglers[i]` times as long. Raises `InvalidInput`

@@ -1,9 +1,9 @@
-"""The timeline: who did what from when to when, on a measured clock or a modeled one.
+"""The timeline: which device did what and when, on a measured or a modeled clock.
 
 `with timeline() as t:` records what the library does in the block, as `ledger()` counts
 it; then `t.busy("sim:0")` gives seconds, and `t.trace()` a file for Perfetto.
 What is recorded is a span: a track (a device or a worker), a name and two times. The
-same object is drawn by `plot_timeline` and opens in Perfetto. Chapter: *bottlenecks*.
+same object is drawn in the chapters and opens in Perfetto. Chapter: *bottlenecks*.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Timeline:
         self.start = clock()
 
     def now(self) -> float:
-        """Seconds since the start."""
+        """Return the seconds since the start."""
         return self.clock() - self.start
 
     def add(self, track: object, name: str, begin: float, end: float) -> None:
-        """Enter a span in seconds from the start; `track` becomes its text.
+        """Record a span, in seconds from the start; `track` is converted to text.
 
         For times that another process read from the same clock, subtract `start`.
         Raises `InvalidInput` unless both are finite and begin <= end.
@@ -61,7 +61,7 @@ class Timeline:
 
     @contextmanager
     def span(self, track: object, name: str) -> Iterator[None]:
-        """Measure the `with` block, also when an error ends it."""
+        """Measure the `with` block, even if an error ends it."""
         begin = self.now()
         try:
             yield
@@ -91,21 +91,21 @@ class Timeline:
 
     @property
     def tracks(self) -> list[str]:
-        """Every track once."""
+        """All tracks, each once."""
         return list(dict.fromkeys(span.track for span in self.spans))
 
     @property
     def names(self) -> list[str]:
-        """Every kind of work once."""
+        """All kinds of work, each once."""
         return list(dict.fromkeys(span.name for span in self.spans))
 
     @property
     def end(self) -> float:
-        """When the last span ends, in seconds; 0 without spans."""
+        """The end of the last span, in seconds; 0 without spans."""
         return max((span.end for span in self.spans), default=0.0)
 
     def busy(self, track: object, name: str | None = None) -> float:
-        """Seconds in which a track did this (or anything); overlaps count once.
+        """Return the seconds of this (or any) work on a track; overlaps count once.
 
         >>> t = Timeline()
         >>> t.add("device 0", "forward", 0.0, 2.0)
@@ -121,11 +121,11 @@ class Timeline:
         return total
 
     def trace(self) -> dict[str, Any]:
-        """Return the Chrome trace-event form, which Perfetto and Chrome open.
+        """Return the spans in Chrome's trace format, which Perfetto opens.
 
         Times are in microseconds. Spans of one track that overlap without one holding
         the other go to a second lane, because a viewer would drop one of them.
-        Write it with `training.files.write_json(path, t.trace())`.
+        Write it with `d2lmulti.files.write_json(path, t.trace())`.
         """
         zero = min((span.begin for span in self.spans), default=0.0)
         lanes: dict[tuple[str, int], list[Span]] = {}

@@ -15,7 +15,7 @@ from ..backends.protocol import AnyDevice, Tensor
 from ..checks import check_floating, check_list, check_lists
 from ..comm.group import Group, check_algorithm
 from ..errors import InvalidInput
-from ..models.networks import LENET, Model, framework_errors, get_model, losses_of
+from ..models.networks import Model, framework_errors, get_model, losses_of
 from ..optimizers import Optimizer
 from ..plans.rounds import Plan
 from .step import Step, by_device, load
@@ -50,7 +50,7 @@ def train_batch(
     devices: Sequence[AnyDevice],
     lr: float,
     *,
-    model: str | Model = LENET,
+    model: str | Model = "lenet",
     optimizer: Optimizer | None = None,
     states: Sequence[Sequence[Tensor]] | None = None,
     algorithm: str | Plan = "star",

@@ -24,7 +24,7 @@ from ..comm.group import Group, exchange, group_for
 from ..errors import InvalidInput
 from ..events import notify
 from ..models import get_model
-from ..models.networks import LENET, Layer, Model
+from ..models.networks import Layer, Model
 from ..optimizers import zeros_like
 from ..plans.collectives import ring_allgather
 from ..plans.rounds import Round, even_bounds, even_edges
@@ -132,7 +132,7 @@ class ShardedParams(Flats):
 def shard_params(
     params: Sequence[Tensor],
     devices: Sequence[AnyDevice],
-    model: str | Model = LENET,
+    model: str | Model = "lenet",
     zero: int = 3,
     group: Group | None = None,
     precision: str | None = None,

@@ -20,7 +20,7 @@ from ..comm.group import local_group
 from ..errors import InvalidInput
 from ..events import notify, observers
 from ..models import get_model
-from ..models.networks import LENET, Model, framework_errors, losses_of
+from ..models.networks import Model, framework_errors, losses_of
 from ..observe.push_pull import Event, check_mode
 from ..optimizers import SGD, Optimizer
 from ..plans.placement import server_sizes, shard_to_servers
@@ -284,7 +284,7 @@ def train_clones(
     config: DeploymentConfig,
     lr: float,
     *,
-    model: str | Model = LENET,
+    model: str | Model = "lenet",
     optimizer: Optimizer | None = None,
     state: Sequence[Tensor] = (),
     scale: str = "clones",

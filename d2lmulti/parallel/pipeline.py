@@ -1,6 +1,6 @@
-"""Pipeline parallelism: the network is cut into stages, and every device has some.
+"""Pipeline parallelism: the network is cut into stages, one or more per device.
 
-A pipeline runs at the pace of its slowest stage, so a good cut gives all stages the
+The slowest stage sets the pace of a pipeline, so a good cut gives all stages the
 same work. Chapter: *pipeline_parallel*.
 """
 
@@ -35,7 +35,7 @@ from .step import Step, load
 
 
 class Stage(NamedTuple):
-    """Neighboring layers, and which of the model's parameters are theirs."""
+    """Neighboring layers, and the range of the model's parameters that they use."""
 
     layers: tuple[Layer, ...]
     first: int  # its parameters are params[first:last]

@@ -63,8 +63,8 @@ def split_batch(
 
     X (n, ...) and y (n, ...) are the *whole* batch; shard i holds n // k examples, and
     the first n % k shards hold one more. Nothing is dropped, and every shard is a copy
-    on its device. Raises `InvalidInput` for no devices, for different lengths of X and
-    y and for fewer examples than devices.
+    on its device. Raises `InvalidInput` for an empty `devices`, if X and y differ in
+    length, and for fewer examples than devices.
     """
     check_list("devices", devices, "devices", hint="use devices(1)")
     group = group_for(len(devices), group)

@@ -38,7 +38,7 @@ def star(ranks: int, length: int) -> Iterator[Round]:
 
 @plan
 def tree(ranks: int, length: int) -> Iterator[Round]:
-    """Add up along a binomial tree to rank 0, then copy back along the same tree.
+    """Sum along a binomial tree to rank 0, then copy back along the same tree.
 
     2 ceil(log2 ranks) rounds of whole vectors: short in latency, long in bytes.
     Source: Thakur, Rabenseifner, Gropp (2005).
@@ -49,7 +49,7 @@ def tree(ranks: int, length: int) -> Iterator[Round]:
 
 @plan
 def ring(ranks: int, length: int) -> Iterator[Round]:
-    """Cut the vector into one part a rank; send parts round the ring, twice.
+    """Cut the vector into one part per rank; send parts around the ring twice.
 
     2 (ranks - 1) rounds; every rank sends 2 (ranks - 1) / ranks of the vector, the
     least possible. Source: Patarasuk, Yuan (2009).
@@ -60,7 +60,7 @@ def ring(ranks: int, length: int) -> Iterator[Round]:
 
 @plan
 def recursive_doubling(ranks: int, length: int) -> Iterator[Round]:
-    """Swap whole vectors with the partner 1, 2, 4, ... ranks away, and add.
+    """Exchange whole vectors with the rank 1, 2, 4, ... away, and add.
 
     log2(ranks) rounds of whole vectors if `ranks` is a power of two, two more if not:
     the fewest rounds, for short vectors. Source: Thakur, Rabenseifner, Gropp (2005).
@@ -70,7 +70,7 @@ def recursive_doubling(ranks: int, length: int) -> Iterator[Round]:
 
 @plan
 def halving_doubling(ranks: int, length: int) -> Iterator[Round]:
-    """Swap halves with the nearest partner, then quarters twice as far; then back.
+    """Exchange halves with the nearest rank, then quarters twice as far; then back.
 
     2 log2(ranks) rounds and the bytes of the ring if `ranks` is a power of two; if not,
     two more rounds of whole vectors. The large halves stay among near ranks, which
@@ -179,7 +179,7 @@ START_UP_BYTES = 64 * 1024
 def choose_allreduce(ranks: int, nbytes: int) -> str:
     """Name the fastest algorithm for vectors of `nbytes` bytes where all links agree.
 
-    A model: a round costs START_UP_BYTES and the bytes of its busiest rank. Between
+    In this model, a round costs START_UP_BYTES and its busiest rank's bytes. Between
     nodes with slow links `hierarchical` may be faster; the number of ranks cannot say.
 
     >>> [choose_allreduce(8, nbytes) for nbytes in (10**4, 10**6)]

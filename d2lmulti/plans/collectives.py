@@ -43,7 +43,7 @@ def broadcast(ranks: int, length: int, root: int = 0) -> Iterator[Round]:
 def reduce_scatter(ranks: int, length: int) -> Iterator[Round]:
     """Afterwards rank r holds, in part r, the sum of all ranks; a ring.
 
-    ranks - 1 rounds; every rank sends all parts but its own, one a round.
+    ranks - 1 rounds; every rank sends all parts but its own, one per round.
     """
     return ring_reduce_scatter(np.arange(ranks), even_edges(length, ranks))
 

@@ -1,4 +1,4 @@
-"""Which server keeps which part of which parameter.
+"""The placement of parameters: which server stores which part of which parameter.
 
 A placement is a pure function of the parameters' sizes and the number of servers. Every
 element lies in exactly one part, and every part on one server.
@@ -89,7 +89,7 @@ def shard_to_servers(
 
 
 def server_sizes(parts: Sequence[ServerShard], servers: int) -> list[int]:
-    """Count the elements that each server keeps."""
+    """Count the elements that each server stores."""
     held = [0] * servers
     for part in parts:
         held[part.server] += part.last - part.first

@@ -32,14 +32,14 @@ Schedule = Callable[..., Lists]  # of (devices, micro_batches, chunks)
 
 
 def sequential(p: int, m: int) -> Order:
-    """Naive: a micro-batch goes all the way forward and backward before the next."""
+    """Run each micro-batch forward and backward through all stages before the next."""
     return [
         [kind(d, k) for k in range(m) for kind in (Forward, Backward)] for d in range(p)
     ]
 
 
 def gpipe(p: int, m: int) -> Order:
-    """All micro-batches forward, then all backward (Huang et al., 2019).
+    """Run all micro-batches forward, then all backward (Huang et al., 2019).
 
     Every stage stores m activations when the backward pass begins.
     """
@@ -50,7 +50,7 @@ def gpipe(p: int, m: int) -> Order:
 
 
 def one_f_one_b(p: int, m: int) -> Order:
-    """One forward, one backward, once the pipeline is full (Fan et al., 2021).
+    """Alternate one forward, one backward once the pipeline is full (Fan et al., 2021).
 
     PipeDream's order with a flush at the end of the batch. Device d first runs p-d-1
     forward passes ahead, so it stores at most min(m, p-d) activations for any m.

@@ -275,7 +275,7 @@ def environment() -> dict[str, str]:
 
 
 def free_port() -> int:
-    """Find a port of this machine that nobody listens on.
+    """Return a port of this machine on which no program listens.
 
     It lies below those that systems assign themselves: one of those could belong to
     another process by the time it is used.

@@ -32,7 +32,7 @@ from ..errors import InvalidInput
 from ..events import unobserved
 from ..files import progress
 from ..models import get_model
-from ..models.networks import LENET, Model, framework_errors
+from ..models.networks import Model, framework_errors
 from ..observe.ledger import ledger
 from ..optimizers import Optimizer, make_optimizer
 from ..plans.rounds import even_bounds
@@ -126,7 +126,7 @@ def evaluate(
     y: np.ndarray,
     devices: Sequence[AnyDevice],
     *,
-    model: str | Model = LENET,
+    model: str | Model = "lenet",
     batch_size: int = 512,
     group: Group | None = None,
 ) -> float:

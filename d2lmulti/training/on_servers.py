@@ -48,7 +48,7 @@ class Pushed(NamedTuple):
 class ServerHistory:
     """A finished run: its events, every gradient, the loss over time, the weights."""
 
-    mode: str  #: sync, async or stale
+    mode: str  #: sync, async or bounded
     workers: int  #: their number
     #: pulls and pushes, in time
     events: list[Event] = field(default_factory=list, repr=False)

@@ -1,6 +1,6 @@
 """Pictures of parameter servers, drawn from the events of a run.
 
-Workers keep the colors that devices have in `plot.py`. Chapter: *parameter_server*.
+Workers keep the colors that devices have in `style.py`. Chapter: *parameter_server*.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ def bytes_by_batch(
     counted: Mapping[str, Sequence[int]],
     formula: Mapping[str, Callable[[Any], Any]],
 ) -> Figure:
-    """Draw bytes a step against the batch: points as counted, lines by formula."""
+    """Draw bytes per step against the batch: points as counted, lines by formula."""
     figure, (ax,) = subplots(1, 1, _WIDTH, 3.2)
     fine = np.geomspace(images[0], images[-1], 50)
     for i, (way, found) in enumerate(counted.items()):

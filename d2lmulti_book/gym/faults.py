@@ -83,7 +83,7 @@ FAULTS = (
         "easy",
         "Each rank has a part of the data",
         "rank 0 trains on all the data, so it repeats examples of the other ranks",
-        "many_machines",
+        "built_in",
         "In an epoch, the ranks should train on each example once. The accuracy is "
         "good, but a count of the examples is not.",
         (
@@ -160,8 +160,8 @@ FAULTS = (
         "Resume after half of the epochs",
         "the checkpoint lacks the optimizer's state",
         "many_machines",
-        "A run that is interrupted should end with the weights of one that is not. "
-        "Here it ends with others, and nothing is reported.",
+        "An interrupted run should end with the same weights as an uninterrupted one. "
+        "Here it does not, and no error is reported.",
         (
             "Compare the weights right after `load`, and again one step later.",
             "What does momentum SGD remember from step to step, apart from weights?",
@@ -196,16 +196,16 @@ def load(checkpoint, replicas, optimizers):
         "samplers",
         "medium",
         "PyTorch's distributed sampler",
-        "nobody calls `set_epoch`, so every epoch has the same order",
+        "`set_epoch` is never called, so every epoch has the same order",
         "built_in",
         "Each epoch should have an order of its own, the same on all ranks. The loss "
         "falls as it should.",
         (
             "Print the first shard of each epoch.",
             "From what does a DistributedSampler derive its order? Its documentation "
-            "has a note.",
-            "Call `set_epoch(epoch)` at the start of each epoch, on every rank: one "
-            "that is left out has another order than the rest.",
+            "has a note about this.",
+            "Call `set_epoch(epoch)` at the start of each epoch, on every rank. A rank "
+            "without it shuffles in a different order.",
         ),
         fix=(
             "        loss_sum = 0.0\n",
@@ -223,7 +223,7 @@ def load(checkpoint, replicas, optimizers):
         "medium",
         "Shards in micro-batches",
         "the gradient of the last, shorter micro-batch is lost",
-        "pipeline_parallel",
+        "large_batch",
         "The gradients of the micro-batches should add up to that of the batch. The "
         "loss is about a fifth lower than that of the correct program.",
         (
@@ -273,7 +273,7 @@ def load(checkpoint, replicas, optimizers):
         "medium",
         "How much faster are four GPUs?",
         "the timer is read before the GPUs have finished",
-        "bottlenecks",
+        "devices",
         "The time of a step should fall from 80 ms on one GPU to 24 ms on four. It "
         "is 0.02 ms on one, and more GPUs take longer.",
         (
@@ -319,7 +319,7 @@ def load(checkpoint, replicas, optimizers):
         "medium",
         "Sequences of unequal length",
         "each shard's loss is a mean over its own tokens, and these differ in number",
-        "long_sequences",
+        "data_parallel",
         "Every token of a batch should count the same, whatever shard it is in. The "
         "shards have equally many sequences.",
         (
@@ -336,13 +336,13 @@ def load(checkpoint, replicas, optimizers):
         "hard",
         "One copy per device",
         "`to` returns the tensor itself if it is already there: the replicas are one",
-        "devices",
+        "data_parallel",
         "Each replica should have parameters of its own. With more workers the loss "
         "falls faster, and all replicas agree to the last bit.",
         (
             "Change one weight of replica 0. Which replicas see it?",
             "What does `to(device)` return for a tensor that is on this device?",
-            "Ask for a copy: of the storage, too.",
+            "Ask for a copy with storage of its own.",
         ),
         fix=("p.to(device)", "p.to(device, copy=True)"),
         wrong=("p.to(device)", "p.detach().to(device)"),
@@ -353,11 +353,11 @@ def load(checkpoint, replicas, optimizers):
         "A sharded momentum, saved and restored",
         "rank 0 alone saves its shard of the optimizer's state",
         "sharding",
-        "A run that is interrupted should end with the weights of one that is not. "
-        "The weights are restored exactly, and so is rank 0.",
+        "An interrupted run should end with the same weights as an uninterrupted one. "
+        "After the restart, the weights are exactly right, and so is rank 0's state.",
         (
             "Compare each rank's momentum before `save` and after `load`.",
-            "Replicas are equal, so one rank saves them. Who has the state of rank 3?",
+            "Replicas are equal, so one rank can save them. Who has rank 3's state?",
             "Save the shard of every rank; `load` already looks for all of them.",
         ),
         fix=(
@@ -371,8 +371,8 @@ def load(checkpoint, replicas, optimizers):
         "ring",
         "hard",
         "Weights around a ring",
-        "send and receive are swapped on odd ranks: all send, and nobody receives",
-        "failures",
+        "send and receive are swapped on odd ranks: all send, and none receives",
+        "allreduce",
         "In 20 steps, the weights of neighbors should be averaged. The program never "
         "ends.",
         (
@@ -433,7 +433,7 @@ def load(checkpoint, replicas, optimizers):
         "hard",
         "All gradients in one bucket",
         "`zero_grad` replaces the views, so the bucket keeps the first step's gradient",
-        "allreduce",
+        "built_in",
         "All replicas should apply the mean gradient. In the first step they do.",
         (
             "Compare the replicas after one step and after two.",
