@@ -13,14 +13,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import chart_stills
+import schedule_charts
 from docutils import nodes
 from docutils.parsers.rst import directives
-from schedule_charts import all_charts
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from d2lmulti_cluster import layer_time, nccl, networks
+from d2lmulti_cluster.layout import Layout
 from d2lmulti_cluster.presets import CLUSTERS
+from d2lmulti_cluster.step_time import Step, step_time
 
 ROOT = Path(__file__).resolve().parent.parent
 CALCULATOR = ROOT / "_extra" / "calculator"
@@ -30,7 +33,7 @@ KINDS = {
     "I": "backward, input",
     "W": "backward, weights",
 }
-FIRST_CHART = {"schedule": "1F1B", "devices": 4, "micros": 8}
+FIRST_CHART: dict[str, Any] = {"schedule": "1F1B", "devices": 4, "micros": 8}
 
 
 def dumped(data: object) -> str:
@@ -48,16 +51,62 @@ def slider(name: str, label: str, values: list[int], first: int) -> str:
     )
 
 
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    """Write a table whose first column names the rows."""
+    top = "".join(f'<th scope="col">{html.escape(head)}</th>' for head in heads)
+    lines = "".join(
+        f'<tr><th scope="row">{html.escape(first)}</th>'
+        + "".join(f"<td>{html.escape(cell)}</td>" for cell in rest)
+        + "</tr>"
+        for first, *rest in rows
+    )
+    return (
+        '<div class="table" tabindex="0" role="group" aria-label="Numbers">'
+        f"<table><thead><tr>{top}</tr></thead><tbody>{lines}</tbody></table></div>"
+    )
+
+
+def short(x: float, places: int = 1) -> str:
+    """Write a number without zeros at its end."""
+    return f"{round(x, places):g}"
+
+
+def slider_still(found: dict[str, Any]) -> dict[str, str]:
+    """Draw the first chart, and write a table of all schedules of its size."""
+    p, m, name = FIRST_CHART["devices"], FIRST_CHART["micros"], FIRST_CHART["schedule"]
+    charts = {label: sizes[f"{p} {m}"] for label, sizes in found["charts"].items()}
+    chart = charts[name]
+    rows = [chart_stills.boxes_of(row, found["stages"][name]) for row in chart["rows"]]
+    heads = ["schedule", "idle", "slots", "held at most"]
+    return {
+        "chart": chart_stills.svg(rows, chart["end"], 5, short, width=520),
+        "names": "".join(f"<div>device {d}</div>" for d in range(p)),
+        "held": "".join(f"<div>holds {short(n)}</div>" for n in chart["held"]),
+        "facts": f"{name} on {p} devices, with {m} micro-batches.",
+        "table": f"<p>All schedules on {p} devices with {m} micro-batches:</p>"
+        + table(
+            heads,
+            [
+                [label, f"{short(100 * one['idle'])} %", short(one["end"])]
+                + [f"{short(max(one['held']))} of {m}"]
+                for label, one in charts.items()
+            ],
+        ),
+    }
+
+
 def slider_page() -> str:
     """Write what stands in the page; the script fills in the chart."""
-    found = all_charts()
+    found = schedule_charts.all_charts()
+    still = slider_still(found)
     options = "".join(
         f"<option{' selected' * (name == FIRST_CHART['schedule'])}>{html.escape(name)}"
         "</option>"
         for name in found["charts"]
     )
     kinds = "".join(
-        f'<li data-kind="{kind}"><span class="{kind}"></span>{name}</li>'
+        f'<li data-kind="{kind}"{"" if kind in "FB" else " hidden"}>'
+        f'<span class="{kind}"></span>{name}</li>'
         for kind, name in KINDS.items()
     )
     return f"""\
@@ -68,15 +117,15 @@ def slider_page() -> str:
 {slider("micros", "Micro-batches", found["microBatches"], FIRST_CHART["micros"])}
 </div>
 <div class="rows">
-<div data-part="names"></div>
+<div data-part="names">{still["names"]}</div>
 <div class="chart" data-part="chart" tabindex="0" role="group" \
-aria-label="Chart over time, in slots"></div>
-<div data-part="held"></div>
+aria-label="Chart over time, in slots">{still["chart"]}</div>
+<div data-part="held">{still["held"]}</div>
 </div>
 <ul class="legend">{kinds}
-<li data-part="later"><span class="mark F"></span>of a later stage</li></ul>
-<p data-part="facts" aria-live="polite"></p>
-<noscript><p>A script draws the charts, and this browser runs none.</p></noscript>
+<li data-part="later" hidden><span class="mark F"></span>of a later stage</li></ul>
+<p data-part="facts" aria-live="polite">{still["facts"]}</p>
+<noscript>{still["table"]}</noscript>
 <script type="application/json">{dumped(found)}</script>
 </div>
 """
@@ -105,7 +154,7 @@ NUMBERS = {
     "micro_batch": TWOS[:4],
     "micro_batches": TWOS[:8],
 }
-FIRST = {
+FIRST: dict[str, Any] = {
     "network": "llama3-8b",
     "cluster": "dgx-h100",
     "program": "nanotron",
@@ -163,6 +212,71 @@ def controls(tables: dict[str, dict[str, object]], labels: dict[str, str]) -> st
     return "\n".join(choice(name, labels[name], offered[name]) for name in FIRST)
 
 
+def predicted(gpus: int) -> tuple[Layout, Step]:
+    """Predict the first step of the calculator, on so many GPUs."""
+    split = FIRST["tensor"] * FIRST["pipeline"]
+    names = ("tensor", "pipeline", "micro_batch", "micro_batches", "zero", "recompute")
+    layout = Layout(gpus // split, **{name: FIRST[name] for name in names})
+    network, cluster = networks.TRANSFORMERS[FIRST["network"]], FIRST["cluster"]
+    program = PROGRAMS[FIRST["program"]]
+    return layout, step_time(network, layout, CLUSTERS[cluster], program)
+
+
+def seconds(x: float) -> str:
+    """Write a duration with three digits."""
+    return f"{1000 * x:.3g} ms" if x < 1 else f"{x:.3g} s"
+
+
+def gigabytes(x: float) -> str:
+    """Write bytes with three digits."""
+    return f"{x / 1e9:.3g} GB"
+
+
+def calculator_still(labels: dict[str, str]) -> dict[str, str]:
+    """Draw the first prediction's bars, and write a table by the number of GPUs."""
+    layout, step = predicted(FIRST["gpus"])
+    card = CLUSTERS[FIRST["cluster"]].device.memory
+    memory = {"B": step.memory.states, "F": step.memory.activations}
+    time = {"F": step.stages, "I": step.gradients, "W": step.optimizer}
+    bars = {
+        "time": chart_stills.svg(
+            [chart_stills.stacked([*time.items()])], step.seconds, 0.5, seconds
+        ),
+        "memory": chart_stills.svg(
+            [chart_stills.stacked([*memory.items()])], card, 2e10, gigabytes
+        ),
+    }
+    words = {"time": ("stages", "I", "W"), "memory": ("states", "activations")}
+    for name, parts, write in (("time", time, seconds), ("memory", memory, gigabytes)):
+        bars[f"{name}-parts"] = "".join(
+            f'<li><span class="{kind}"></span>{labels[word]}: {write(size)}</li>'
+            for word, (kind, size) in zip(words[name], parts.items(), strict=True)
+        )
+    bars["facts"] = labels["facts"].format(
+        seconds=seconds(step.seconds),
+        data=layout.data,
+        tensor=layout.tensor,
+        pipeline=layout.pipeline,
+        batch=f"{layout.batch:,}",
+        tokens=f"{float(f'{step.tokens_per_gpu:.4g}'):,.0f}",
+        mfu=f"{100 * step.utilization:.3g}",
+    )
+    bars["fits"] = labels["fits"].format(
+        needed=f"{step.memory.needed / 1e9:.3g}", card=f"{card / 1e9:.3g}"
+    )
+    heads = ["GPUs", "a step", "tokens a second per GPU", "peak memory"]
+    rows = [(gpus, predicted(gpus)[1]) for gpus in NUMBERS["gpus"] if 8 <= gpus <= 1024]
+    bars["table"] = table(
+        heads,
+        [
+            [f"{gpus:,}", seconds(one.seconds), f"{one.tokens_per_gpu:,.0f}"]
+            + [gigabytes(one.memory.needed)]
+            for gpus, one in rows
+        ],
+    )
+    return bars
+
+
 def calculator_page(labels: dict[str, str], up: str) -> str:
     """Write what stands in the page; `up` leads from it to the book's first folder."""
     data = tables()
@@ -172,22 +286,23 @@ def calculator_page(labels: dict[str, str], up: str) -> str:
         f'<script src="{up}calculator/{name}.js" defer></script>' for name in SCRIPTS
     )
     text = dumped({"data": data, "labels": labels})
+    still = calculator_still(labels)
     return f"""\
 <div class="chart-box step-calculator">
 <div class="controls">
 {controls(data, labels)}
 </div>
-<p><button type="button" data-part="best">{known["best"]}</button>
+<p class="search"><button type="button" data-part="best">{known["best"]}</button>
 <span data-part="searched" aria-live="polite"></span></p>
-<p data-part="facts" aria-live="polite"></p>
-<p data-part="fits" aria-live="polite"></p>
+<p data-part="facts" aria-live="polite">{still["facts"]}</p>
+<p data-part="fits" aria-live="polite">{still["fits"]}</p>
 <div data-part="results">
 <p class="head">{known["time"]}</p>
-<div data-part="time"></div>
-<ul class="legend" data-part="time-parts"></ul>
+<div data-part="time">{still["time"]}</div>
+<ul class="legend" data-part="time-parts">{still["time-parts"]}</ul>
 <p class="head">{known["memory"]}</p>
-<div data-part="memory"></div>
-<ul class="legend" data-part="memory-parts"></ul>
+<div data-part="memory">{still["memory"]}</div>
+<ul class="legend" data-part="memory-parts">{still["memory-parts"]}</ul>
 <div data-part="played">
 <div class="rows two">
 <div data-part="names"></div>
@@ -198,7 +313,7 @@ aria-label="{known["chart"]}"></div>
 <p data-part="note"></p>
 </div>
 </div>
-<noscript><p>{known["noscript"]}</p></noscript>
+<noscript><p>{known["noscript"]}</p>{still["table"]}</noscript>
 <script type="application/json">{text}</script>
 {scripts}
 </div>
@@ -212,6 +327,9 @@ class Interactive(SphinxDirective):
     option_spec = {"name": directives.unchanged}  # noqa: RUF012 (docutils' own way)
 
     def run(self) -> list[nodes.Node]:
+        for module in (schedule_charts, chart_stills):
+            self.env.note_dependency(str(module.__file__))
+        self.env.note_dependency(__file__)
         figure = nodes.figure(align="center")
         figure += nodes.raw("", self.page(), format="html")
         words, _ = self.parse_inline(" ".join(self.content), lineno=self.lineno)

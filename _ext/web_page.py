@@ -34,6 +34,11 @@ NOTEBOOKS = "_build/notebooks"  # of tools/take_away.py
 GITHUB, COLAB = "https://github.com/", "https://colab.research.google.com/github/"
 BRANCH = "gh-pages"
 MAX_DESCRIPTION = 200  # characters; search engines show no more
+PREVIEW = (  # of a page without a picture
+    "_static/three-ways.png",
+    "Three ways to split four layers over two devices: by data, by layer, by stage.",
+)
+SENTENCE_END = re.compile(r"(?<=[.?]) (?=[A-Z])")
 # The icons once more, as a script, and two fonts that hold none of the book's icons.
 UNUSED = re.compile(
     r'<script src="[^"]*fontawesome[^"]*\.js[^"]*"></script>\n?'
@@ -42,6 +47,9 @@ UNUSED = re.compile(
 # What a screen reader or a keyboard cannot use in the pages of Sphinx and the theme.
 REPAIRS: dict[re.Pattern[str], str | Callable[[re.Match[str]], str]] = {
     UNUSED: "",
+    # The theme repeats what Sphinx says of the window, and the book's own name.
+    re.compile(r'<meta name="viewport" content="[^"]*initial-scale=1" ?/>\n?'): "",
+    re.compile(r"<title>(.*) &#8212; \1</title>"): r"<title>\1</title>",
     re.compile(r'<div class="pst-scrollable-table-container">'): (
         '<div class="pst-scrollable-table-container" tabindex="0">'
     ),
@@ -89,15 +97,22 @@ def configure(app: Sphinx, config: Config) -> None:
 
 
 def described(doctree: nodes.document) -> str:
-    """Return the question of a page, or its first sentences."""
+    """Return the question of a page and what fits before it, or its first sentences."""
     paragraphs = [p.astext() for p in doctree.findall(nodes.paragraph)]
     asked = [p for p in paragraphs if p.startswith("The question.")]
     text = " ".join([*asked, *paragraphs, ""][0].split())
-    text = text.removeprefix("The question. ")
-    if len(text) <= MAX_DESCRIPTION:
-        return text
-    whole = re.match(rf".{{40,{MAX_DESCRIPTION}}}[.?](?= )", text)  # sentences
-    return whole[0] if whole else text[: MAX_DESCRIPTION - 2] + " …"
+    sentences = SENTENCE_END.split(text.removeprefix("The question. "))
+    last = next((i for i, s in enumerate(sentences) if s.endswith("?")), None)
+    joined = [""]
+    before = last is not None and len(" ".join(sentences)) > MAX_DESCRIPTION
+    for sentence in sentences[last::-1] if before else sentences:
+        pair = [sentence, joined[-1]] if before else [joined[-1], sentence]
+        longer = " ".join(pair).strip()
+        if len(longer) > MAX_DESCRIPTION:
+            break
+        joined.append(longer)
+    cut = sentences[last or 0][: MAX_DESCRIPTION - 2]
+    return joined[-1] or cut and f"{cut} …"
 
 
 def tags(app: Sphinx, page: str, doctree: nodes.document) -> str:
@@ -109,18 +124,23 @@ def tags(app: Sphinx, page: str, doctree: nodes.document) -> str:
         "og:description": described(doctree),
     }
     base = app.config.html_baseurl
-    pictures = [
-        image["uri"] for image in doctree.findall(nodes.image) if "uri" in image
-    ]
+    pictures = [image for image in doctree.findall(nodes.image) if "uri" in image]
     if base:
         facts["og:url"] = f"{base}/{page}.html"
-    if base and pictures:
-        name = app.builder.images.get(pictures[0], Path(pictures[0]).name)
-        facts["og:image"] = f"{base}/{app.builder.imagedir}/{name}"
+    if base:
+        preview, alt = PREVIEW
+        if pictures:
+            uri, alt = pictures[0]["uri"], pictures[0].get("alt", "")
+            name = app.builder.images.get(uri, Path(uri).name)
+            preview = f"{app.builder.imagedir}/{name}"
+        facts["og:image"] = f"{base}/{preview}"
+        facts["og:image:alt"] = " ".join(alt.split())
     quoted = {key: html.escape(text) for key, text in facts.items()}
     lines = [
         f'<meta property="{key}" content="{text}">' for key, text in quoted.items()
     ]
+    if base:  # X shows a large picture only if it is asked to
+        lines.append('<meta name="twitter:card" content="summary_large_image">')
     return "\n".join(
         [f'<meta name="description" content="{quoted["og:description"]}">', *lines]
     )
@@ -268,6 +288,26 @@ def repair(app: Sphinx, error: Exception | None) -> None:
             path.write_text(better, encoding="utf-8")
 
 
+def write_root(app: Sphinx, error: Exception | None) -> None:
+    """Lead from the first address of the book to its first page, and describe that."""
+    root = app.config.root_doc
+    page = Path(app.outdir) / f"{root}.html"
+    if error or app.builder.format != "html" or "/" not in root or not page.exists():
+        return
+    head = page.read_text(encoding="utf-8").partition("<body")[0]
+    kept = re.findall(
+        r"<title>.*</title>|<meta [^>]*>|<link rel=\"canonical\"[^>]*>", head
+    )
+    lines = "\n".join(dict.fromkeys(kept))
+    link = f'<a href="{root}.html">{html.escape(app.config.html_title)}</a>'
+    (Path(app.outdir) / "index.html").write_text(
+        f'<!DOCTYPE html>\n<html lang="{app.config.language}">\n<head>\n{lines}\n'
+        f'<meta http-equiv="refresh" content="0; url={root}.html">\n</head>\n'
+        f"<body><main><h1>{link}</h1></main></body>\n</html>\n",
+        encoding="utf-8",
+    )
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
     app.add_config_value("take_away", [], "html")
@@ -277,4 +317,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-skip-member", is_bare_field)
     app.connect("build-finished", repair)
     app.connect("build-finished", publish_notebooks)
+    app.connect("build-finished", write_root, priority=900)  # over a bare one
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -273,6 +273,11 @@
         `Message ${m.number}: device ${m.source} sends ${m.size.toLocaleString("en")} ` +
         `bytes to device ${m.target} (${purpose(m)}). Sent by `;
       now.append(cell("code", "", m.line));
+      const { title, chapter } = head.strategies[strategy.value];
+      if (!chapter) return;
+      const more = cell("a", "", title);
+      more.href = chapter;
+      now.append(". Chapter: ", more);
     };
 
     const pick = (event) => {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -20,6 +21,7 @@ from book.notebooks import ROOT
 from check_pages import FLAGS, chromium
 from interactive import PROGRAMS, TWOS, tables
 
+from d2lmulti.errors import InvalidInput
 from d2lmulti.plans.pipeline import (
     Backward,
     BackwardInput,
@@ -240,6 +242,9 @@ def test_a_page_holds_its_data_and_its_scripts_and_asks_nobody(small_book):
     page = small_book / "chapters" / "two.html"
     charts, figure = stored_on(page, "a-slider")
     assert charts == STORED
+    for data in (charts, stored_on(page, "a-calculator")[0]):
+        text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+        assert len(text.encode()) <= 60_000
     assert re.search(r"Figure 2\.1\s*</span>.*Choose a schedule", figure, re.DOTALL)
     held, calculator = stored_on(page, "a-calculator")
     assert held["data"] == json.loads(json.dumps(tables()))
@@ -343,6 +348,140 @@ def test_the_best_layout_is_the_fastest_that_fits(window):
     box.locator('[data-part="gpus"]').select_option("1")
     box.locator('[data-part="best"]').click()
     assert "No layout" in box.locator('[data-part="searched"]').inner_text()
+
+
+@pytest.mark.browser
+def test_three_schedules_taken_at_random_are_played_as_the_library_does(window):
+    rng = np.random.default_rng()
+    facts = window.locator('.schedule-slider [data-part="facts"]')
+    set_place = (
+        "(e, place) => { e.value = place;"
+        "e.dispatchEvent(new Event('input', { bubbles: true })); }"
+    )
+    for label in rng.choice(list(schedule_charts.OFFERED), 3, replace=False):
+        places = [int(rng.integers(4)), int(rng.integers(5))]
+        p = schedule_charts.DEVICES[places[0]]
+        m = schedule_charts.MICRO_BATCHES[places[1]]
+        window.locator('[data-part="schedule"]').select_option(str(label))
+        for part, place in zip(("devices", "micros"), places, strict=True):
+            slider = window.locator(f'.schedule-slider [data-part="{part}"]')
+            slider.evaluate(set_place, place)
+        name, chunks = schedule_charts.OFFERED[str(label)]
+        trace = schedule_charts.played(SCHEDULES[name](p, m, chunks), chunks)
+        idle, slots = re.match(
+            r"([\d.]+) % idle: the last device is done after ([\d.]+) slots",
+            facts.inner_text(),
+        ).groups()
+        assert float(idle) == pytest.approx(100 * trace.idle_share, abs=0.051)
+        assert float(slots) == pytest.approx(trace.makespan, abs=0.051)
+        drawn = window.locator(".schedule-slider").locator(
+            "rect.F, rect.B, rect.I, rect.W"
+        )
+        assert drawn.count() == len(trace.spans)
+
+
+@pytest.mark.browser
+def test_three_layouts_taken_at_random_are_predicted_as_the_library_does(window):
+    rng = np.random.default_rng()
+    box = window.locator(".step-calculator")
+    text = lambda part: box.locator(f'[data-part="{part}"]').inner_text()  # noqa: E731
+    compared = 0
+    while compared < 3:
+        chosen = {
+            "network": rng.choice(list(TRANSFORMERS)),
+            "cluster": rng.choice(list(CLUSTERS)),
+            "program": rng.choice(list(PROGRAMS)),
+            "recompute": rng.choice(RECOMPUTE),
+            "zero": rng.integers(4),
+            "gpus": rng.choice(TWOS[3:11]),
+            "tensor": rng.choice(TWOS[:4]),
+            "pipeline": rng.choice(TWOS[:4]),
+            "micro_batch": rng.choice(TWOS[:4]),
+            "micro_batches": rng.choice(TWOS[:8]),
+        }
+        for part, value in chosen.items():
+            box.locator(f'[data-part="{part}"]').select_option(str(value))
+        split = int(chosen["tensor"] * chosen["pipeline"])
+        names = ("tensor", "pipeline", "micro_batch", "micro_batches", "zero")
+        numbers = {name: int(chosen[name]) for name in names}
+        layout, step = None, None
+        with contextlib.suppress(InvalidInput):  # too few GPUs, heads or layers
+            layout = Layout(
+                int(chosen["gpus"]) // split,
+                recompute=str(chosen["recompute"]),
+                **numbers,
+            )
+            step = step_time(
+                TRANSFORMERS[chosen["network"]],
+                layout,
+                CLUSTERS[chosen["cluster"]],
+                PROGRAMS[chosen["program"]],
+            )
+        assert box.locator('[data-part="results"]').is_visible() == (step is not None)
+        if step is None:
+            continue
+        found = re.search(
+            r"a step takes ([\d.,]+) (ms|s): data (\d+) .* ([\d,.]+) tokens a second",
+            text("facts"),
+        )
+        seconds, tokens = (float(found[i].replace(",", "")) for i in (1, 4))
+        scale = {"s": 1, "ms": 1e-3}[found[2]]
+        assert scale * seconds == pytest.approx(step.seconds, rel=0.006), chosen
+        assert tokens == pytest.approx(step.tokens_per_gpu, rel=0.006), chosen
+        assert int(found[3]) == layout.data
+        memory = float(re.search(r"needs ([\d.,]+)", text("fits"))[1].replace(",", ""))
+        assert memory == pytest.approx(step.memory.needed / 1e9, rel=0.006), chosen
+        fits = step.memory.needed <= CLUSTERS[chosen["cluster"]].device.memory
+        assert ("does not fit" in text("fits")) != fits
+        compared += 1
+
+
+@pytest.mark.browser
+def test_without_scripts_there_are_a_still_and_a_table(small_book):
+    from playwright.sync_api import sync_playwright
+
+    page = small_book / "chapters" / "two.html"
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=chromium(), args=FLAGS)
+        context = browser.new_context(
+            java_script_enabled=False, viewport={"width": 360, "height": 900}
+        )
+        window = context.new_page()
+        window.goto(page.as_uri())
+        slider = window.locator(".schedule-slider")
+        assert slider.locator(".chart :is(rect.F, rect.B)").count() == 4 * 8 * 2
+        rows = slider.locator("tbody tr").all_inner_texts()
+        assert len(rows) == len(STORED["charts"])
+        for row, charts in zip(rows, STORED["charts"].values(), strict=True):
+            idle = 100 * charts["4 8"]["idle"]
+            assert float(row.split("\t")[1].split()[0]) == pytest.approx(
+                idle, abs=0.051
+            )
+        box = window.locator(".step-calculator")
+        step = step_time(
+            get_network("llama3-8b"),
+            Layout(8, 2, 4, 1, 16, zero=1),
+            get_cluster("dgx-h100"),
+        )
+        row = (
+            box.locator("tbody tr", has_text=re.compile("^64")).inner_text().split("\t")
+        )
+        assert row[1] == f"{step.seconds:.3g} s"
+        assert row[3] == f"{step.memory.needed / 1e9:.3g} GB"
+        assert (
+            f"a step takes {row[1]}" in box.locator('[data-part="facts"]').inner_text()
+        )
+        widths = [
+            box.locator(f'[data-part="time"] rect.{kind}').bounding_box()["width"]
+            for kind in "FIW"
+        ]
+        times = [step.stages, step.gradients, step.optimizer]
+        for width, seconds in zip(widths, times, strict=True):
+            share = seconds / step.seconds
+            assert width / sum(widths) == pytest.approx(share, abs=0.005)
+        for controls in (slider, box):
+            assert not controls.locator(".controls").is_visible()
+        browser.close()
 
 
 @pytest.mark.browser

@@ -228,6 +228,25 @@ def test_a_message_shows_the_line_that_sent_it(page):
 
 
 @pytest.mark.browser
+def test_a_message_links_to_its_chapter(page, small_book):
+    folder = small_book / "chapters"  # its chapters are none of those that are linked
+    html = (folder / "two.html").read_text(encoding="utf-8")
+    none = '"Pipeline parallelism, 1F1B","chapter":""'
+    assert none in html
+    some = none.replace('""', '"one.html"')
+    (folder / "linked.html").write_text(html.replace(none, some), encoding="utf-8")
+    page.goto((folder / "linked.html").as_uri())
+    page.wait_for_selector(".one-step[data-ready]")
+    chosen(page, "1f1b 2")
+    part(page, "details").locator("summary").click()
+    part(page, "messages").locator("button").first.click()
+    said = r"Sent by .*: .*\. Chapter: Pipeline parallelism, 1F1B$"
+    assert re.search(said, part(page, "now").inner_text())
+    part(page, "now").locator("a").click()
+    assert page.url == (folder / "one.html").as_uri()
+
+
+@pytest.mark.browser
 def test_an_address_leads_to_a_moment(page):
     page.goto(f"{page.address}#step-zero3-2-5")
     page.reload()

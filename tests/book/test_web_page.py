@@ -2,8 +2,11 @@
 
 import re
 
+import web_page
 from book.conftest import build_book
 from bs4 import BeautifulSoup
+from docutils import nodes
+from docutils.utils import new_document
 
 import d2lmulti
 
@@ -30,6 +33,44 @@ def test_a_page_describes_itself_and_names_version_and_licence(small_book):
     assert "Last updated on" in footer and "CC BY 4.0" in footer
     assert "make lab" in one.find("p", class_="run-it").get_text()
     assert page(small_book, "glossary").find("p", class_="run-it") is None
+
+
+def described(*paragraphs):
+    document = new_document("page")
+    document += [nodes.paragraph(text=text) for text in paragraphs]
+    return web_page.described(document)
+
+
+def test_a_description_has_the_question_and_what_fits_before_it():
+    long = "The question. " + "We have a large batch. " * 9
+    asked = long + "How large is it? And why?"
+    assert described("Not this.", asked) == (
+        "We have a large batch. " * 8 + "How large is it?"
+    )
+    assert described("The question. Small. How? A guess.") == "Small. How? A guess."
+    assert described("No question. " + "Words and words. " * 12).count(".") == 12
+    cut = described("word " * 99)
+    assert cut.endswith(" …") and len(cut) <= 200
+    assert described() == ""
+
+
+def test_the_first_address_describes_the_book_and_leads_to_it(small_book):
+    soup = BeautifulSoup((small_book / "index.html").read_text("utf-8"), "html.parser")
+    assert soup.title.get_text() == "A small book — Multi-GPU Training from Scratch"
+    assert meta(soup).items() >= meta(page(small_book, "index")).items()
+    assert soup.find("meta", {"http-equiv": "refresh"})["content"] == (
+        "0; url=chapters/index.html"
+    )
+    assert soup.main.find("a")["href"] == "chapters/index.html"
+
+
+def test_a_page_has_one_window_and_its_own_title_once(small_book):
+    for name in ("index", "one", "glossary"):
+        assert len(page(small_book, name).find_all("meta", {"name": "viewport"})) == 1
+    title = "<title>A book &#8212; A book</title>"
+    for pattern, instead in web_page.REPAIRS.items():
+        title = pattern.sub(instead, title)
+    assert title == "<title>A book</title>"
 
 
 def test_without_an_address_no_page_names_one(small_book):
@@ -60,6 +101,11 @@ def test_whoever_hosts_the_book_sets_its_address(tmp_path, monkeypatch):
     facts = meta(soup)
     assert facts["og:url"] == "https://book.example.org/chapters/one.html"
     assert re.match(r"https://book.example.org/_images/.*\.png", facts["og:image"])
+    assert facts["twitter:card"] == "summary_large_image"
+    assert facts["og:image:alt"] == "A red rectangle."
+    drawn = meta(page(book, "glossary"))["og:image"]  # it has no picture of its own
+    assert drawn == "https://book.example.org/_static/three-ways.png"
+    assert (book / "_static" / "three-ways.png").exists()
     assert soup.find("a", href="https://github.com/someone/book")
     downloads = soup.find(class_="dropdown-download-buttons").find_all("a", href=True)
     offered = [link["href"] for link in downloads if ".ipynb" in link["href"]]
