@@ -143,7 +143,9 @@ def symptom(outcome: Outcome, expected: Results) -> Iterator[str]:
         for place, value in expected.items()
         if "/weights/" in place
     ]
-    if off:
+    if off and max(off) == 0:
+        yield "weights: no difference"
+    elif off:
         yield f"weights: off by up to {max(off):.1e} of the largest in their tensor"
     elif not compare(outcome.results, expected):
         yield "no difference"
@@ -168,10 +170,12 @@ def files_of(what: str) -> list[tuple[Path, Fault]]:
     path = Path(what)
     if path.is_dir():
         names = {fault.file_name: fault for fault in FAULTS}
-        found = sorted(p for p in path.rglob("*.py") if p.name in names)
+        found = sorted(p for p in path.rglob("*.py") if p.name in names and p.is_file())
         if not found:
             raise invalid(f"files such as {FAULTS[0].file_name}", f"none in {path}")
         return [(p, names[p.name]) for p in found]
+    if path.suffix == ".py" and not path.is_file():
+        raise InvalidInput(f"expected a file {path}; `gym start` makes one")
     fault = find(what)
     path = path if path.suffix == ".py" else FOLDER / fault.file_name
     if not path.is_file():
@@ -187,8 +191,11 @@ def grade(what: str, as_json: bool) -> int:
         for path, fault in files:
             if fault.name not in references:
                 references[fault.name] = pool.submit(correct, fault)
-            text = path.read_text(encoding="utf-8", errors="replace")
-            outcome = run(text, fault.limit)
+            try:
+                text = path.read_text(encoding="utf-8", errors="replace")
+                outcome = run(text, fault.limit)
+            except OSError as error:
+                outcome = Outcome("crashed", output=f"it cannot be read: {error}")
             expected = references[fault.name].result()
             grades.append((path, fault, judge(outcome, expected)))
             bar.update(1)
