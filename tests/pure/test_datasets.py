@@ -11,7 +11,6 @@ import pytest
 
 from d2lmulti import data as datasets
 from d2lmulti.data import Dataset, load
-from d2lmulti.errors import InvalidInput
 
 
 def check_arrays(data: Dataset, dtype: str) -> None:
@@ -35,18 +34,6 @@ def test_every_set_of_images_has_the_same_form(
     assert data.name == name
     assert len(data.classes) == 10
     check_arrays(data, np.dtype(dtype).name)
-
-
-def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(InvalidInput, match="digits, fashion_mnist, text"):
-        load("Digits")
-
-
-@pytest.mark.parametrize("dtype", ["float16", "int64", None])
-def test_another_dtype_is_refused(dtype: object) -> None:
-    for name in ("digits", "fashion_mnist"):
-        with pytest.raises(InvalidInput, match="float32, float64"):
-            load(name, dtype)
 
 
 # -- digits ----------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import inspect
 import pkgutil
 import subprocess
 import sys
@@ -49,13 +48,6 @@ def test_the_import_is_quick_and_imports_no_framework():
         assert set(LATE).isdisjoint(modules)
         ratios.append(float(ratio))
     assert min(ratios) < QUICK
-
-
-@pytest.mark.parametrize("name", d2lmulti.__all__)
-def test_a_public_name_explains_itself(name):
-    told = inspect.getdoc(getattr(d2lmulti, name)) or ""
-    assert told.endswith(".") or "\n" in told
-    assert not told.startswith(f"{name}(")  # what a dataclass has without a docstring
 
 
 def test_public_names_are_what_is_listed():
