@@ -9,7 +9,6 @@ from backends.test_checkpoint import interrupted, same_bits
 from backends.test_checkpoint import run as run_saved
 
 from d2lmulti import devices, ledger, train
-from d2lmulti.errors import InvalidInput
 from d2lmulti.models.networks import make_mlp
 from d2lmulti.optimizers import SGD, Adam
 from d2lmulti.parallel.data import get_params, train_batch
@@ -88,28 +87,6 @@ def test_a_run_in_parts_goes_on_bit_for_bit(framework, digits, tmp_path, monkeyp
     interrupted(monkeypatch, framework, digits, path, 4, 2, **more)
     again = run_saved(framework, digits, 2, checkpoint=path, resume=True, **more)
     assert same_bits(framework, again, run_saved(framework, digits, 2, **more))
-
-
-REFUSED = {
-    "no parts": ({"accumulate": 0}, "at least 1 as accumulate, got 0"),
-    "more parts than examples": (
-        {"k": 2, "accumulate": 12},
-        "22 of 150 examples, fewer than the 24 parts",
-    ),
-    "a model whose devices meet": (
-        {"model": "lenet_sync_bn", "accumulate": 2}, "lenet_sync_bn.*or lenet_bn",
-    ),
-    "more parts than a shard has": (
-        {"k": 2, "strategy": "sharded", "accumulate": 12}, "the 24 parts",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("cause", REFUSED)
-def test_where_it_has_no_meaning_it_is_refused(reference, digits, cause):
-    settings, message = REFUSED[cause]
-    with pytest.raises(InvalidInput, match=message):
-        run(reference, digits, **settings)
 
 
 def test_losses_come_device_by_device_so_processes_add_them_up_alike(reference):

@@ -7,8 +7,6 @@ import pytest
 
 from d2lmulti import get_params, ledger, train_batch
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.errors import InvalidInput
-from d2lmulti.models import get_model
 from d2lmulti.models.networks import Model, initial_mlp, mlp
 from d2lmulti.optimizers import SGD
 from d2lmulti.parallel.parameter_server import DeploymentConfig, train_clones
@@ -128,22 +126,3 @@ def test_where_things_live(B: Backend) -> None:
         "ps:0 cpu",
     ]
     assert str(config.clone_device(0)) == str(config.inputs_device()) == "worker:2 cpu"
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"num_clones": 0}, {"num_ps_tasks": -1}, {"num_replicas": 2}, {"replica_id": 1}],
-)
-def test_impossible_options(options: dict[str, int]) -> None:
-    with pytest.raises(InvalidInput, match=next(iter(options)).replace("num_r", "r")):
-        DeploymentConfig(**options)
-
-
-def test_what_a_step_refuses(B: Backend) -> None:
-    config, net = DeploymentConfig(3, backend=B.name), get_model("lenet_bn")
-    with pytest.raises(InvalidInput, match="2 examples over 3"):
-        train_clones(*batch(B, 2), params_of(B), config, 0.1, model=SMALL)
-    with pytest.raises(InvalidInput, match="scale"):
-        train_clones(*batch(B, 8), params_of(B), config, 0.1, model=SMALL, scale="mean")
-    with pytest.raises(InvalidInput, match="lenet_bn"):
-        train_clones(*batch(B, 8), params_of(B), config, 0.1, model=net)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from backends.compare import assert_near, assert_same_bits
 
-from d2lmulti import get_model, get_params, ledger, train_batch
+from d2lmulti import get_params, ledger, train_batch
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.data import Dataset, batches
 from d2lmulti.errors import InvalidInput
@@ -228,34 +228,3 @@ def test_who_must_wait_is_named(B: Backend) -> None:
     server.push(1, grads)
     server.pull(0)
     assert server.version == 3
-
-
-def test_what_is_refused(B: Backend, data: Dataset) -> None:
-    start, two = [B.array(np.ones(2))], {"devices": ["cpu"] * 2}
-    for change in (
-        {"devices": []},
-        {"servers": 0},
-        {"mode": "eager"},
-        {"staleness": -1, "mode": "bounded"},
-        {"staleness": 2, "mode": "async"},
-        {"placement": "best"},
-        {"backups": 1},
-        {"backups": 1, "mode": "async"} | two,
-    ):
-        settings = {"devices": ["cpu"], "lr": 0.1} | change
-        with pytest.raises(InvalidInput, match=[*change][0]):
-            ParameterServer(start, **settings)  # type: ignore[arg-type]
-    server = ParameterServer(start, ["cpu"], 0.1)
-    server.pull(0)
-    with pytest.raises(InvalidInput, match=r"\(3,\)"):
-        server.push(0, [B.array(np.ones(3))])
-    for worker in (1, -1):
-        with pytest.raises(InvalidInput, match="worker, got"):
-            server.pull(worker)
-    for change, words in [
-        ({"workers": 30}, "29 of 58 examples"),
-        ({"model": get_model("lenet_bn")}, "lenet_bn"),
-        ({"seconds": np.ones((2, 99))}, "3 workers"),
-    ]:
-        with pytest.raises(InvalidInput, match=words):
-            run(B, data, **change)  # type: ignore[arg-type]
