@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from backends.compare import train_alone
 
-from d2lmulti import get_params, ledger, train_batch
+from d2lmulti import get_params, ledger
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.models.networks import Model, initial_mlp, mlp
 from d2lmulti.optimizers import SGD
@@ -44,16 +45,10 @@ def step(B: Backend, n: int, clones: int, **more: object) -> tuple[list, float]:
 
 
 def alone(B: Backend, n: int) -> tuple[list, float]:
-    replicas, loss = [params_of(B)], 0.0
-    optimizer = SGD(0.9)
-    states = [optimizer.init(replicas[0])]
-    for _ in range(3):
-        (part,) = train_batch(
-            *batch(B, n), replicas, ["cpu"], 0.1,
-            model=SMALL, optimizer=optimizer, states=states,
-        )  # fmt: skip
-        loss = float(B.numpy(part)) / n
-    return replicas[0], loss
+    start = SMALL.initial(np.random.default_rng(0))
+    batches = [tuple(map(B.numpy, batch(B, n)))] * 3
+    losses, weights, _ = train_alone(B, SMALL, start, batches, 0.1, SGD(0.9))
+    return [B.array(p) for p in weights], losses[-1] / n
 
 
 @pytest.mark.parametrize("clones", [1, 2, 4])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from backends.compare import assert_near, assert_same_bits
+from backends.compare import assert_near, assert_same_bits, train_alone
 
-from d2lmulti import get_params, ledger, train_batch
+from d2lmulti import ledger
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.data import Dataset, batches
 from d2lmulti.errors import InvalidInput
@@ -44,20 +44,16 @@ def weights(B: Backend, history: ServerHistory) -> list[np.ndarray]:
 def test_synchronous_equals_one_device(
     framework: Backend, data: Dataset, workers: int, servers: int, placement: str
 ) -> None:
-    B, optimizer = framework, SGD(0.9)
+    B = framework
     history = run(B, data, workers, servers=servers, placement=placement, momentum=0.9)
-    start = [B.array(p) for p in SMALL.initial(np.random.default_rng(0))]
-    alone = [get_params(start, "cpu")]
-    states = [optimizer.init(alone[0])]
-    for epoch in range(2):
-        for X, y in batches(data.train_X, data.train_y, 29, 0, epoch):
-            train_batch(
-                B.array(X), B.array(y), alone, ["cpu"], 0.1,
-                model=SMALL, optimizer=optimizer, states=states,
-            )  # fmt: skip
-    for got, want in zip(weights(B, history), alone[0], strict=True):
-        expected = B.numpy(want)
-        assert np.abs(got - expected).max() <= 1e-12 * np.abs(expected).max()
+    start = SMALL.initial(np.random.default_rng(0))
+    mini = [
+        pair
+        for epoch in range(2)
+        for pair in batches(data.train_X, data.train_y, 29, 0, epoch)
+    ]
+    _, alone, _ = train_alone(B, SMALL, start, mini, 0.1, SGD(0.9))
+    assert_near(weights(B, history), alone)
     assert set(history.staleness) == {0}
 
 

@@ -7,9 +7,9 @@ from functools import cache
 
 import numpy as np
 import pytest
-from backends.compare import assert_near
+from backends.compare import assert_near, train_alone
 
-from d2lmulti import SGD, devices, get_params, ledger, train_batch
+from d2lmulti import SGD, devices, ledger
 from d2lmulti.backends import element_count
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.errors import InvalidInput
@@ -59,17 +59,10 @@ def one_device(
 ) -> tuple[list[np.ndarray], list[np.ndarray], list[float]]:
     """Weights and gradients after some steps of the whole network, and the losses."""
     model, rng = SPLITS[name], np.random.default_rng(6)
-    params = [get_params(start(B, model, dtype), "cpu")]
-    states, losses = [optimizer.init(params[0])], []
-    for _ in range(steps):
-        X, y = (B.array(a) for a in draw(model, rng, dtype))
-        (loss,) = train_batch(
-            X, y, params, ["cpu"], rate(model),
-            model=model.whole, optimizer=optimizer, states=states,
-        )  # fmt: skip
-        losses.append(float(B.numpy(loss)))
-    (params,) = params
-    return [B.numpy(p) for p in params], [B.numpy(B.grad(p)) for p in params], losses
+    first = [p.astype(dtype) for p in model.whole.initial(np.random.default_rng(5))]
+    drawn = [draw(model, rng, dtype) for _ in range(steps)]
+    losses, *found = train_alone(B, model.whole, first, drawn, rate(model), optimizer)
+    return *found, losses
 
 
 def split_devices(
