@@ -15,8 +15,6 @@ from benchmarks import allreduce
 from d2lmulti import cli
 from d2lmulti.training.checkpoint import load_checkpoint
 
-QUICK = ["train", "--model", "mlp", "--epochs", "2", "--batch-size", "512"]
-
 
 def test_bench_prints_ratios(load, monkeypatch, capsys):
     load("torch")

@@ -245,19 +245,6 @@ def window(small_book):
 
 
 @pytest.mark.browser
-def test_the_keyboard_chooses_a_schedule(window):
-    facts = window.locator('.schedule-slider [data-part="facts"]')
-    assert facts.inner_text().startswith("27.3 % idle")
-    window.locator('[data-part="schedule"]').focus()
-    for key in ("ArrowUp", "Tab", "Home", "Tab", "End"):  # GPipe, 2 devices, 16
-        window.keyboard.press(key)
-    idle = round(100 * STORED["charts"]["GPipe"]["2 16"]["idle"], 1)
-    assert facts.inner_text().startswith(f"{idle} % idle")
-    kinds = "rect.F, rect.B, rect.I, rect.W"
-    assert window.locator(".schedule-slider").locator(kinds).count() == 2 * 16 * 2
-
-
-@pytest.mark.browser
 def test_the_keyboard_chooses_a_layout_and_the_numbers_are_the_librarys(window):
     box = window.locator(".step-calculator")
     facts = box.locator('[data-part="facts"]')

@@ -128,8 +128,3 @@ def test_train_saves_resumes_and_draws(alone, tmp_path: Path) -> None:
     done = alone(*common, "--epochs", "2", "--resume", "--plot", str(picture))
     assert done.returncode == 0, done.stderr
     assert picture.stat().st_size > 10_000
-
-
-def test_the_default_backend_names_what_to_install(alone) -> None:
-    done = alone("-m", "d2lmulti", "train")
-    assert done.returncode == 2 and "`pip install torch`" in done.stderr

@@ -60,23 +60,6 @@ def test_digits_hold_every_original_image_once_with_its_label() -> None:
     assert ours == theirs
 
 
-def test_digits_are_enlarged_as_the_docstring_says() -> None:
-    images, labels = original()
-    order = np.random.default_rng(0).permutation(1797)
-    data = load("digits")
-    for image, label, source in (
-        (data.train_X[0, 0], data.train_y[0], order[0]),
-        (data.test_X[-1, 0], data.test_y[-1], order[-1]),
-    ):
-        assert label == labels[source]
-        for row in range(28):
-            for column in range(28):
-                inside = 2 <= row < 26 and 2 <= column < 26
-                place = source, (row - 2) // 3, (column - 2) // 3
-                pixel = images[place] if inside else 0
-                assert image[row, column] == pixel / 8 - 0.5
-
-
 def test_no_digit_is_in_both_parts_and_the_split_is_fixed() -> None:
     data = load("digits")
     assert (len(data.train_X), len(data.test_X)) == (1437, 360)
