@@ -115,17 +115,6 @@ def test_staleness_is_what_the_events_say(B: Backend, data: Dataset) -> None:
     assert max(expected) > 3  # the straggler's gradients are old
 
 
-@pytest.mark.parametrize("bound", [0, 1, 2])
-def test_the_bound_bounds_staleness(B: Backend, data: Dataset, bound: int) -> None:
-    times = worker_seconds(3, 99, jitter=0.5, stragglers={2: 9.0})
-    history = run(B, data, mode="bounded", staleness=bound, seconds=times)
-    # While a worker computes, each other may push its lead before and after: s + 1
-    # steps ahead of it, and as many behind, times the two others.
-    assert max(history.staleness) <= 2 * (2 * bound + 1)
-    free = run(B, data, mode="async", seconds=times)
-    assert max(free.staleness) >= max(history.staleness)
-
-
 @pytest.mark.parametrize("servers", [1, 2, 5])
 def test_bytes_by_link(B: Backend, data: Dataset, servers: int) -> None:
     with ledger() as moved:
