@@ -1,4 +1,4 @@
-"""Adam has NumPy's bits on every backend, and refuses what makes no sense."""
+"""Adam has NumPy's bits on every backend, and PyTorch's own steps."""
 
 from __future__ import annotations
 

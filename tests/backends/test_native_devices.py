@@ -1,4 +1,4 @@
-"""Devices: names, the framework's own device objects, and what is refused."""
+"""Devices: names, the framework's own device objects, and GPUs that are not there."""
 
 import pytest
 

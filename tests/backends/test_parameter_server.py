@@ -1,4 +1,4 @@
-"""The parameter server on every backend: equality, staleness, bytes, refusals."""
+"""The parameter server on every backend: equality, staleness, and bytes."""
 
 from __future__ import annotations
 

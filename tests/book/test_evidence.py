@@ -1,4 +1,4 @@
-"""The evidence page shows its record, notices what is wrong, and knows its sources."""
+"""The evidence page shows its record, and notices what is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The core is small: which files a step, an all-reduce and a training run enter."""
+"""The core is small: which files a step and an all-reduce enter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`import d2lmulti`: quick, without a framework; every name explains itself."""
+"""`import d2lmulti` imports no framework; the examples in docstrings are true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The story as a data set: every character once, and which models it is refused for."""
+"""The story as a data set: every character once, for a model that knows them all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The published tables: errors as small as promised, and rows that are wrong."""
+"""The published tables: errors as small as promised, each formed in the right way."""
 
 from __future__ import annotations
 
