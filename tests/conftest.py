@@ -109,29 +109,13 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print which tests noticed which seeded bug, and what became of fuzzed files."""
+    """Print which tests noticed which seeded bug."""
     passed = terminalreporter.getreports("passed")
     said = [item for report in passed for item in report.user_properties]
     if found := sorted(value for key, value in said if key == "bug"):
         terminalreporter.section("seeded bugs -> the first tests that turned red")
         for bug, tests in found:
             terminalreporter.write_line(f"{bug}\n    {', '.join(tests)}")
-    fuzzed = [value for key, value in said if key == "fuzzed"]
-    if fuzzed:
-        terminalreporter.section("fuzzed files")
-    for what in sorted({what for what, _ in fuzzed}):
-        each = [counts for name, counts in fuzzed if name == what]
-        equal, refused = (sum(c[key] for c in each) for key in ("equal", "refused"))
-        terminalreporter.write_line(
-            f"{what}: {equal + refused}, of which {equal} accepted and equal, "
-            f"{refused} refused, 0 raw"
-        )
-    for kind in ("bad values", "bad options"):
-        tried = sum(
-            v for report in passed for k, v in report.user_properties if k == kind
-        )
-        if tried:
-            terminalreporter.write_line(f"{kind} tried and refused: {tried}")
 
 
 def _is_required(name: str) -> bool:

@@ -93,10 +93,7 @@ def chromium() -> str:
 
 def pages_of(folder: Path) -> list[str]:
     """List the pages that the last build made; older ones may lie beside them."""
-    index = folder / "searchindex.js"
-    if not index.exists():
-        return sorted(page.name for page in folder.glob("*.html"))
-    text = index.read_text(encoding="utf-8")
+    text = (folder / "searchindex.js").read_text(encoding="utf-8")
     names = json.loads(text[text.index("{") : text.rindex("}") + 1])["docnames"]
     more = [p for p in ("index.html", "search.html") if (folder / p).exists()]
     return sorted({*(f"{name}.html" for name in names), *more})
@@ -162,7 +159,7 @@ class Visit:
             self.wrong.append(f"a reader who prefers {mode} pages gets another theme")
 
 
-def check_page(visit: Visit, path: str, chapters: bool) -> tuple[list[str], dict]:
+def check_page(visit: Visit, path: str) -> tuple[list[str], dict]:
     """Look at one page in every form; return its problems and its links."""
     visit.wrong, visit.loaded = [], {}
     visit.page.emulate_media(color_scheme="light")
@@ -175,7 +172,7 @@ def check_page(visit: Visit, path: str, chapters: bool) -> tuple[list[str], dict
     wrong += visit.ask("access")
     if loaded > MAX_BYTES:
         wrong.append(f"loads {loaded:,} bytes without pictures, at most {MAX_BYTES:,}")
-    wrong += check_measures(visit) if chapters else []
+    wrong += check_measures(visit)
     links = visit.ask("links")
     visit.ask("openAll")  # hidden solutions and inputs must be right too
     for mode, width in (("light", WIDE), ("dark", WIDE), ("dark", NARROW)):
@@ -266,11 +263,8 @@ def check_search(visit: Visit, words: str, chapter: str) -> list[str]:
     return [*visit.wrong, f"search for {words!r} finds {first}, not {chapter}"]
 
 
-def check(folder: Path, chapters: bool = True) -> Problems:
-    """Check a built book; return the problems of each page that has any.
-
-    Without `chapters`, pages may have any form and need not be found by the search.
-    """
+def check(folder: Path) -> Problems:
+    """Check a built book; return the problems of each page that has any."""
     pages = pages_of(folder)
     problems: Problems = {}
     links: dict[str, dict] = {}
@@ -279,13 +273,12 @@ def check(folder: Path, chapters: bool = True) -> Problems:
         browser = play.chromium.launch(executable_path=chromium(), args=FLAGS)
         visit = Visit(browser, root)
         for path in pages:
-            problems[path], links[path] = check_page(visit, path, chapters)
+            problems[path], links[path] = check_page(visit, path)
             if any(tab["group"] for tabs in visit.ask("tabs") for tab in tabs):
                 with_tabs.append(path)
         further = [check_tabs(visit, with_tabs), check_links(folder, links)]
-        if chapters:
-            texts = [t for s in SEARCHES.items() for t in check_search(visit, *s)]
-            further.append({"search.html": texts})
+        texts = [t for s in SEARCHES.items() for t in check_search(visit, *s)]
+        further.append({"search.html": texts})
         browser.close()
     for more in further:
         for path, texts in more.items():
@@ -296,7 +289,7 @@ def check(folder: Path, chapters: bool = True) -> Problems:
 def main() -> int:
     """Check the folder that is named; return 1 if any page has a problem."""
     folder = Path(sys.argv[1] if sys.argv[1:] else "_build/html")
-    if not pages_of(folder):
+    if not (folder / "searchindex.js").exists():
         sys.exit(f"expected pages in {folder}, found none; run: make book")
     problems = check(folder)
     for path, texts in problems.items():

@@ -30,9 +30,9 @@ def core_lines() -> dict[str, int]:
     return {name: text.count("\n") for name, text in texts.items()}
 
 
-def core_rules(counts: dict[str, int]) -> list[str]:
-    """Return what is too much, from the lines of every file of the core."""
-    found = []
+def core_rules() -> list[str]:
+    """Return what is too much: files of the core, or their lines."""
+    found, counts = [], core_lines()
     if len(counts) > MAX_FILES:
         found.append(f"{len(counts)} files, at most {MAX_FILES}: leave one out")
     if sum(counts.values()) > MAX_LINES:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+Result = tuple[list[float], list[np.ndarray], list[np.ndarray]]
 
 if TYPE_CHECKING:  # processes that compare digests read this file too, and quickly
     from d2lmulti import History
     from d2lmulti.backends.protocol import Backend
+    from d2lmulti.models.networks import Model
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
 
@@ -52,6 +56,31 @@ def assert_near(
 def weights(B: Backend, history: History) -> list[list[np.ndarray]]:
     """Return the parameters of every replica that a run has left."""
     return [[B.numpy(p) for p in params] for params in history.device_params]
+
+
+def train_alone(
+    B: Backend, model: Model, start: Sequence[np.ndarray], batches: Any, lr: float,
+    optimizer: Any,
+) -> Result:  # fmt: skip
+    """Train on one device with none of the library's ways to split.
+
+    Returns the loss of each batch, and the weights and gradients after the last.
+    """
+    params, losses = [B.array(p) for p in start], []
+    for p in params:
+        B.attach_grad(p)
+    state = optimizer.init(params)
+    for X, y in batches:
+        for p in params:
+            B.clear_grad_(p)
+        with B.record():
+            logits = model.forward(B, params, B.array(X))
+            loss = B.cross_entropy(logits, B.array(y.reshape(-1))).sum()
+        B.backward([loss])
+        optimizer.step_(params, state, lr, n=y.size)
+        losses.append(float(B.numpy(loss)))
+    weights = [B.numpy(p) for p in params]
+    return losses, weights, [B.numpy(B.grad(p)) for p in params]
 
 
 def on_real_gpu(B: Backend) -> bool:

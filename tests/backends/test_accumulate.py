@@ -9,15 +9,16 @@ from backends.test_checkpoint import interrupted, same_bits
 from backends.test_checkpoint import run as run_saved
 
 from d2lmulti import devices, ledger, train
-from d2lmulti.errors import InvalidInput
 from d2lmulti.models.networks import make_mlp
 from d2lmulti.optimizers import SGD, Adam
 from d2lmulti.parallel.data import get_params, train_batch
 from d2lmulti.parallel.sharded import shard_params, train_shards
 
+SMALL = make_mlp("small", (784, 24, 10))
+
 
 def run(B, data, k=1, **settings):
-    settings = {"epochs": 2, "lr": 0.02, "model": "mlp", "dtype": "float64", **settings}
+    settings = {"epochs": 2, "lr": 0.02, "model": SMALL, "dtype": "float64", **settings}
     return train(k, 64, dataset=data, backend=B.name, **settings)
 
 
@@ -25,7 +26,7 @@ CASES = [
     {"k": 1, "accumulate": 4},
     {"k": 1, "accumulate": 22},  # one example in each part of the last batch
     {"k": 3, "accumulate": 5},
-    {"k": 2, "accumulate": 3, "bucket_bytes": 2**18},
+    {"k": 2, "accumulate": 3, "bucket_bytes": 2**14},
     {"k": 2, "accumulate": 3, "bucket_bytes": 1, "algorithm": "ring"},
     *({"k": 3, "accumulate": 5, "strategy": "sharded", "zero": z} for z in (1, 2, 3)),
 ]
@@ -61,7 +62,7 @@ def test_shards_move_more_for_every_part_but_under_zero_1(
     reference, digits, zero, whole, again
 ):
     """Of N numbers; ZeRO 3 gathers the last layer, of `last` numbers, once a part."""
-    N, last, steps = 784 * 256 + 256 + 2570, 2570, 3
+    N, last, steps = 784 * 24 + 24 + 250, 250, 3
     for parts in (1, 11):
         settings = {"strategy": "sharded", "zero": zero, "accumulate": parts}
         history = run(reference, digits, 2, epochs=1, **settings)
@@ -88,28 +89,6 @@ def test_a_run_in_parts_goes_on_bit_for_bit(framework, digits, tmp_path, monkeyp
     interrupted(monkeypatch, framework, digits, path, 4, 2, **more)
     again = run_saved(framework, digits, 2, checkpoint=path, resume=True, **more)
     assert same_bits(framework, again, run_saved(framework, digits, 2, **more))
-
-
-REFUSED = {
-    "no parts": ({"accumulate": 0}, "at least 1 as accumulate, got 0"),
-    "more parts than examples": (
-        {"k": 2, "accumulate": 12},
-        "22 of 150 examples, fewer than the 24 parts",
-    ),
-    "a model whose devices meet": (
-        {"model": "lenet_sync_bn", "accumulate": 2}, "lenet_sync_bn.*or lenet_bn",
-    ),
-    "more parts than a shard has": (
-        {"k": 2, "strategy": "sharded", "accumulate": 12}, "the 24 parts",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("cause", REFUSED)
-def test_where_it_has_no_meaning_it_is_refused(reference, digits, cause):
-    settings, message = REFUSED[cause]
-    with pytest.raises(InvalidInput, match=message):
-        run(reference, digits, **settings)
 
 
 def test_losses_come_device_by_device_so_processes_add_them_up_alike(reference):

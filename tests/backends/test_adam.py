@@ -1,4 +1,4 @@
-"""Adam has NumPy's bits on every backend, and refuses what makes no sense."""
+"""Adam has NumPy's bits on every backend, and PyTorch's own steps."""
 
 from __future__ import annotations
 
@@ -63,20 +63,6 @@ def test_torchs_own_steps(load, rng):
         theirs.grad = torch.tensor(grad)
         peer.step()
     assert B.numpy(ours) == pytest.approx(B.numpy(theirs), rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"beta1": 1.0}, "of at least 0 and below 1 as beta1, got 1.0"),
-        ({"beta2": -0.1}, "of at least 0 and below 1 as beta2, got -0.1"),
-        ({"weight_decay": -1}, "at least 0 as weight_decay, got -1; try 0.01"),
-        ({"eps": 0.0}, "above 0 as eps, got 0.0; try 1e-8"),
-    ],
-)
-def test_settings_out_of_range_are_refused(settings, message):
-    with pytest.raises(InvalidInput, match=message):
-        AdamW(**settings)
 
 
 def test_a_state_of_another_size_is_refused(B):

@@ -10,31 +10,18 @@ import pytest
 
 from d2lmulti.backends import (
     BACKENDS,
-    backend_names,
     backend_of,
-    framework_names,
     get_backend,
     owner_of,
     register_backend,
 )
 from d2lmulti.errors import InvalidInput
 
-INSTALL = {
-    "torch": "pip install torch",
-    "mxnet": "pip install 'mxnet==1.9.1' 'numpy<1.24'",
-    "paddle": "pip install paddlepaddle",
-}
-
 
 def run_python(code, *arguments):
     return subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True
     )
-
-
-def test_the_frameworks_in_the_order_of_the_tabs_and_then_numpy():
-    assert framework_names() == ("torch", "mxnet", "paddle")
-    assert backend_names() == (*framework_names(), "numpy")
 
 
 def test_a_backend_is_found_by_its_name(B):
@@ -65,22 +52,6 @@ def test_mxnet_after_tensorflow_is_refused_before_it_crashes():
     assert "InvalidInput: expected mxnet to be loaded before tensorflow" in done.stderr
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("tensorflow") is None, reason="tensorflow is not installed"
-)
-@pytest.mark.mxnet
-def test_tensorflow_computes_beside_the_frameworks(load):
-    for name in framework_names():
-        load(name)
-    code = (
-        "import d2lmulti, sys\nfor name in sys.argv[1:]: d2lmulti.get_backend(name)\n"
-        "import tensorflow as tf\n"
-        "print(int(tf.reduce_sum(tf.ones((3, 4)) @ tf.ones((4, 5)))))"
-    )
-    done = run_python(code, *framework_names())
-    assert (done.returncode, done.stdout) == (0, "60\n"), done.stderr
-
-
 def test_an_unknown_name_is_an_error(monkeypatch):
     with pytest.raises(InvalidInput, match="torch, mxnet, paddle, numpy as backend"):
         get_backend("Torch")
@@ -89,17 +60,15 @@ def test_an_unknown_name_is_an_error(monkeypatch):
         get_backend()
 
 
-@pytest.mark.parametrize("name", INSTALL)
-def test_a_framework_that_breaks_on_import_gives_the_reason(name, tmp_path):
+def test_a_framework_that_breaks_on_import_gives_the_reason(tmp_path):
     # MXNet 1.9.1 on NumPy 2 ends like this: module 'numpy' has no attribute 'bool'.
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "__init__.py").write_text("import sys; sys.no_such_thing")
-    code = "import sys; sys.path.insert(0, sys.argv[2])\n"
-    code += "from d2lmulti.backends import get_backend; get_backend(sys.argv[1])"
-    error = run_python(code, name, str(tmp_path)).stderr
-    assert "BackendNotInstalled" in error
-    assert "no_such_thing" in error
-    assert INSTALL[name] in error
+    (tmp_path / "mxnet").mkdir()
+    (tmp_path / "mxnet" / "__init__.py").write_text("import sys; sys.no_such_thing")
+    code = "import sys; sys.path.insert(0, sys.argv[1])\n"
+    code += "from d2lmulti.backends import get_backend; get_backend('mxnet')"
+    error = run_python(code, str(tmp_path)).stderr
+    assert "BackendNotInstalled" in error and "no_such_thing" in error
+    assert "pip install 'mxnet==1.9.1' 'numpy<1.24'" in error
 
 
 def test_backend_of_knows_the_owner_of_results_and_gradients(B):
@@ -114,36 +83,12 @@ PARAMETERS = {
     "torch": lambda: importlib.import_module("torch").nn.Linear(2, 3).weight,
     "paddle": lambda: importlib.import_module("paddle").nn.Linear(2, 3).weight,
 }
-NO_TENSORS = {
-    "torch": lambda m: [m.nn.Linear(1, 1), m.float32, m.device("cpu"), m.Size([1])],
-    "mxnet": lambda m: [m.gluon.nn.Dense(1), m.cpu(), m.nd.zeros((1,))],
-    "paddle": lambda m: [m.nn.Linear(1, 1), m.float32, m.CPUPlace()],
-    "numpy": lambda m: [m.recording, m.recording(True)],
-}
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_backend_of_accepts_the_parameters_of_layers(load, name):
     B = load(name)  # first, because it skips where the framework is missing
     assert backend_of(PARAMETERS[name]()) is B
-
-
-def test_backend_of_refuses_what_is_not_a_tensor(B):
-    module = "d2lmulti.backends.autograd" if B.name == "numpy" else B.name
-    for thing in NO_TENSORS[B.name](importlib.import_module(module)):
-        with pytest.raises(InvalidInput, match="expected a tensor"):
-            backend_of(thing)
-
-
-def test_importing_the_package_imports_no_framework():
-    code = """
-import sys, numpy
-from d2lmulti.backends import backend_of
-try: backend_of(numpy.ones(3))
-except ValueError: pass
-print([m for m in ("torch", "mxnet", "paddle") if m in sys.modules])
-"""
-    assert run_python(code).stdout.strip() == "[]"
 
 
 # -- a backend of one's own ------------------------------------------------------------
@@ -173,12 +118,3 @@ def test_a_module_of_ones_own_owns_its_tensors(own):
         register_backend("own", own)
     assert backend_of(OwnTensor(1)) is own
     assert get_backend("own") is own
-
-
-def test_a_name_that_is_taken_and_a_module_without_tensors_are_errors(own):
-    with pytest.raises(InvalidInput, match="a name that no backend has, got 'numpy'"):
-        register_backend("numpy", own)
-    assert get_backend("numpy") is not own
-    del own.Tensor
-    with pytest.raises(InvalidInput, match="with a class Tensor, got backend_of_ones"):
-        register_backend("own", own)

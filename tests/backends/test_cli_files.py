@@ -7,11 +7,9 @@ import os
 import struct
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 from d2lmulti import cli, devices
-from d2lmulti.errors import WriteFailed
 
 SHORT = ["train", "--backend", "numpy", "--model", "mlp", "--epochs", "1"]
 SHORT += ["--batch-size", "512"]
@@ -74,14 +72,6 @@ def limited(size: int, *options: str) -> subprocess.CompletedProcess:
     )
 
 
-def test_results_replace_old_ones_and_keep_their_permissions(tmp_path: Path) -> None:
-    path = tmp_path / "history.json"
-    path.write_text("old")
-    path.chmod(0o600)
-    assert short("--json", str(path)) == 0
-    assert path.read_text().startswith("{") and path.stat().st_mode & 0o777 == 0o600
-
-
 def test_a_disk_that_fills_up_in_the_middle_of_a_save_loses_nothing(tmp_path: Path):
     path = tmp_path / "run.npz"  # 1.6 MB
     for when in ("the first save", "a later save"):
@@ -104,15 +94,3 @@ def test_a_result_that_cannot_be_written_is_printed_all_the_same(tmp_path: Path)
     assert done.returncode == 2 and done.stdout.startswith("test accuracy 0.")
     assert str(curve) in done.stderr and done.stderr.count("\n") == 1
     assert os.listdir(tmp_path) == ["history.json"]  # which fits
-
-
-def test_all_that_failed_is_named(tmp_path, monkeypatch, capsys):
-    def full(path, _):
-        raise WriteFailed(f"no room for {path}")
-
-    monkeypatch.setattr(import_module("d2lmulti.cli"), "write_json", full)
-    curve = tmp_path / "curve.png"
-    assert short("--json", "h", "--timeline", "t", "--plot", str(curve)) == 2
-    told = capsys.readouterr()
-    assert told.out.startswith("test accuracy") and curve.exists()
-    assert "no room for t\n" in told.err and "no room for h\n" in told.err

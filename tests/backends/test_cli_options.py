@@ -59,24 +59,6 @@ def test_an_option_of_another_strategy_is_refused(strategy, record_property):
     record_property("bad options", len(OF_OTHERS[strategy].split()))
 
 
-NOT_PARSED = {  # a line, and what the error names
-    "": "command",
-    "nonsense": "nonsense",
-    "train --nonsense": "--nonsense",
-    "train --dtype float16": "--dtype",
-    "train --mesh data=2,data=2": "--mesh",
-    "plan --model 8B --gpus ten": "--gpus",
-}
-
-
-@pytest.mark.parametrize("line", NOT_PARSED)
-def test_a_line_that_cannot_be_parsed_names_the_option(line, capsys):
-    assert cli.main(line.split()) == 2
-    told = capsys.readouterr()
-    assert told.err.startswith("error: ") and told.err.count("\n") == 1
-    assert NOT_PARSED[line] in told.err
-
-
 @pytest.mark.parametrize(
     ("model", "split"),
     [
@@ -100,19 +82,6 @@ def test_however_the_work_is_split_the_losses_are_those_of_one_device(
 
 
 # -- what is missing -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("package", ["benchmarks", "d2lmulti_cluster"])
-def test_a_command_without_its_package_says_what_is_missing(
-    package, monkeypatch, capsys
-):
-    monkeypatch.setattr(cli, "find_spec", lambda name: name != package or None)
-    command = "bench" if package == "benchmarks" else "simulate"
-    assert cli.main([command]) == 2
-    assert package in capsys.readouterr().err
-    assert cli.main(["--help"]) == 0
-    told = capsys.readouterr().out
-    assert "train" in told and f"  {command}" not in told
 
 
 def test_a_missing_framework_is_named_with_its_install_line():

@@ -14,7 +14,7 @@ from d2lmulti.comm.collectives import (
     reduce,
     reduce_scatter,
 )
-from d2lmulti.comm.group import Group, LocalEngine
+from d2lmulti.comm.group import LocalEngine
 from d2lmulti.observe.ledger import Ledger
 from d2lmulti.plans.allreduce import ALLREDUCE, choose_allreduce, hierarchical, ring
 from d2lmulti.plans.rounds import even_bounds, make_round
@@ -143,15 +143,6 @@ def test_the_other_collectives_equal_numpy(B):
             assert_same_bits(B.numpy(x), blocks[:, rank].reshape(tuple(x.shape)))
 
 
-def test_reduce_scatter_then_allgather_is_allreduce(B):
-    start = np.random.default_rng(4).normal(size=(5, 3, 7))
-    data = [B.array(x) for x in start]
-    wholes = allgather(reduce_scatter(data))
-    allreduce(data, "ring")
-    for x, y in zip(data, wholes, strict=True):
-        assert_same_bits(B.numpy(y), B.numpy(x).reshape(-1))
-
-
 def test_the_mean_of_parts_and_of_a_root(B):
     data = [B.array([float(rank), 6.0]) for rank in range(4)]
     parts = reduce_scatter(data, op="mean")
@@ -220,45 +211,6 @@ def test_auto_is_what_choose_allreduce_says(B):
             allreduce(data, "auto")
         name = choose_allreduce(ranks, 4 * length)
         assert l.links == Ledger().count_plan(ALLREDUCE[name](ranks, length), 4).links
-
-
-# -- a group of which this process holds a part --------------------------------------
-
-
-class Half:
-    """An engine for tests: the other ranks' tensors lie elsewhere."""
-
-    name = "half"
-    point_to_point = True
-    native = frozenset()
-
-    def __init__(self, elsewhere):
-        self.elsewhere = elsewhere  # rank -> tensor, advanced by the same rounds
-
-    def begin(self, call):
-        """Nobody waits."""
-
-    def exchange(self, data, rounds, combine="sum"):
-        everyone = {**self.elsewhere, 1: data[0]}
-        ordered = [everyone[rank] for rank in sorted(everyone)]
-        LocalEngine().exchange(ordered, rounds, combine)
-
-
-def test_a_group_may_hold_ranks_that_are_not_local(B):
-    def one_of_three(*others):
-        return Group(3, (1,), Half({0: B.array(others[0]), 2: B.array(others[1])}))
-
-    mine = B.array([1.0, 2.0, 3.0, 4.0])
-    group = one_of_three(np.ones(4), np.full(4, 5.0))
-    allreduce([mine], "ring", group, op="mean")
-    assert B.numpy(mine).tolist() == [7 / 3, 8 / 3, 9 / 3, 10 / 3]
-    group = one_of_three(np.ones(4), np.full(4, 5.0))
-    [part] = reduce_scatter([B.array(np.arange(4.0))], group)
-    assert B.numpy(part).tolist() == [8.0]  # element 2 alone: part 0 holds two
-    group = one_of_three(np.ones(4), np.full(4, 5.0))
-    reduce([mine], root=0, group=group)
-    broadcast([mine], root=2, group=group)
-    assert B.numpy(mine).tolist() == [5.0] * 4
 
 
 @pytest.mark.dealt

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from d2lmulti import (
     get_model,
     get_params,
     ledger,
-    timeline,
     train_batch,
 )
 from d2lmulti.backends.protocol import Backend
@@ -117,24 +115,6 @@ def test_bytes_of_a_step_equal_the_formula(B: Backend, k: int) -> None:
     assert moved.sent[0] == moved.received[0] == (k - 1) * numbers * 8
 
 
-@pytest.mark.parametrize("examples", [1, 2, 3])
-def test_as_few_examples_as_devices(framework: Backend, examples: int) -> None:
-    """Shards of one example each are an ordinary case."""
-    B, mlp = framework, get_model("mlp")
-    start = [B.array(p) for p in mlp.initial(np.random.default_rng(0))]
-    X = B.array(np.random.default_rng(1).normal(size=(examples, 1, 28, 28)))
-    y = B.array(np.arange(examples))
-    after = []
-    for k in (1, examples):
-        places = devices(k, B.name)
-        device_params = [get_params(start, place) for place in places]
-        train_batch(X, y, device_params, places, 0.1, model=mlp)
-        after.append(device_params)
-    for params in after[1]:
-        for got, want in zip(params, after[0][0], strict=True):
-            assert relative(B.numpy(got), B.numpy(want)) < 1e-12
-
-
 @pytest.mark.parametrize("model", ["lenet", "lenet_sync_bn"])
 @pytest.mark.parametrize("bucket_bytes", [1, 100_000, 10**9])
 def test_a_step_in_buckets_has_the_same_bits(
@@ -179,20 +159,3 @@ def test_gradients_that_no_pass_has_made_yet_are_made(framework: Backend) -> Non
 def test_parameters_that_cannot_have_gradients_are_refused(B: Backend) -> None:
     with pytest.raises(InvalidInput, match="int64"):
         get_params([B.array(np.arange(3))], "cpu")
-
-
-def test_the_timeline_tells_when_each_device_worked(B: Backend) -> None:
-    rng, model, places = np.random.default_rng(0), get_model("mlp"), devices(3, B.name)
-    start = [B.array(p.astype("float32")) for p in model.initial(rng)]
-    device_params = [get_params(start, place) for place in places]
-    X = B.array(rng.normal(size=(BATCH, 1, 28, 28)).astype("float32"))
-    y = B.array(rng.integers(0, 10, BATCH))
-    with timeline() as t:
-        train_batch(X, y, device_params, places, 0.05, model=model)
-    assert t.tracks == [*map(str, places)]
-    alone = ("load", "forward", "backward", "update")  # one after another in a process
-    spans = sorted((s.begin, s.end) for s in t.spans if s.name in alone)
-    assert len(spans) == len(places) * len(alone)
-    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
-    sums = {(s.begin, s.end) for s in t.spans if s.name == "all-reduce"}
-    assert len(sums) == 1  # all of them take part in it

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from backends.compare import train_alone
 
-from d2lmulti import get_params, ledger, train_batch
+from d2lmulti import get_params, ledger
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.errors import InvalidInput
-from d2lmulti.models import get_model
 from d2lmulti.models.networks import Model, initial_mlp, mlp
 from d2lmulti.optimizers import SGD
 from d2lmulti.parallel.parameter_server import DeploymentConfig, train_clones
@@ -46,16 +45,10 @@ def step(B: Backend, n: int, clones: int, **more: object) -> tuple[list, float]:
 
 
 def alone(B: Backend, n: int) -> tuple[list, float]:
-    replicas, loss = [params_of(B)], 0.0
-    optimizer = SGD(0.9)
-    states = [optimizer.init(replicas[0])]
-    for _ in range(3):
-        (part,) = train_batch(
-            *batch(B, n), replicas, ["cpu"], 0.1,
-            model=SMALL, optimizer=optimizer, states=states,
-        )  # fmt: skip
-        loss = float(B.numpy(part)) / n
-    return replicas[0], loss
+    start = SMALL.initial(np.random.default_rng(0))
+    batches = [tuple(map(B.numpy, batch(B, n)))] * 3
+    losses, weights, _ = train_alone(B, SMALL, start, batches, 0.1, SGD(0.9))
+    return [B.array(p) for p in weights], losses[-1] / n
 
 
 @pytest.mark.parametrize("clones", [1, 2, 4])
@@ -128,22 +121,3 @@ def test_where_things_live(B: Backend) -> None:
         "ps:0 cpu",
     ]
     assert str(config.clone_device(0)) == str(config.inputs_device()) == "worker:2 cpu"
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"num_clones": 0}, {"num_ps_tasks": -1}, {"num_replicas": 2}, {"replica_id": 1}],
-)
-def test_impossible_options(options: dict[str, int]) -> None:
-    with pytest.raises(InvalidInput, match=next(iter(options)).replace("num_r", "r")):
-        DeploymentConfig(**options)
-
-
-def test_what_a_step_refuses(B: Backend) -> None:
-    config, net = DeploymentConfig(3, backend=B.name), get_model("lenet_bn")
-    with pytest.raises(InvalidInput, match="2 examples over 3"):
-        train_clones(*batch(B, 2), params_of(B), config, 0.1, model=SMALL)
-    with pytest.raises(InvalidInput, match="scale"):
-        train_clones(*batch(B, 8), params_of(B), config, 0.1, model=SMALL, scale="mean")
-    with pytest.raises(InvalidInput, match="lenet_bn"):
-        train_clones(*batch(B, 8), params_of(B), config, 0.1, model=net)

@@ -130,13 +130,6 @@ def test_out_of_numpys_reach_the_framework_does_the_same(framework, dtype, monke
             assert_same_bits(B.numpy(y), B.numpy(z))
 
 
-def test_a_mean_of_integers_is_an_error(B):
-    for dtype in ("int32", "bool", "uint8"):
-        data = [B.array(x) for x in values(dtype)]
-        with pytest.raises(InvalidInput, match=dtype):
-            d2lmulti.allreduce(data, op="mean")
-
-
 @pytest.mark.torch
 def test_sums_of_bfloat16_have_the_bits_of_the_framework(load):
     """Every bfloat16 with a hundred others: ties, infinities, what rounds to them."""

@@ -103,26 +103,6 @@ def test_native_and_mean_in_a_sub_group(B):
     assert {*moved.links} == {(1, 3), (3, 1)}
 
 
-@pytest.mark.parametrize(
-    ("axes", "says"),
-    [
-        ({}, "at least one axis, got none"),
-        ({"depth": 2}, "one of data, tensor, pipeline, sequence, expert as axis"),
-        ({"data": 0}, "from 1 to 65536 as size of the axis data, got 0"),
-        ({"data": 2, "tensor": 1.5}, "size of the axis tensor, got 1.5"),
-        ({"data": 2**16, "tensor": 2}, "devices of a mesh, got 131072"),
-    ],
-)
-def test_axes_that_cannot_be_are_refused(axes, says):
-    with pytest.raises(InvalidInput, match=says):
-        Mesh(**axes)
-
-
-def test_a_product_that_is_not_the_groups_is_refused():
-    with pytest.raises(InvalidInput, match=r"the 4 devices .* data=2 x tensor=3 = 6"):
-        Mesh(local_group(4), data=2, tensor=3)
-
-
 def test_errors_name_axis_and_ranks(B):
     mesh = Mesh(data=2, tensor=2)
     data = [B.array(np.zeros(2 + (rank == 3))) for rank in range(4)]
@@ -139,11 +119,7 @@ def test_errors_name_axis_and_ranks(B):
 @pytest.mark.parametrize(
     ("parts", "says"),
     [
-        ([], "a list of lists of ranks"),
-        ([[]], "a list of ranks as a part, got "),
-        ([[0, 4]], "from 0 to 3 as rank, got 4"),
         ([[1, 0]], "ascend"),
-        ([[0, 0]], "ascend"),
         ([[0, 1], [1, 2]], "in one part at most"),
     ],
 )

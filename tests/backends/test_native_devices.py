@@ -1,11 +1,9 @@
-"""Devices: names, the framework's own device objects, and what is refused."""
+"""Devices: names, the framework's own device objects, and GPUs that are not there."""
 
 import pytest
 
 from d2lmulti.backends import parse_device, resolve_device
-from d2lmulti.errors import DeviceUnavailable, InvalidInput
-
-NONSENSE = ["", "gpu", "tpu:0", "GPU:0", "cpu\n", "cpu:1", "gpu:-1", "sim:", 0, None]
+from d2lmulti.errors import DeviceUnavailable
 
 
 class Named:
@@ -32,14 +30,6 @@ class Named:
 )
 def test_a_device_name_has_a_kind_and_a_number(device, expected):
     assert parse_device(device) == expected
-
-
-@pytest.mark.parametrize("device", NONSENSE, ids=repr)
-def test_nonsense_is_no_device(device):
-    with pytest.raises(
-        InvalidInput, match=r"expected a device such as .* got .*doctor"
-    ):
-        parse_device(device)
 
 
 @pytest.mark.parametrize(
@@ -95,16 +85,6 @@ def test_native_accepts_what_it_returns(B, device):
     assert B.device_of(B.zeros((1,), "float32", once)) == B.device_of(
         B.zeros((1,), "float32", device)
     )
-
-
-@pytest.mark.torch
-def test_a_torch_device_that_is_no_gpu_of_ours_is_an_error(load):
-    B = load("torch")
-    own = type(B.native("cpu"))
-    with pytest.raises(InvalidInput, match="expected a device"):
-        B.native(own("mps"))
-    with pytest.raises(DeviceUnavailable, match="torch"):
-        B.native(own("cuda", B.gpu_count()))
 
 
 def test_synchronize_returns_with_every_result_ready(B, device):

@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from backends.compare import assert_near
+from backends.compare import assert_near, train_alone
 
 import d2lmulti
 from d2lmulti import SGD, Adam, ledger
@@ -43,19 +43,13 @@ def start(B, model=MODEL):
 
 @pytest.fixture(scope="module")
 def alone(B):
-    """One device, with what no mesh goes through: the whole model and `train_batch`."""
+    """One device, with the whole model, for examples, optimizer, steps."""
 
     @cache
     def run(examples, optimizer, steps, model=MODEL):
-        params = d2lmulti.get_params(start(B, model), "sim:0")
-        state, losses = OPTIMIZERS[optimizer].init(params), []
-        for X, y in batches(examples, steps):
-            (loss,) = d2lmulti.train_batch(
-                B.array(X), B.array(y), [params], ["sim:0"], LR, model=model,
-                optimizer=OPTIMIZERS[optimizer], states=[state],
-            )  # fmt: skip
-            losses.append(float(B.numpy(loss)))
-        return losses, [B.numpy(p) for p in params]
+        first = model.initial(np.random.default_rng(1))
+        how = batches(examples, steps), LR, OPTIMIZERS[optimizer]
+        return train_alone(B, model, first, *how)
 
     return run
 

@@ -1,7 +1,7 @@
 """Operations of arbitrary shapes: whatever fits together equals the reference."""
 
 import numpy as np
-from backends.cases import Case, apart, ids, normal, positive, run
+from backends.cases import Case, apart, normal, positive, run
 from backends.compare import assert_close
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,13 +74,6 @@ def test_broadcasting(B, reference, shapes, operator, dtype):
     assert_equals_reference(B, reference, case, dtype)
 
 
-@given(sizes=st.tuples(few, few, few), lead=st.lists(few, max_size=2), dtype=dtypes)
-def test_matmul(B, reference, sizes, lead, dtype):
-    n, m, k = sizes
-    case = Case("@", lambda B, x, y: x @ y, [normal(*lead, n, m), normal(*lead, m, k)])
-    assert_equals_reference(B, reference, case, dtype)
-
-
 @given(shape=st.lists(few, min_size=1, max_size=4), data=st.data(), dtype=dtypes)
 def test_sum_and_transpose(B, reference, shape, data, dtype):
     dims = range(len(shape))
@@ -108,43 +101,6 @@ def test_concat_and_rows(B, reference, shape, data, dtype):
         [normal(*shape[:axis], n, *shape[axis + 1 :]) for n in lengths],
     )
     assert_equals_reference(B, reference, case, dtype)
-
-
-@given(
-    batch=st.lists(st.integers(0, 4), max_size=2),
-    rows=few,
-    d=st.integers(1, 6),
-    seed=st.integers(0, 99),
-    dtype=dtypes,
-)
-def test_embedding(B, reference, batch, rows, d, seed, dtype):
-    case = Case(
-        "embedding",
-        lambda B, i, W: B.embedding(i, W),
-        [ids(*batch, below=rows), normal(rows, d)],
-    )
-    assert_equals_reference(B, reference, case, dtype, seed)
-
-
-@given(lead=st.lists(few, min_size=1, max_size=2), d=st.integers(2, 9), dtype=dtypes)
-def test_a_transformer_block_in_small(B, reference, lead, d, dtype):
-    case = Case(
-        "block",
-        lambda B, x, g, b, W: x + B.softmax(B.gelu(B.layer_norm(x, g, b) @ W)),
-        [normal(*lead, d), normal(d), normal(d), normal(d, d)],
-    )
-    assert_equals_reference(B, reference, case, dtype)
-
-
-@given(n=st.integers(1, 9), classes=st.integers(2, 9), dtype=dtypes)
-def test_cross_entropy_gives_one_loss_an_example(B, reference, n, classes, dtype):
-    case = Case(
-        "cross_entropy",
-        lambda B, x, y: B.cross_entropy(x, y),
-        [normal(n, classes), ids(n, below=classes)],
-    )
-    assert_equals_reference(B, reference, case, dtype)
-    assert run(B, case, case.draw(dtype))[0].shape == (n,)
 
 
 def test_a_layer_norm_of_equal_values_is_beta(B):

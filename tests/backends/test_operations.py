@@ -54,14 +54,6 @@ def test_relu_has_no_gradient_at_zero(B, device):
     assert B.numpy(B.grad(x)).tolist() == [0, 0, 1]
 
 
-def test_cross_entropy_of_a_confident_model(B, device):
-    # exp(1000) overflows in both dtypes; the losses must not.
-    for dtype in ("float32", "float64"):
-        logits = B.array(np.array([[1000, 0], [0, 1000]], dtype), device)
-        losses = B.cross_entropy(logits, B.array(np.array([0, 0]), device))
-        assert_close(B.numpy(losses), np.array([0, 1000], dtype))
-
-
 def test_gelu_is_exact_and_not_its_tanh_form(B):
     got = B.numpy(B.gelu(B.array([-3.0, -1.0, 1.0, 3.0])))
     exact = [-0.0040496940948, -0.158655253931, 0.841344746069, 2.9959503059]

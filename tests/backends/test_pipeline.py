@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from backends.compare import assert_near
+from backends.compare import assert_near, train_alone
 
 from d2lmulti import SGD, devices, get_model, ledger
 from d2lmulti.backends.protocol import Backend
@@ -46,44 +46,28 @@ def batch(model: str, rng: np.random.Generator, dtype: str) -> tuple:
     return X, rng.integers(0, 10, BATCH)
 
 
-def one_device(B: Backend, name: str, steps: int, dtype: str) -> tuple:
-    """Train without any of the library's ways to split."""
-    model, rng, optimizer = MODELS[name], np.random.default_rng(5), SGD(0.9)
-    params = [B.array(p.astype(dtype)) for p in model.initial(rng)]
-    for p in params:
-        B.attach_grad(p)
-    state, losses = optimizer.init(params), []
-    for _ in range(steps):
-        X, y = map(B.array, batch(name, rng, dtype))
-        for p in params:
-            B.clear_grad_(p)
-        with B.record():
-            logits = model.forward(B, params, X)
-            loss = B.cross_entropy(logits, y.reshape((-1,))).sum()
-        B.backward([loss])
-        optimizer.step_(params, state, 0.05, n=int(np.prod(y.shape)))
-        losses.append(float(B.numpy(loss)))
-    grads = [B.numpy(B.grad(p)) for p in params]
-    return losses, [B.numpy(p) for p in params], grads
+def draws(name: str, steps: int, dtype: str) -> tuple[list[np.ndarray], list[tuple]]:
+    """Return the first weights, and a batch for each step."""
+    rng = np.random.default_rng(5)
+    start = [p.astype(dtype) for p in MODELS[name].initial(rng)]
+    return start, [batch(name, rng, dtype) for _ in range(steps)]
 
 
 def in_stages(
     B: Backend, name: str, steps: int, dtype: str, k: int, chunks: int = 1, **named
 ) -> tuple:
     """The same run with the network cut over k devices."""
-    model, rng, optimizer = MODELS[name], np.random.default_rng(5), SGD(0.9)
-    start = [B.array(p.astype(dtype)) for p in model.initial(rng)]
-    places, stages = devices(k, B.name), cut_stages(model, k * chunks)
+    optimizer, (start, batches) = SGD(0.9), draws(name, steps, dtype)
+    places, stages = devices(k, B.name), cut_stages(MODELS[name], k * chunks)
     named.setdefault("micro_batches", MICRO)
     ranks = lie(named["schedule"], k, chunks)
-    stage_params = place_params(start, stages, places, ranks)
+    stage_params = place_params([B.array(p) for p in start], stages, places, ranks)
     states = [optimizer.init(params) for params in stage_params]
     losses = []
-    for _ in range(steps):
-        X, y = map(B.array, batch(name, rng, dtype))
+    for X, y in batches:
         parts = train_stages(
-            X, y, stage_params, places, 0.05, stages=stages, optimizer=optimizer,
-            states=states, **named,
+            B.array(X), B.array(y), stage_params, places, 0.05, stages=stages,
+            optimizer=optimizer, states=states, **named,
         )  # fmt: skip
         losses.append(sum(float(B.numpy(part)) for part in parts))
     grads = [B.numpy(B.grad(p)) for params in stage_params for p in params]
@@ -94,7 +78,12 @@ def in_stages(
 @pytest.fixture(scope="module")
 def alone(framework: Backend) -> Callable[[str, int, str], tuple]:
     """One device, for (model, steps, dtype), trained once."""
-    return cache(lambda name, steps, dtype: one_device(framework, name, steps, dtype))
+
+    def run(name: str, steps: int, dtype: str) -> tuple:
+        how = *draws(name, steps, dtype), 0.05, SGD(0.9)
+        return train_alone(framework, MODELS[name], *how)
+
+    return cache(run)
 
 
 def lie(schedule: str, k: int, chunks: int) -> list[int]:

@@ -10,12 +10,11 @@ from functools import cache
 
 import numpy as np
 import pytest
-from backends.compare import assert_near
+from backends.compare import assert_near, train_alone
 from backends.random_schedules import MOST_STAGES, Drawn, draw, v_with_late_weights
 
 from d2lmulti import SGD, devices
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.comm.group import Group, local_group
 from d2lmulti.errors import InvalidInput, PlanError
 from d2lmulti.models.networks import make_mlp
 from d2lmulti.parallel.pipeline import (
@@ -34,7 +33,7 @@ from d2lmulti.plans.schedules import SCHEDULES
 COUNT = int(os.environ.get("D2LMULTI_SCHEDULES", "25"))
 MODEL = make_mlp("small", (6, *[5] * MOST_STAGES, 4))  # MOST_STAGES + 1 layers
 STEPS, LR = 3, 0.1
-Result = tuple[list[float], list[np.ndarray], np.ndarray]
+Result = tuple[list[float], list[np.ndarray]]
 
 
 def batches(examples: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -51,21 +50,9 @@ def start(B: Backend) -> list:
 
 def one_device(B: Backend, examples: int) -> Result:
     """Train without stages, without micro-batches."""
-    params, optimizer, losses = start(B), SGD(0.9), []
-    for p in params:
-        B.attach_grad(p)
-    state = optimizer.init(params)
-    for X, y in batches(examples):
-        for p in params:
-            B.clear_grad_(p)
-        with B.record():
-            loss = B.cross_entropy(
-                MODEL.forward(B, params, B.array(X)), B.array(y)
-            ).sum()
-        B.backward([loss])
-        optimizer.step_(params, state, LR, n=examples)
-        losses.append(float(B.numpy(loss)))
-    return losses, [B.numpy(p) for p in params]
+    start = MODEL.initial(np.random.default_rng(1))
+    losses, weights, _ = train_alone(B, MODEL, start, batches(examples), LR, SGD(0.9))
+    return losses, weights
 
 
 def as_drawn(B: Backend, drawn: Drawn) -> Result:
@@ -138,24 +125,6 @@ def test_parameters_that_lie_elsewhere_are_refused(B) -> None:
     lists = SCHEDULES["zb_v"](2, 4)
     message = "on ranks .0, 1, 1, 0., .*stage_ranks"
     refused(B, lists, InvalidInput, message, ranks=[0, 1, 0, 1])
-
-
-def test_lists_for_other_devices_are_refused(reference) -> None:
-    refused(reference, SCHEDULES["zb_v"](4, 4)[:3], PlanError, "device", [0, 1, 2, 0])
-    lists = [*SCHEDULES["zb_v"](2, 4)]
-    group = Group(3, (0, 1, 2), local_group(3).engine)
-    stages, places = cut_stages(MODEL, 4), devices(3, reference.name)
-    placed = place_params(start(reference), stages, places, [0, 1, 2, 0], group)
-    X, y = map(reference.array, batches(5)[0])
-    with pytest.raises(PlanError, match="a list for each of 3 devices, got 2"):
-        train_stages(X, y, placed, places, LR, stages=stages, schedule=lists)
-
-
-def test_ranks_that_do_not_fit_are_refused(reference) -> None:
-    stages, places = cut_stages(MODEL, 4), devices(2, reference.name)
-    for ranks in ([0, 1, 1], [0, 0, 0, 0], [0, 1, 2, 0], [0, 1, 1, -1]):
-        with pytest.raises(InvalidInput, match="a rank from 0 to 1 for each of 4"):
-            place_params(start(reference), stages, places, ranks)
 
 
 def test_a_device_without_a_stage_is_refused() -> None:

@@ -130,17 +130,3 @@ def test_training_gets_as_far_in_half_the_bytes(load, precision):
     assert half.losses != full.losses
     assert half.accuracies[-1] > full.accuracies[-1] - 0.02 > 0.8
     assert all("float32" in str(p.dtype) for p in half.device_params[1])
-
-
-@pytest.mark.parametrize(
-    ("name", "precision"),
-    [pytest.param(n, p, marks=getattr(pytest.mark, n) if n != "numpy" else ())
-     for n, p in (("paddle", "bf16"), ("paddle", "fp16"), ("mxnet", "fp16"),
-                  ("mxnet", "bf16"), ("numpy", "bf16"))],
-)  # fmt: skip
-def test_what_a_processor_does_not_compute_is_refused(load, name, precision):
-    B = load(name)
-    if B.gpu_count():
-        pytest.skip("on its GPUs it may")
-    with pytest.raises(InvalidInput, match=f"{name} computes in .* got {precision};"):
-        start(B, 2, 3, precision, SGD())

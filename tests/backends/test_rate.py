@@ -97,18 +97,3 @@ def test_a_schedule_of_the_users_own(reference, digits, tmp_path):
     again = run_saved(reference, digits, checkpoint=path, resume=True, lr=Cosine(6))
     assert again.settings["lr"] == "Cosine(steps=6)"
     assert again.losses == run_saved(reference, digits, lr=Cosine(6)).losses
-
-
-REFUSED = {
-    "from a learning rate of zero": lambda: GradualWarmup(0, 5, 0.2),
-    "into nothing": lambda: GradualWarmup(0.1, 5, None),
-    "a factor below zero": lambda: StepDecay(0.1, (3,), -2),
-    "a warm-up of no steps": lambda: make_rate(0.1, 0),
-    "a warm-up into a warm-up": lambda: make_rate(SCHEDULE, 5),
-}
-
-
-@pytest.mark.parametrize("cause", REFUSED)
-def test_what_is_no_schedule_is_refused(cause):
-    with pytest.raises(InvalidInput):
-        REFUSED[cause]()

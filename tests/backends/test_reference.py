@@ -54,29 +54,6 @@ def test_assignment_in_place_is_refused(reference):
         x += 1
 
 
-@pytest.mark.parametrize("other", [np.ones(2), [1.0, 2.0], "1", None], ids=repr)
-def test_arithmetic_takes_tensors_and_numbers(reference, other):
-    x = reference.array([1.0, 2.0])
-    for f in (
-        lambda: x + other,
-        lambda: other * x,
-        lambda: x / other,
-        lambda: x**other,
-    ):
-        with pytest.raises(InvalidInput, match="expected a Tensor or a number"):
-            f()
-
-
-@pytest.mark.parametrize("ids", [[-1], [3], [0, 1, 2, 99]])
-def test_ids_outside_the_table_are_refused(reference, ids):
-    B = reference
-    with pytest.raises(InvalidInput, match="expected ids from 0 to 2"):
-        B.embedding(B.array(ids), B.array(np.eye(3)))
-    logits = B.array(np.zeros((len(ids), 3)))
-    with pytest.raises(InvalidInput, match="expected ids from 0 to 2"):
-        B.cross_entropy(logits, B.array(ids))
-
-
 def test_a_long_chain_needs_no_recursion(reference):
     B = reference
     x = B.array([1.0])
@@ -102,9 +79,3 @@ def test_equal_graphs_give_equal_bits(reference):
         B.backward(losses)
         found.add(B.numpy(B.grad(x)).tobytes())
     assert len(found) == 1
-
-
-def test_a_tensor_prints_as_its_values(reference):
-    assert repr(reference.array([1.5, 2.0])) == "Tensor([1.5, 2. ], float64)"
-    assert float(reference.array([[2.5]])) == 2.5
-    assert np.asarray(reference.array([1, 2])).tolist() == [1, 2]

@@ -52,16 +52,6 @@ def test_a_momentum_step_has_numpys_bits(B, device, dtype, mu, n, lr, seed):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", [(), (1,), (20, 1, 5, 5), (800, 128)], ids=str)
-def test_in_the_shapes_of_parameters(B, device, dtype, shape):
-    values = draw(dtype, 0, shape)
-    tensors = [B.array(v, device) for v in values]
-    want = expected(values, 0.9, 7, 0.05)
-    for g, w in zip(momentum_step(*tensors, 0.9, 7, 0.05), want, strict=True):
-        assert_as_numpy(B, device, B.numpy(g), np.asarray(w))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_on_gradients_and_parameters_in_place(B, device, dtype):
     v, g, p = draw(dtype, 1, (31,))
     V, P = B.array(v, device), B.array(p, device)

@@ -159,12 +159,5 @@ def test_what_does_not_fit_is_refused_by_name(B):
     for positions in (at[:1], [at[0], at[0]], [at[0], at[1] + 0.5]):
         with pytest.raises(InvalidInput, match="position"):
             ring_attention(Q, K, V, positions)
-    with pytest.raises(InvalidInput, match=r"queries of shape \(3, 3, 2\) .*rank 0"):
-        ring_attention(Q, K, V, token_positions(6, 2))
     with pytest.raises(InvalidInput, match=r"keys of shape .*got .*\(4, 2, 2\)"):
         ring_attention(Q, cut(B, np.ones((1, 8, 2, 2)), at)[0], V, at)
-    with pytest.raises(InvalidInput, match=r"gradients of shape .*got .*\(3, 3, 2\)"):
-        short = cut(B, np.ones((1, 6, 3, 2)), token_positions(6, 2))[0]
-        ring_attention(Q, K, V, at).backward(short)
-    with pytest.raises(InvalidInput, match="int64"):
-        ring_attention(*(cut(B, np.ones((1, 8, 3, 2)), at, "int64") * 3), at)

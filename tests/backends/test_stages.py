@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from d2lmulti import devices, get_model
 from d2lmulti.comm.collectives import copy_between
-from d2lmulti.comm.group import Group, local_group
+from d2lmulti.comm.group import local_group
 from d2lmulti.errors import InvalidInput, PlanError
 from d2lmulti.models.networks import Layer, Model, lenet
 from d2lmulti.parallel.pipeline import (
@@ -63,29 +63,6 @@ def test_by_cost_no_cut_is_better(costs, data):
     assert all(a < b for a, b in itertools.pairwise(edges))
 
 
-@pytest.mark.parametrize("name", ["lenet_bn", "lenet_sync_bn"])
-def test_a_model_without_layers_is_refused(name):
-    with pytest.raises(InvalidInput, match=f"'{name}'.*mid-forward"):
-        cut_stages(get_model(name), 2)
-
-
-def test_cuts_that_are_refused():
-    with pytest.raises(InvalidInput, match="4 layers of 'lenet' into 5 stages"):
-        cut_stages(LENET, 5)
-    for stages in (0, True, 1.5):
-        with pytest.raises(InvalidInput, match="at least 1 as stages"):
-            cut_stages(LENET, stages)
-    with pytest.raises(InvalidInput, match="layers, cost as by"):
-        cut_stages(LENET, 2, by="size")
-    for costs in (None, [1, 2]):
-        with pytest.raises(InvalidInput, match="one cost for each of 4 layers"):
-            cut_stages(LENET, 2, by="cost", costs=costs)
-    empty = Layer("pooling", 0, lambda B, params, X: X)
-    model = LENET._replace(layers=(*LENET.layers, empty))
-    with pytest.raises(InvalidInput, match=r"no parameters \(pooling\)"):
-        cut_stages(model, 5)
-
-
 def test_placing_copies_and_gathering_brings_back(B):
     start = [B.array(p) for p in DEEP.initial(np.random.default_rng(0))]
     stages, places = cut_stages(DEEP, 4), devices(2, B.name)
@@ -107,25 +84,12 @@ def ready(B, stages=2):
     return X, y, place_params(start, cut, places), places, cut
 
 
-def test_steps_that_are_refused(reference):
-    B = reference
-    X, y, params, places, cut = ready(B)
-
-    def refused(match, *others, **named):
-        with pytest.raises(InvalidInput, match=match):
-            given = others or (X, y, params, places)
-            train_stages(*given, 0.1, **{"stages": cut, **named})
-
-    refused("5 examples into 6 micro-batches", micro_batches=6)
-    refused("at least 1 as micro_batches", micro_batches=0)
-    refused("same number of examples", X, y[:4], params, places)
-    refused("as many stages as devices", X, y, params, places * 2)
-    refused("one of sequential, gpipe, 1f1b", schedule="fastest")
-    refused("for 2 stages", states=[[]])
-    remote = Group(4, (0, 1), local_group(4).engine)
-    refused("2 stages for 4 devices", group=remote)
-    _, _, four, _, stages = ready(B, 4)
-    refused("use the schedule interleaved", X, y, four, places, stages=stages)
+def test_labels_or_velocities_that_are_missing_are_refused(reference):
+    X, y, params, places, cut = ready(reference)
+    with pytest.raises(InvalidInput, match="same number of examples"):
+        train_stages(X, y[:4], params, places, 0.1, stages=cut)
+    with pytest.raises(InvalidInput, match="for 2 stages"):
+        train_stages(X, y, params, places, 0.1, stages=cut, states=[[]])
 
 
 def test_a_schedule_of_ones_own(reference):

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 from backends.compare import assert_near, weights
 
-from d2lmulti import get_backend, load, train
-from d2lmulti.errors import InvalidInput
+from d2lmulti import load, train
 from d2lmulti.optimizers import Adam
 from d2lmulti.plans.allreduce import ring
 
@@ -65,33 +64,3 @@ def test_the_history_names_the_options_of_its_strategy(framework, digits):
     assert options.items() <= told.items() and "algorithm" not in told
     told = run(framework, digits, "mlp", num_gpus=2, algorithm=ring).as_json()
     assert told["algorithm"] == "ring"
-
-
-# Options, and the words that tell what is wrong.
-REFUSED = {
-    "an unknown strategy": ({"strategy": "both"}, "both"),
-    "a network without layers": (
-        {"strategy": "sharded", "model": "lenet_bn", "num_gpus": 2}, "lenet_bn",
-    ),
-    "a batch below the micro-batches": (
-        {"strategy": "pipeline", "num_gpus": 2, "micro_batches": 23},
-        "22 of 150 examples, fewer than the 23 parts",
-    ),
-    "fewer stages than devices": (
-        {"strategy": "pipeline", "num_gpus": 2, "stages": 1}, "1 stage for 2 devices",
-    ),
-    "a V with one stage per device": (
-        {"strategy": "pipeline", "num_gpus": 2, "stages": 2, "schedule": "zb_v"},
-        "4 stages for 2 devices",
-    ),
-    "no stages": ({"strategy": "pipeline", "num_gpus": 2, "stages": 0}, "stages"),
-    "what does not divide": ({"strategy": "tensor", "num_gpus": 3}, "3 devices"),
-    "an unknown optimizer": ({"optimizer": "lion"}, "optimizer.*lion"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("cause", REFUSED)
-def test_what_cannot_work_is_refused_before_it_starts(digits, cause):
-    settings, message = REFUSED[cause]
-    with pytest.raises(InvalidInput, match=message):
-        run(get_backend("numpy"), digits, **{"model": "mlp", **settings})

@@ -7,9 +7,9 @@ from functools import cache
 
 import numpy as np
 import pytest
-from backends.compare import assert_near
+from backends.compare import assert_near, train_alone
 
-from d2lmulti import SGD, devices, get_params, ledger, train_batch
+from d2lmulti import SGD, devices, ledger
 from d2lmulti.backends import element_count
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.errors import InvalidInput
@@ -59,17 +59,10 @@ def one_device(
 ) -> tuple[list[np.ndarray], list[np.ndarray], list[float]]:
     """Weights and gradients after some steps of the whole network, and the losses."""
     model, rng = SPLITS[name], np.random.default_rng(6)
-    params = [get_params(start(B, model, dtype), "cpu")]
-    states, losses = [optimizer.init(params[0])], []
-    for _ in range(steps):
-        X, y = (B.array(a) for a in draw(model, rng, dtype))
-        (loss,) = train_batch(
-            X, y, params, ["cpu"], rate(model),
-            model=model.whole, optimizer=optimizer, states=states,
-        )  # fmt: skip
-        losses.append(float(B.numpy(loss)))
-    (params,) = params
-    return [B.numpy(p) for p in params], [B.numpy(B.grad(p)) for p in params], losses
+    first = [p.astype(dtype) for p in model.whole.initial(np.random.default_rng(5))]
+    drawn = [draw(model, rng, dtype) for _ in range(steps)]
+    losses, *found = train_alone(B, model.whole, first, drawn, rate(model), optimizer)
+    return *found, losses
 
 
 def split_devices(
@@ -197,38 +190,7 @@ def test_every_weight_is_held_once(reference: Backend, name: str, k: int) -> Non
             assert (got.value == want.value).all()
 
 
-# -- what cannot be split --------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "k", "message"),
-    [
-        ("lenet", 3, "convolution 1 over 3 .* 20 output channels, dimension 0"),
-        ("mlp", 3, r"dense 1 over 3 .* 256 outputs, dimension 1 .* \(784, 256\)"),
-        ("transformer", 5, "embedding over 5 .* 12 characters"),
-        ("six_heads", 4, "attention 1 over 4 .* 6 heads"),
-    ],
-)
-def test_what_does_not_divide_is_named(B, name, k, message) -> None:
-    six_heads = get_split(make_transformer("x", 12, width=12, heads=6, blocks=1))
-    model = SPLITS.get(name, six_heads)
-    with pytest.raises(InvalidInput, match=f"cannot split {message}"):
-        split_params(start(B, model), devices(k, B.name), model)
-
-
-def test_shards_of_another_model_or_number_are_refused(B: Backend) -> None:
-    model = SPLITS["mlp"]
-    params, places = start(B, model), devices(2, B.name)
-    with pytest.raises(InvalidInput, match="4 parameters, .* got 3"):
-        split_params(params[:3], places, model)
-    shards = split_params(params, places, "mlp")
-    with pytest.raises(InvalidInput, match="4 shards per device, .* got 2"):
-        gather_params([shards[0], shards[1][:2]], "mlp")
-    X, y = (B.array(a) for a in draw(model, np.random.default_rng(7), "float64"))
-    with pytest.raises(InvalidInput):
-        train_layers(X, y, shards, places[:1], 0.1, model="mlp")
-
-
-def test_a_model_without_a_split_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="got lenet_bn"):
-        get_split("lenet_bn")
+def test_heads_that_do_not_divide_are_refused(reference: Backend) -> None:
+    model = get_split(make_transformer("x", 12, width=12, heads=6, blocks=1))
+    with pytest.raises(InvalidInput, match="attention 1 over 4 .* 6 heads"):
+        split_params(start(reference, model), devices(4, "numpy"), model)

@@ -11,7 +11,6 @@ from backends.compare import assert_near, assert_same_bits, weights
 from d2lmulti import History, evaluate, get_model, get_params, train
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.data import Dataset
-from d2lmulti.errors import InvalidInput
 from d2lmulti.training.rate import GradualWarmup, StepDecay
 
 EXAMPLES, BATCH = 150, 64  # so the last batch of an epoch holds 22
@@ -116,11 +115,6 @@ def test_devices_can_be_named_one_by_one(B: Backend, digits: Dataset) -> None:
     assert named.devices == ["cpu", "sim:1"]
     counted = run(B, digits, 2, model="mlp", epochs=1)
     assert named.losses == pytest.approx(counted.losses, rel=1e-9)
-
-
-def test_a_dataset_of_another_dtype_is_refused(B: Backend, digits: Dataset) -> None:
-    with pytest.raises(InvalidInput, match="float32.*float64"):
-        run(B, digits, model="mlp", dtype="float32")
 
 
 # -- evaluation ------------------------------------------------------------------------

@@ -44,12 +44,6 @@ FAILS = {
     "unknown tab": (code("%%tab tensorflow\n1", value("1")), "caused an exception"),
 }
 DIES = (code("import os\nos._exit(3)"), code("1", value("1")))
-TAGGED = ("without-framework",)
-FORGETS = {
-    "first": code("%load_ext d2lmulti_book.notebook", tags=TAGGED),
-    "plain": code("print(6 * 7)", printed("42\n")),
-    "asks": code("import d2lmulti\nd2lmulti.get_backend();"),
-}
 
 
 def run(folder, *options, chapters="chapters", **environment):
@@ -81,7 +75,6 @@ def write_chapters(folder):
     save(folder / "chapters/passes.ipynb", LOAD, *PASSES.values())
     save(folder / "chapters/fails.ipynb", LOAD, *(cell for cell, _ in FAILS.values()))
     save(folder / "chapters/dies.ipynb", *DIES)
-    save(folder / "chapters/forgets.ipynb", *FORGETS.values())
     shutil.copy(ROOT / "chapters/conftest.py", folder / "chapters")
     return folder
 
@@ -111,27 +104,3 @@ def test_what_is_wrong_fails(under_torch):
 def test_a_dead_kernel_fails_at_once(under_torch):
     (kind, words), (after, _) = under_torch["dies", 0][0], under_torch["dies", 1][0]
     assert kind == after == "failure" and "the kernel died" in words
-
-
-def test_a_page_without_framework_must_not_ask_for_one(under_torch):
-    assert [under_torch["forgets", n] for n in (0, 1)] == [[], []]
-    ((kind, words),) = under_torch["forgets", 2]
-    assert kind == "failure" and "tagged without-framework" in words
-
-
-@pytest.mark.parametrize(
-    ("required", "kind"), [("torch", "skipped"), ("torch,tensorflow", "error")]
-)
-def test_a_cell_is_skipped_without_the_module_it_needs(tmp_path, required, kind):
-    folder = write_chapters(tmp_path)
-    (folder / "hide_tf.py").write_text("import sys\nsys.modules['tensorflow'] = None\n")
-    save(folder / "chapters/needs.ipynb", LOAD, code("%%needs tensorflow\n1 / 0"))
-    _, results = run(
-        folder,
-        *("-p", "hide_tf", "-o", "pythonpath=."),
-        chapters="chapters/needs.ipynb",
-        D2LMULTI_BACKEND="torch",
-        D2LMULTI_REQUIRE=required,
-    )
-    ((found, words),) = results["needs", 1]
-    assert found == kind and "tensorflow" in words

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 from dataclasses import asdict
-from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -89,29 +88,6 @@ def test_the_rows_are_the_schedule(label):
         assert max(ends.values()) == chart["end"]
         for start, before in starts:
             assert ends.get(before, 0) <= start
-
-
-def test_the_figures_are_those_of_the_formulas():
-    for label, p, m, chart in every_chart():
-        idle = {
-            "naive": Fraction(p - 1, p),
-            "GPipe": Fraction(p - 1, m + p - 1),
-            "1F1B": Fraction(p - 1, m + p - 1),
-            "interleaved": Fraction(p - 1, 2 * m + p - 1) if m % p == 0 else None,
-            "zero-bubble (ZB-H1)": Fraction(p - 1, 3 * m + p - 1) if m >= p else None,
-        }.get(label)
-        if idle is not None:
-            assert chart["idle"] == round(float(idle), 4), (label, p, m)
-        held = {
-            "naive": [1] * p,
-            "GPipe": [m] * p,
-            "1F1B": [min(m, p - s) for s in range(p)],
-            "ZB-H2": [min(m, 2 * p - 1)] * p,
-        }.get(label)
-        if held is not None:
-            assert chart["held"] == held, (label, p, m)
-        if label in ("ZB-H2", "ZB-V") and m >= 2 * p - 1:
-            assert chart["longest"] == 3 * m
 
 
 # -- the scripts ----------------------------------------------------------------------
@@ -271,19 +247,6 @@ def window(small_book):
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
         assert not wrong
         browser.close()
-
-
-@pytest.mark.browser
-def test_the_keyboard_chooses_a_schedule(window):
-    facts = window.locator('.schedule-slider [data-part="facts"]')
-    assert facts.inner_text().startswith("27.3 % idle")
-    window.locator('[data-part="schedule"]').focus()
-    for key in ("ArrowUp", "Tab", "Home", "Tab", "End"):  # GPipe, 2 devices, 16
-        window.keyboard.press(key)
-    idle = round(100 * STORED["charts"]["GPipe"]["2 16"]["idle"], 1)
-    assert facts.inner_text().startswith(f"{idle} % idle")
-    kinds = "rect.F, rect.B, rect.I, rect.W"
-    assert window.locator(".schedule-slider").locator(kinds).count() == 2 * 16 * 2
 
 
 @pytest.mark.browser

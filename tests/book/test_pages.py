@@ -1,11 +1,7 @@
 """What the settings and extensions of the book make of notebooks."""
 
 import re
-import subprocess
-import sys
 
-from book.conftest import with_checkout
-from book.notebooks import ROOT, code, save, text
 from bs4 import BeautifulSoup
 
 
@@ -73,30 +69,3 @@ def test_no_page_names_a_file_of_another_host(small_book):
     assert len(pages) > 5
     found = {p.name: loaded.findall(p.read_text("utf-8")) for p in pages}
     assert not {name: urls for name, urls in found.items() if urls}
-
-
-def test_a_missing_or_unknown_tab_is_a_warning(tmp_path):
-    (tmp_path / "conf.py").write_text(
-        f"import sys\nsys.path.insert(0, {str(ROOT / '_ext')!r})\n"
-        "extensions = ['myst_nb', 'code_tabs']\nnb_execution_mode = 'off'\n"
-    )
-    (tmp_path / "index.md").write_text(
-        "# Book\n\n```{toctree}\nmissing\nunknown\n```\n"
-    )
-    three = ("torch", "mxnet", "paddle")
-    for name, keys in (("missing", three[:2]), ("unknown", (*three, "tensorflow"))):
-        cells = [code(f"%%tab {key}\n1") for key in keys]
-        save(tmp_path / f"{name}.ipynb", text(f"# {name}"), *cells)
-    done = subprocess.run(
-        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", ".", "out"],
-        cwd=tmp_path,
-        env=with_checkout(),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode != 0
-    for words in (
-        r"missing\.ipynb.*'paddle' is missing",
-        r"unknown\.ipynb.*tensorflow",
-    ):
-        assert re.search(words, done.stderr), done.stderr

@@ -6,14 +6,12 @@ The pose is in tests/posed. Every chapter on 1, 2 and 8 posed GPUs: `make test-p
 import importlib.metadata
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 
 import pytest
 import run_notebooks
-from book.notebooks import ROOT, code, printed, save
-from book.test_chapter_hooks import LOAD, run
+from book.notebooks import ROOT
 
 TWO = run_notebooks.posing("2")
 pytestmark = pytest.mark.skipif(
@@ -67,30 +65,6 @@ def test_a_posed_tensor_lies_where_it_says_and_refuses_what_gpus_refuse():
     assert done.stderr == ""
     for words, line in zip(REFUSED.values(), done.stdout.splitlines(), strict=True):
         assert words in line
-
-
-@pytest.fixture
-def seeded(tmp_path):
-    """Two cells: one prints where its tensor lies, the other does not."""
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    make = "x = d2lmulti.get_backend().array([1.0], 'sim:1')\n"
-    save(
-        tmp_path / "chapters/seeded.ipynb",
-        LOAD,
-        code(f"import d2lmulti\n{make}print(x.tolist())", printed("[1.0]\n")),
-        code("print(x)", printed("tensor([1.], dtype=torch.float64)\n")),
-        code("%%gpu 2\nassert x.is_cuda", count=None),
-    )
-    shutil.copy(ROOT / "chapters/conftest.py", tmp_path / "chapters")
-    return tmp_path
-
-
-def test_a_cell_that_prints_a_device_fails(seeded):
-    _, results = run(seeded, D2LMULTI_BACKEND="torch", **TWO)
-    assert [results["seeded", n] for n in (1, 3)] == [[], []]
-    ((kind, message),) = results["seeded", 2]
-    assert kind == "failure"
-    assert "tensor([1.], device='cuda:1', dtype=torch.float64)" in message
 
 
 def test_a_chapter_prints_on_two_gpus_what_it_prints_on_none():

@@ -20,7 +20,6 @@ import sizes
 import yaml
 from book.notebooks import ROOT
 from core import core_files
-from diff_names import named
 from evidence_page import small
 from notebook_rules import printed
 from pybtex.database import parse_file
@@ -62,11 +61,6 @@ def test_every_script_is_on_the_page_with_its_changed_lines_counted() -> None:
     assert f"A script of {len(lines_of('pytorch_single.py'))} lines" in page
 
 
-def test_a_diff_names_no_folder_of_this_machine() -> None:
-    lines = [*difflib.unified_diff(["a\n"], ["b\n"], "/home/me/x.py", "/home/me/y.py")]
-    assert named(lines) == ["--- x.py\n", "+++ y.py\n", *lines[2:]]
-
-
 # -- the failure lab -------------------------------------------------------------------
 
 
@@ -76,15 +70,6 @@ def test_the_messages_are_those_of_the_version_that_is_required() -> None:
     assert shown and pin and shown[1] == pin[1], (
         "run `python tools/execute.py chapters/failures.ipynb`, read what has changed"
     )
-
-
-@pytest.mark.parametrize("cause", ["different collectives", "set_epoch", "uneven"])
-def test_no_broken_run_names_its_cause(cause: str) -> None:
-    scripts = sorted((EXAMPLES / "broken").glob("*.py"))
-    assert [path.stem for path in scripts] == ["first", "second", "third"]
-    solution = notebook("failures").cells
-    assert any(cause in cell.source for cell in solution)
-    assert not any(f"{cause} " in path.read_text() for path in scripts)
 
 
 # -- the landing page ------------------------------------------------------------------

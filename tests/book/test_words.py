@@ -3,7 +3,6 @@
 import re
 
 import nbformat
-import pytest
 from book.notebooks import ROOT
 
 # A private phrase, as a pattern, and what the field says. None has an ordinary use.
@@ -66,10 +65,3 @@ def private(text, name="text"):
 def test_no_page_docstring_or_message_has_a_private_word():
     found = [c for name, text in texts() for c in private(text, name)]
     assert not found, "\n".join(found)
-
-
-@pytest.mark.parametrize(
-    "text", ["on the way\n    # back", "a 32nd of it", "Summands."]
-)
-def test_a_private_word_is_found(text):
-    assert len(private(text)) == 1

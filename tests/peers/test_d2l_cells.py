@@ -64,8 +64,6 @@ def given(B: Any, theirs: Any) -> SimpleNamespace:
     own = {"sgd": sgd, "evaluate_accuracy_gpu": evaluate_accuracy_gpu}
     found = {**own, **(vars(theirs) if theirs else {})}
     found["try_gpu"] = lambda i=0: d2lmulti.try_gpu(i, B.name)
-    found["try_all_gpus"] = lambda: d2lmulti.try_all_gpus(B.name)
-    found["split_batch"] = d2lmulti.split_batch
     found["load_data_fashion_mnist"] = load_data_fashion_mnist
     return SimpleNamespace(**found)
 
@@ -75,7 +73,7 @@ def run(framework: str, B: Any, theirs: Any, ours: tuple[str, ...]) -> dict[str,
     seed_everything(framework)
     names: dict[str, Any] = {"d2l": given(B, theirs)}
     cells = cells_of(framework)
-    assert len(cells) == 13
+    assert len(cells) == 12
     for done, (title, code) in enumerate(cells):
         try:
             exec(compile(code, f"{framework}_cells.py", "exec"), names)

@@ -233,13 +233,6 @@ def test_a_function_of_a_module_that_others_cannot_find(tmp_path: Path) -> None:
         del sys.modules["far_away"]
 
 
-@pytest.mark.mxnet
-def test_a_function_may_hold_mxnet_arrays(load) -> None:
-    x = load("mxnet").array(np.arange(3.0))
-    done = launch(lambda: x * 2, 2, backend="mxnet")
-    assert [value.tolist() for value in done.values] == [[0, 2, 4]] * 2
-
-
 # -- processes that stay ---------------------------------------------------------------
 
 

@@ -120,16 +120,9 @@ def test_every_model_and_strategy_trains_also_in_processes(alone) -> None:
         assert others == pytest.approx([first] * len(others)), model
 
 
-def test_train_saves_resumes_and_draws(alone, tmp_path: Path) -> None:
-    picture = tmp_path / "curve.png"
-    common = ["-m", "d2lmulti", "train", "--backend", "numpy", "--model", "mlp"]
-    common += ["--batch-size", "512", "--checkpoint", str(tmp_path / "run.npz")]
-    assert alone(*common, "--epochs", "1").returncode == 0
-    done = alone(*common, "--epochs", "2", "--resume", "--plot", str(picture))
+def test_train_saves_and_draws(alone, tmp_path: Path) -> None:
+    picture, run = tmp_path / "curve.png", tmp_path / "run.npz"
+    train = "-m d2lmulti train --backend numpy --model mlp --batch-size 512 --epochs 1"
+    done = alone(*train.split(), "--checkpoint", str(run), "--plot", str(picture))
     assert done.returncode == 0, done.stderr
-    assert picture.stat().st_size > 10_000
-
-
-def test_the_default_backend_names_what_to_install(alone) -> None:
-    done = alone("-m", "d2lmulti", "train")
-    assert done.returncode == 2 and "`pip install torch`" in done.stderr
+    assert run.exists() and picture.stat().st_size > 10_000

@@ -113,6 +113,14 @@ def test_the_same_bits_as_in_one_process(
         assert not named  # nothing is left to be cleaned up
 
 
+@pytest.mark.mxnet
+@pytest.mark.xdist_group("shared_memory-mxnet-2")
+def test_a_function_may_hold_mxnet_arrays(load, staying: Staying) -> None:
+    x = load("mxnet").array(np.arange(3.0))
+    values = staying("shared_memory", "mxnet", 2)(lambda: x * 2)
+    assert [value.tolist() for value in values] == [[0, 2, 4]] * 2
+
+
 def test_a_round_sends_what_was_there_before_it(B: Backend) -> None:
     """The other rank sends all of its part first, and only then takes any of ours."""
     length = 3 * CAPACITY // 4

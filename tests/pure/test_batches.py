@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from d2lmulti.data import batch_count, batches
-from d2lmulti.errors import InvalidInput
 
 
 def numbered(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -87,17 +86,3 @@ def test_batches_are_copies_that_keep_their_dtype(shuffle: bool) -> None:
 
 
 X, Y = numbered(5)
-BAD = {
-    "no batch size": lambda: batches(X, Y, 0),
-    "a negative one": lambda: batches(X, Y, -2),
-    "a negative epoch": lambda: batches(X, Y, 2, 0, -3),
-    "no examples": lambda: batches(X[:0], Y[:0], 2),
-    "labels missing": lambda: batches(X, Y[:4], 2),
-    "counting by less than nothing": lambda: batch_count(4, -1),
-}
-
-
-@pytest.mark.parametrize("cause", BAD)
-def test_bad_input_is_refused_at_once(cause: str) -> None:
-    with pytest.raises(InvalidInput):
-        BAD[cause]()  # before the first batch is asked for

@@ -5,18 +5,12 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks import allreduce as in_one_process
-from benchmarks import engines
 from benchmarks.allreduce import (
     _numpy_parts,
     _same_work,
-    bench_allreduce,
     ring_in_numpy,
 )
 from benchmarks.timing import beside, take_turns
-from d2lmulti.backends import get_backend
-from d2lmulti.comm.group import local_group
-from d2lmulti.models.networks import make_mlp
 from d2lmulti.observe.ledger import Ledger
 from d2lmulti.plans.allreduce import ALLREDUCE
 
@@ -77,34 +71,6 @@ def test_the_seconds_are_those_of_one_call(clock, calls):
     assert [t.seconds for t in found.values()] == [ONE, pytest.approx(2)]
     assert [t.ratio for t in found.values()] == [ONE, pytest.approx(2)]
     assert {t.repeats for t in found.values()} == {3}
-
-
-def test_each_row_of_bench_allreduce_is_one_all_reduce(framework, clock, monkeypatch):
-    monkeypatch.setattr(in_one_process, "allreduce", clock)
-    found = bench_allreduce(framework.name, ranks=2, megabytes=1, repeats=1)
-    ours = {name: t.seconds for name, t in found.items() if t.seconds > 1e-6}
-    assert ours == dict.fromkeys(ours, ONE)
-    assert "one element on 2, ours" in ours and len(ours) == 3
-
-
-@pytest.mark.parametrize("kilobytes", [4, 65536])
-def test_each_row_of_bench_engines_is_one_all_reduce(clock, monkeypatch, kilobytes):
-    B, group = get_backend("numpy"), local_group(1)
-    monkeypatch.setattr(engines, "get_backend", lambda: B)
-    monkeypatch.setattr(engines, "allreduce", clock)
-    sums = engines.summing(B, {"local": group}, kilobytes)
-    found = engines.take_turns(sums, group, 2, engines.calls_of(kilobytes))
-    assert [t.seconds for t in found.values()][:2] == [ONE] * 2
-
-
-def test_a_row_of_training_is_one_step(clock, monkeypatch):
-    B, group = get_backend("numpy"), local_group(1)
-    monkeypatch.setattr(engines, "train_batch", clock)
-    monkeypatch.setattr(engines, "get_backend", lambda: B)
-    groups, model = {"shared_memory": group}, make_mlp("small", (784, 4, 10))
-    steps = engines.training(B, groups, model, 8)
-    found = engines.take_turns(steps, group, 2, calls=3)
-    assert [t.seconds for t in found.values()] == [ONE] * 4
 
 
 def test_quartiles_are_of_the_paired_ratios():

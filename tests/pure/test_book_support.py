@@ -5,9 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-import sys
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,39 +13,7 @@ import pytest
 from d2lmulti.observe.timeline import Timeline
 from d2lmulti_book.by_value import ByValue
 from d2lmulti_book.docstrings import MODULES, docstrings, read_docstrings
-from d2lmulti_book.neighbors import Neighbors
 from d2lmulti_book.slow_data import SlowData, Stamps
-
-
-class Times(SimpleNamespace):
-    def __iter__(self):
-        return iter((self.user, self.idle))
-
-
-@pytest.mark.parametrize(
-    ("own", "child", "ended", "cores"),
-    [(0, 0, 0, 1.5), (2, 0, 0, 0.5), (1, 1, 0, 0.5), (1, 1, 1, 0.0), (9, 9, 9, 0.0)],
-)
-def test_only_other_programs_count_as_load(monkeypatch, own, child, ended, cores):
-    now, used = [0.0], {"total": 0.0, "own": 0.0, "child": 0.0, "ended": 0.0}
-
-    def process(name, ended):
-        times = {"user": used[name], "children_user": used[ended] if ended else 0.0}
-        return SimpleNamespace(**times, system=0.0, children_system=0.0)
-
-    children = [SimpleNamespace(cpu_times=lambda: process("child", "ended"))]
-    this = SimpleNamespace(
-        cpu_times=lambda: process("own", ""), children=lambda recursive: children
-    )
-    psutil = SimpleNamespace(
-        cpu_times=lambda: Times(user=used["total"], idle=100.0), Process=lambda: this
-    )
-    monkeypatch.setitem(sys.modules, "psutil", psutil)
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    with Neighbors() as others:
-        now[0] = 2.0
-        used |= {"total": 3.0, "own": own, "child": child, "ended": ended}
-    assert others.cores == cores
 
 
 def test_docstrings_have_many_pieces_of_each_module():

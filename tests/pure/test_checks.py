@@ -25,10 +25,7 @@ def test_counts_come_back_as_python_integers(value):
     assert found == value and type(found) is int
 
 
-NO_COUNTS = [0, -1, True, np.True_, 1.0, 1.5, math.nan, None, "3", [3], 10**25, 1j]
-
-
-@pytest.mark.parametrize("value", NO_COUNTS, ids=repr)
+@pytest.mark.parametrize("value", [0, True, 1.5, math.nan, "3", 10**25], ids=repr)
 def test_no_counts(value):
     assert "as epochs, got " in refused(checks.check_count, "epochs", value)
 
@@ -49,35 +46,11 @@ def test_numbers_come_back_as_python_numbers(value):
     assert found == value and type(found) in (int, float)
 
 
-NO_NUMBERS = [
-    1, -0.1, math.nan, math.inf, -math.inf, 10**400, True, None, "0.5", 1j,
-    np.array(0.5), int,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("value", NO_NUMBERS, ids=checks.shown)
+@pytest.mark.parametrize("value", [1, -0.1, math.nan, math.inf, True, "0.5"])
 def test_no_numbers(value):
     message = refused(checks.check_number, "momentum", value, min=0, below=1)
     expected = "expected a finite number of at least 0 and below 1 as momentum, got "
     assert message.startswith(expected)
-
-
-def test_a_positive_number():
-    assert checks.check_positive("lr", 1e-9) == 1e-9
-    assert "above 0 as lr, got 0; try" in refused(
-        checks.check_positive, "lr", 0, "try 0.05"
-    )
-
-
-@pytest.mark.parametrize("value", ["c", "", None, [], ["a"], 1, int, b"a"])
-def test_no_choice(value):
-    message = refused(checks.check_choice, "mode", value, ["a", "b"])
-    assert message.startswith("expected one of a, b as mode, got ")
-
-
-@pytest.mark.parametrize("value", [[], (), "ab", None, {1}, iter("ab"), 5], ids=type)
-def test_no_list(value):
-    assert "a list of" in refused(checks.check_list, "d", value, "devices")
 
 
 def test_finite_values():

@@ -1,11 +1,10 @@
-"""The core is small: which files a step, an all-reduce and a training run enter."""
+"""The core is small: which files a step and an all-reduce enter."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import core
@@ -21,7 +20,6 @@ PACKAGE = Path(d2lmulti.__file__).parent
 OWN = {"torch": {"pytorch.py"}, "numpy": {"numpy.py", "autograd.py", "common.py"}}
 CHECKS = "checks.py"  # asked once, at the edge: what is no list, no rate, no device
 MAX_STEP_FILES = 10
-MAX_RUN_FILES, MAX_RUN_FUNCTIONS = 23, 166
 
 
 def trace(run: Any) -> Counter[tuple[str, str]]:
@@ -89,19 +87,6 @@ def test_a_step_with_pytorch_enters_ten_files() -> None:
     assert len(entered := files(trace(step))) <= MAX_STEP_FILES, sorted(entered)
 
 
-def test_a_run_of_a_pipeline_enters_few_files_and_functions() -> None:
-    pytest.importorskip("torch")
-
-    def run() -> None:
-        how = {"strategy": "pipeline", "schedule": "1f1b", "backend": "torch"}
-        d2lmulti.train(2, 512, epochs=1, **how)
-
-    run()  # imports, schedules and plans
-    calls = trace(run)
-    assert len(files(calls)) <= MAX_RUN_FILES, sorted(files(calls))
-    assert len(calls) <= MAX_RUN_FUNCTIONS, sorted(calls)
-
-
 def test_an_all_reduce_is_25_calls_in_five_files(B) -> None:
     if B.name == "numpy":
         pytest.skip("its tensors are objects of ours, which is more calls")
@@ -113,21 +98,4 @@ def test_an_all_reduce_is_25_calls_in_five_files(B) -> None:
 
 
 def test_the_core_is_within_its_budget() -> None:
-    assert core.core_rules(core.core_lines()) == []
-
-
-def test_a_larger_core_is_found() -> None:
-    (found,) = core.core_rules({"a.py": 1000, "b.py": 1021})
-    assert found.startswith("the core: 2021 lines, at most 2020")
-    (found,) = core.core_rules({f"{i}.py": 1 for i in range(11)})
-    assert found.startswith("the core: 11 files, at most 10")
-
-
-def test_an_import_from_outside_the_core_is_found() -> None:
-    imports = {"d2lmulti.a": {"d2lmulti.b", "d2lmulti.c", "d2lmulti.checks", "math"}}
-    imports["d2lmulti.b"] = {"numpy", "tqdm"}
-    graph = SimpleNamespace(find_modules_directly_imported_by=imports.__getitem__)
-    assert core.strange_imports(graph, set(imports)) == [
-        ("d2lmulti.a", "d2lmulti.c"),
-        ("d2lmulti.b", "tqdm"),
-    ]
+    assert core.core_rules() == []

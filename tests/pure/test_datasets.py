@@ -11,7 +11,6 @@ import pytest
 
 from d2lmulti import data as datasets
 from d2lmulti.data import Dataset, load
-from d2lmulti.errors import InvalidInput
 
 
 def check_arrays(data: Dataset, dtype: str) -> None:
@@ -37,18 +36,6 @@ def test_every_set_of_images_has_the_same_form(
     check_arrays(data, np.dtype(dtype).name)
 
 
-def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(InvalidInput, match="digits, fashion_mnist, text"):
-        load("Digits")
-
-
-@pytest.mark.parametrize("dtype", ["float16", "int64", None])
-def test_another_dtype_is_refused(dtype: object) -> None:
-    for name in ("digits", "fashion_mnist"):
-        with pytest.raises(InvalidInput, match="float32, float64"):
-            load(name, dtype)
-
-
 # -- digits ----------------------------------------------------------------------------
 
 
@@ -71,23 +58,6 @@ def test_digits_hold_every_original_image_once_with_its_label() -> None:
         (*image.ravel(), label) for image, label in zip(images, labels, strict=True)
     )
     assert ours == theirs
-
-
-def test_digits_are_enlarged_as_the_docstring_says() -> None:
-    images, labels = original()
-    order = np.random.default_rng(0).permutation(1797)
-    data = load("digits")
-    for image, label, source in (
-        (data.train_X[0, 0], data.train_y[0], order[0]),
-        (data.test_X[-1, 0], data.test_y[-1], order[-1]),
-    ):
-        assert label == labels[source]
-        for row in range(28):
-            for column in range(28):
-                inside = 2 <= row < 26 and 2 <= column < 26
-                place = source, (row - 2) // 3, (column - 2) // 3
-                pixel = images[place] if inside else 0
-                assert image[row, column] == pixel / 8 - 0.5
 
 
 def test_no_digit_is_in_both_parts_and_the_split_is_fixed() -> None:

@@ -10,9 +10,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
-import pooch
 import pytest
-from pure.idx_files import TEST_IMAGES, TRAIN_LABELS, publish, write_set
+from pure.idx_files import TRAIN_LABELS, publish, write_set
 
 from d2lmulti import data as fashion_mnist
 from d2lmulti.data import load
@@ -62,38 +61,6 @@ def test_a_real_sample_of_fashion_mnist_loads(
     assert data.train_X.min() == 0 and 0 < data.train_X.max() <= 1
 
 
-@pytest.mark.parametrize("value", [None, ""])
-def test_without_d2lmulti_data_the_users_cache_is_used(
-    value: str | None,
-    data_folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(pooch, "os_cache", lambda name: tmp_path / "cache" / name)
-    if value is None:
-        monkeypatch.delenv("D2LMULTI_DATA")
-    else:
-        monkeypatch.setenv("D2LMULTI_DATA", value)
-    write_set(tmp_path / "cache" / "d2lmulti" / "fashion_mnist", monkeypatch)
-    assert len(load("fashion_mnist").train_X) == 30
-
-
-@pytest.mark.parametrize("damage", ["empty", "an error page", "truncated", "a bit"])
-def test_a_damaged_file_is_named_and_kept(own_set: Path, damage: str) -> None:
-    path = own_set / TEST_IMAGES
-    good = path.read_bytes()
-    path.write_bytes({
-        "empty": b"",
-        "an error page": b"<html>",
-        "truncated": good[:-9],
-        "a bit": good[:30] + bytes([good[30] ^ 1]) + good[31:],
-    }[damage])  # fmt: skip
-    before = path.read_bytes()
-    with pytest.raises(DataCorrupt, match=f"{TEST_IMAGES} .*delete it to download"):
-        load("fashion_mnist")
-    assert path.read_bytes() == before
-
-
 # -- the download ----------------------------------------------------------------------
 
 
@@ -122,9 +89,3 @@ def test_without_a_network_it_says_where_to_put_the_files(data_folder: Path) -> 
     message = str(caught.value)
     assert str(data_folder / "fashion_mnist") in message
     assert all(name in message for name in (fashion_mnist.URL, *fashion_mnist.SHA256))
-
-
-def test_a_file_in_place_of_the_folder_is_an_error_too(data_folder: Path) -> None:
-    data_folder.touch()
-    with pytest.raises(DataUnavailable, match=str(data_folder)):
-        load("fashion_mnist")

@@ -20,7 +20,6 @@ from d2lmulti.models.networks import Model, initial_mlp, mlp
 from d2lmulti.models.transformer import make_transformer
 from d2lmulti.observe.push_pull import worker_seconds
 from d2lmulti.plans.allreduce import ALLREDUCE, ring, star
-from d2lmulti.plans.collectives import allgather
 from d2lmulti.plans.verify import snapshots
 from d2lmulti.training.on_servers import train_on_servers
 from d2lmulti_book.figures import servers, splitting
@@ -111,12 +110,6 @@ def test_the_last_panel_of_a_plan_is_complete(name):
     assert {*texts(panels[-1])} - ranks == {"all"} and {*texts(panels[0])} == ranks
 
 
-def test_other_collectives_can_be_drawn():
-    figure = plan_states(allgather(3, 6), 3, 6, collective="allgather")
-    assert texts(figure.axes[0]).count("") == 6  # what a rank has not got yet
-    assert texts(figure.axes[2]).count("") == 0
-
-
 def test_servers_have_a_bar_for_every_gradient_and_a_line_for_every_run():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(24, 4)), rng.integers(0, 3, 24)
@@ -166,15 +159,3 @@ def test_points_are_what_was_counted_and_lines_the_formula():
     line, points = splitting.bytes_by_batch((1, 4), counted, formula).axes[0].lines[2:]
     assert list(points.get_ydata()) == [3, 12]
     assert list(line.get_ydata()[[0, -1]]) == pytest.approx([3, 12])
-
-
-def test_the_strategies_show_whose_each_layer_is_and_every_exchange():
-    marks = ["convolution 2 forward", "dense 3 forward", "dense 2 backward"]
-    figure = splitting.three_ways(get_model("alexnet"), [0] * 3 + [1] * 5, marks, 64)
-    boxes = [
-        [p for p in ax.patches if type(p).__name__ == "Rectangle"] for ax in figure.axes
-    ]
-    assert [len(some) for some in boxes] == [16, 16, 8]
-    data, tensor, _ = figure.axes
-    assert [len(ax.patches) - 16 for ax in (data, tensor)] == [1, 3]  # the arrows
-    assert texts(tensor).count("64 images") == texts(data).count("32 images") == 2

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from d2lmulti.errors import InvalidInput
 from d2lmulti.plans.allreduce import (
     halving_doubling,
     recursive_doubling,
@@ -40,8 +39,3 @@ def test_buckets_follow_each_other_and_never_come_too_early(buckets):
     for i, (begin, end) in enumerate(found):
         assert begin >= ready[i] and end == begin + costs[i]
         assert begin == max(ready[i], found[i - 1][1] if i else 0.0)
-
-
-def test_one_cost_for_each_bucket():
-    with pytest.raises(InvalidInput, match="each of 2 buckets, got 1"):
-        spans([1.0, 2.0], [1.0])

@@ -9,7 +9,6 @@ from d2lmulti.processes.process_group import (
     ProcessInfo,
     launched,
     process_info,
-    rendezvous_address,
     time_limit,
 )
 
@@ -66,15 +65,3 @@ def test_a_time_limit_that_would_never_or_always_end(value: str, monkeypatch) ->
     monkeypatch.setenv("D2LMULTI_TIMEOUT", value)
     with pytest.raises(InvalidInput, match=f"as D2LMULTI_TIMEOUT, got {value}"):
         time_limit()
-
-
-def test_an_address_that_is_missing_is_named(monkeypatch) -> None:
-    monkeypatch.setenv("MASTER_ADDR", "localhost")
-    monkeypatch.setenv("MASTER_PORT", "1234")
-    assert rendezvous_address() == ("localhost", 1234)
-    monkeypatch.setenv("MASTER_PORT", "70000")
-    with pytest.raises(InvalidInput, match="MASTER_PORT"):
-        rendezvous_address()
-    monkeypatch.delenv("MASTER_ADDR")
-    with pytest.raises(InvalidInput, match="MASTER_ADDR"):
-        rendezvous_address()

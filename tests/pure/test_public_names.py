@@ -1,10 +1,9 @@
-"""`import d2lmulti`: quick, without a framework; every name explains itself."""
+"""`import d2lmulti` imports no framework; the examples in docstrings are true."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
-import inspect
 import pkgutil
 import subprocess
 import sys
@@ -20,7 +19,6 @@ import d2lmulti_cluster
 # What is imported only where it is used: the frameworks, and what takes long.
 FRAMEWORKS = ("torch", "mxnet", "paddle", "horovod")
 LATE = (*FRAMEWORKS, "matplotlib", "sklearn", "pooch", "tqdm", "IPython")
-QUICK = 3  # times the import of NumPy
 MODULES = [
     module.name
     for package in (d2lmulti, d2lmulti_book, d2lmulti_cluster)
@@ -28,34 +26,13 @@ MODULES = [
 ]
 MODULES.remove("d2lmulti.__main__")  # to import it is to run it
 
-TIMED_IMPORT = """
-import sys, time
-began = time.process_time()  # of this process alone
-import numpy
-between = time.process_time()
-import d2lmulti
-print((time.process_time() - between) / (between - began), *sys.modules)
-"""
 
-
-def test_the_import_is_quick_and_imports_no_framework():
-    ratios = []  # to what NumPy takes: on a busy machine both take longer
-    for _ in range(3):
-        told = subprocess.run(
-            [sys.executable, "-c", TIMED_IMPORT],
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        ratio, *modules = told.stdout.split()
-        assert set(LATE).isdisjoint(modules)
-        ratios.append(float(ratio))
-    assert min(ratios) < QUICK
-
-
-@pytest.mark.parametrize("name", d2lmulti.__all__)
-def test_a_public_name_explains_itself(name):
-    told = inspect.getdoc(getattr(d2lmulti, name)) or ""
-    assert told.endswith(".") or "\n" in told
-    assert not told.startswith(f"{name}(")  # what a dataclass has without a docstring
+def test_the_import_is_quick_because_it_imports_no_framework():
+    code = "import d2lmulti, sys; print(*sys.modules)"
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert set(LATE).isdisjoint(told.stdout.split())
 
 
 def test_public_names_are_what_is_listed():

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from d2lmulti.errors import InvalidInput
 from d2lmulti.observe.link import Link
 from d2lmulti.observe.push_pull import Event, push_pull_events, worker_seconds
 
@@ -127,27 +126,3 @@ def test_a_straggler_takes_its_factor() -> None:
     slow = worker_seconds(3, 5, 2.0, jitter=0.1, stragglers={1: 4.0}, seed=1)
     assert slow.shape == (3, 5)
     assert (slow / plain == np.array([[1.0], [4.0], [1.0]])).all()
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: worker_seconds(2, 3, stragglers={2: 3.0}), "a straggler, got 2"),
-        (lambda: run("bounded", 2, 2), "as staleness, got None"),
-        (
-            lambda: run("sync", 2, 2, staleness=1),
-            "no staleness unless mode is 'bounded'",
-        ),
-        (
-            lambda: list(push_pull_events("sync", np.ones((2, 9)), 3)),
-            "number of batches that 2 workers divide",
-        ),
-        (
-            lambda: list(push_pull_events("async", np.ones((2, 2)), 4)),
-            "times for up to 4 steps",
-        ),
-    ],
-)
-def test_what_is_refused(call: object, words: str) -> None:
-    with pytest.raises(InvalidInput, match=words):
-        call()  # type: ignore[operator]

@@ -13,7 +13,6 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 
-from d2lmulti.errors import InvalidInput
 from d2lmulti.events import notify_work
 from d2lmulti.observe.timeline import Span, Timeline, timeline
 from d2lmulti_book.figures import timelines as plot_timeline
@@ -74,19 +73,6 @@ def test_busy_counts_overlaps_once_and_tracks_apart():
         t.add(track, name, begin, end)
     assert (t.busy("a"), t.busy("a", "x"), t.busy("b", "y")) == (6, 5, 0)
     assert (t.tracks, t.names) == (["a", "b"], ["x", "y"])
-
-
-@pytest.mark.parametrize(
-    ("begin", "end", "words"),
-    [
-        (1, 0, "begins before it ends, got 'x' on gpu:0 from 1 to 0"),
-        (float("nan"), 1, "a finite number as begin, got nan"),
-        (0, float("inf"), "a finite number as end, got inf"),
-    ],
-)
-def test_an_impossible_span_is_refused(begin, end, words):
-    with pytest.raises(InvalidInput, match=words):
-        Timeline().add("gpu:0", "x", begin, end)
 
 
 def check_trace(trace):
@@ -150,27 +136,4 @@ def test_a_picture_has_a_bar_for_every_span_in_its_part():
     colors = {text.get_text(): patch.get_facecolor() for text, patch in shown}
     assert len(set(colors.values())) == len(colors) == 3
     assert min(colors["wait"][:3]) > 0.8  # pale: nothing happens there
-    plt.close(figure)
-
-
-def test_a_picture_begins_at_the_step_that_is_asked_for():
-    t = Timeline(ticks())
-    for begin in (1.0, 5.0):
-        t.add("device", "wait", begin, begin + 1)
-        t.add("device", "compute", begin + 1, begin + 2)
-    cut = plot_timeline.from_step(t, 1)
-    assert [s.begin for s in cut.spans] == [-4, -3, 0, 1]
-    assert cut.names == ["wait", "compute"]
-
-
-def test_utilization_is_drawn_over_the_spans_it_comes_from():
-    t = Timeline(ticks())
-    t.add("device", "compute", 0.5, 1.5)
-    figure = plot_timeline.utilization({"one": (t, [0.5, 0.25])}, window=1.0)
-    (ax,) = figure.axes
-    (line,) = ax.patches
-    assert list(line.get_data().values) == [50, 25]
-    assert list(line.get_data().edges) == [0, 1, 2]
-    (bars,) = ax.collections
-    assert bars.get_paths()[0].get_extents().x0 == 0.5
     plt.close(figure)

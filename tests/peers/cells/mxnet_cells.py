@@ -1,7 +1,6 @@
 # What the section's MXNet tab does, cell by cell; `d2l` and the data are given.
 # %% set-up
-from mxnet import autograd, gluon, init, np, npx
-from mxnet.gluon import nn
+from mxnet import autograd, gluon, np, npx
 
 # %% parameters
 scale, kind = 0.1, "float64"
@@ -112,32 +111,3 @@ def train(num_gpus, batch_size, lr):
 # %% train, on one device and on two
 one = train(num_gpus=1, batch_size=64, lr=0.2)
 two = train(num_gpus=2, batch_size=64, lr=0.2)
-
-
-# %% concise
-def train_concise(net, num_gpus, batch_size, lr):
-    train_iter, test_iter = d2l.load_data_fashion_mnist(batch_size)
-    ctx = [d2l.try_gpu(i) for i in range(num_gpus)]
-    net.initialize(init.Xavier(), ctx=ctx, force_reinit=True)
-    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": lr})
-    for _ in range(2):
-        for features, labels in train_iter:
-            X_shards, y_shards = d2l.split_batch(
-                features.astype("float32"), labels, ctx
-            )
-            with autograd.record():
-                ls = [
-                    loss(net(X_shard), y_shard)
-                    for X_shard, y_shard in zip(X_shards, y_shards, strict=True)
-                ]
-            for one_loss in ls:
-                one_loss.backward()
-            trainer.step(labels.size)
-    floats = [(X.astype("float32"), y) for X, y in test_iter]
-    return d2l.evaluate_accuracy_gpus(net, floats, split_f=d2l.split_batch)
-
-
-net = nn.Sequential()
-net.add(nn.Flatten(), nn.Dense(10))
-assert d2l.try_all_gpus()[0] == d2l.try_gpu(0)
-assert train_concise(net, num_gpus=1, batch_size=64, lr=0.1) > 0.5

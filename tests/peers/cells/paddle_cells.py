@@ -113,25 +113,3 @@ def train(num_gpus, batch_size, lr):
 # %% train, on one device and on two
 one = train(num_gpus=1, batch_size=64, lr=0.2)
 two = train(num_gpus=2, batch_size=64, lr=0.2)
-
-
-# %% concise
-def train_concise(net, num_gpus, batch_size, lr):
-    train_iter, test_iter = d2l.load_data_fashion_mnist(batch_size)
-    devices = [d2l.try_gpu(i) for i in range(num_gpus)]
-    trainer = paddle.optimizer.SGD(lr, parameters=net.parameters())
-    for _ in range(2):
-        net.train()
-        for X, y in train_iter:
-            trainer.clear_grad()
-            X, y = (paddle.to_tensor(x, place=devices[0]) for x in (X, y))
-            nn.CrossEntropyLoss()(net(X.astype("float32")), y).backward()
-            trainer.step()
-    return d2l.evaluate_accuracy_gpu(
-        lambda X: net(X.astype("float32")), test_iter, devices[0]
-    )
-
-
-net = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
-net.to(device=d2l.try_all_gpus()[0])
-assert train_concise(net, num_gpus=1, batch_size=64, lr=0.1) > 0.5

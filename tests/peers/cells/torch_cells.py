@@ -108,24 +108,3 @@ def train(num_gpus, batch_size, lr):
 # %% train, on one device and on two
 one = train(num_gpus=1, batch_size=64, lr=0.2)
 two = train(num_gpus=2, batch_size=64, lr=0.2)
-
-
-# %% concise
-def train_concise(net, num_gpus, batch_size, lr):
-    train_iter, test_iter = d2l.load_data_fashion_mnist(batch_size)
-    devices = [d2l.try_gpu(i) for i in range(num_gpus)]
-    net = nn.DataParallel(net, device_ids=devices)
-    trainer = torch.optim.SGD(net.parameters(), lr)
-    for _ in range(2):
-        net.train()
-        for X, y in train_iter:
-            trainer.zero_grad()
-            X, y = X.to(devices[0]), y.to(devices[0])
-            nn.CrossEntropyLoss()(net(X), y).backward()
-            trainer.step()
-    return d2l.evaluate_accuracy_gpu(net, test_iter)
-
-
-net = nn.Sequential(nn.Flatten(), nn.Linear(784, 10, **kind))
-net.to(d2l.try_all_gpus()[0])
-assert train_concise(net, num_gpus=1, batch_size=64, lr=0.1) > 0.5
