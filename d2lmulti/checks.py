@@ -45,11 +45,7 @@ def _then(hint: str) -> str:
 
 
 def check_count(
-    name: str,
-    value: Any,
-    min: int = 1,
-    max: int | None = MAX_INDEX,
-    hint: str = "",
+    name: str, value: Any, min: int = 1, max: int | None = MAX_INDEX, hint: str = ""
 ) -> int:
     """Return a whole number within the bounds, as a Python integer.
 

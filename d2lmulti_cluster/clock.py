@@ -110,11 +110,7 @@ def play(
 
 
 def _play_round(
-    way: _Way,
-    begin: np.ndarray,
-    length: np.ndarray,
-    cost: np.ndarray,
-    now: np.ndarray,
+    way: _Way, begin: np.ndarray, length: np.ndarray, cost: np.ndarray, now: np.ndarray
 ) -> np.ndarray:
     """Return when each message of a round ends, and set the clocks of its ranks."""
     if way.alone:

@@ -8,12 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from d2lmulti.checks import (
-    MAX_RANKS,
-    check_count,
-    check_number,
-    check_positive,
-)
+from d2lmulti.checks import MAX_RANKS, check_count, check_number, check_positive
 from d2lmulti.observe.link import Link
 
 

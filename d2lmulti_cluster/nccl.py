@@ -12,12 +12,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from d2lmulti.checks import (
-    MAX_RANKS,
-    check_choice,
-    check_count,
-    check_number,
-)
+from d2lmulti.checks import MAX_RANKS, check_choice, check_count, check_number
 
 from .hardware import Cluster
 

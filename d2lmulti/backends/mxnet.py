@@ -16,13 +16,7 @@ from mxnet.base import _LIB, NDArrayHandle, check_call
 from mxnet.numpy import ndarray as Tensor
 
 from .. import checks
-from . import (
-    NUMPY_DTYPES,
-    dtype_name,
-    numeric,
-    resolve_device,
-    tracked_frameworks,
-)
+from . import NUMPY_DTYPES, dtype_name, numeric, resolve_device, tracked_frameworks
 from .common import view_at
 from .protocol import AnyDevice, Context
 

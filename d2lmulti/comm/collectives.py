@@ -13,12 +13,7 @@ import numpy as np
 
 from ..backends import DTYPES, backend_of, element_count
 from ..backends.protocol import AnyDevice, Backend, Tensor
-from ..checks import (
-    check_choice,
-    check_count,
-    check_data,
-    check_rows,
-)
+from ..checks import check_choice, check_count, check_data, check_rows
 from ..errors import InvalidInput
 from ..events import unobserved
 from ..plans import collectives as plans

@@ -17,13 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import (
-    MAX_RANKS,
-    check_choice,
-    check_count,
-    check_list,
-    check_same,
-)
+from ..checks import MAX_RANKS, check_choice, check_count, check_list, check_same
 from ..errors import InvalidInput, name_ranks
 from ..plans.rounds import Round
 from .group import Combine, Engine, Group, LocalEngine, Work, current_group, local_group

@@ -18,10 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import (
-    check_choice,
-    check_count,
-)
+from ..checks import check_choice, check_count
 from ..comm.group import Group
 from ..errors import DataCorrupt, DataUnavailable, InvalidInput
 from ..files import progress

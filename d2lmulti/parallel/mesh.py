@@ -27,12 +27,7 @@ from ..plans.pipeline import BackwardInput, BackwardWeight, Lists
 from ..plans.rounds import Plan, even_bounds
 from ..plans.schedules import Schedule
 from .executor import Executor, Line, Run
-from .mesh_placement import (
-    MeshParams,
-    gather_from_mesh,
-    of_stage,
-    place_on_mesh,
-)
+from .mesh_placement import MeshParams, gather_from_mesh, of_stage, place_on_mesh
 from .pipeline import make_lists, micro_bounds
 from .sequence import ring_attention, token_positions
 from .step import Step, load
@@ -284,10 +279,7 @@ def _sum_copies(placed: MeshParams, algorithm: str | Plan) -> None:
     Along `sequence` that is all, and along `expert` all but the experts, to which the
     tokens of all ranks have come.
     """
-    shares = {
-        "sequence": lambda spec: True,
-        "expert": lambda spec: not spec.experts,
-    }
+    shares = {"sequence": lambda spec: True, "expert": lambda spec: not spec.experts}
     for axis, stage in itertools.product(shares, placed.stages):
         if placed.mesh.axes.get(axis, 1) == 1:
             continue

@@ -167,9 +167,7 @@ def place_params(
 
 
 def gather_stages(
-    stage_params: StageParams,
-    device: AnyDevice = "cpu",
-    group: Group | None = None,
+    stage_params: StageParams, device: AnyDevice = "cpu", group: Group | None = None
 ) -> list[Tensor]:
     """Copy the parameters of all stages to one device, in the model's order.
 

@@ -16,14 +16,7 @@ import numpy as np
 
 from ..backends import backend_of, element_count
 from ..backends.protocol import Backend, Tensor
-from ..checks import (
-    MAX_RANKS,
-    check_choice,
-    check_count,
-    check_list,
-    form,
-    invalid,
-)
+from ..checks import MAX_RANKS, check_choice, check_count, check_list, form, invalid
 from ..comm.group import Group, exchange, group_for
 from ..errors import InvalidInput, plural
 from ..events import notify

@@ -22,12 +22,7 @@ from ..errors import InvalidInput
 from ..models import get_model
 from ..models.networks import Model, losses_of
 from ..observe.link import Link
-from ..observe.push_pull import (
-    Event,
-    check_times,
-    push_pull_events,
-    worker_seconds,
-)
+from ..observe.push_pull import Event, check_times, push_pull_events, worker_seconds
 from ..optimizers import SGD
 from ..parallel.parameter_server import ParameterServer, run_events
 from ..plans.rounds import even_bounds

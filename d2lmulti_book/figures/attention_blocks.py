@@ -71,12 +71,7 @@ def ring_of_keys(ranks: int = 4) -> Figure:
             x, y = center - [0.8, 0.19]
             card, words_of = (1.6, 0.38), f"{moves} of {owner}"
             box(
-                ax,
-                (x, y + 0.2),
-                card,
-                f"{stays} of {rank}",
-                device_color(rank),
-                size=9,
+                ax, (x, y + 0.2), card, f"{stays} of {rank}", device_color(rank), size=9
             )
             box(ax, (x, y - 0.2), card, words_of, device_color(owner), size=9)
             ax.text(*center + [0, 0.5], f"rank {rank}", ha="center", size=9, color=INK)

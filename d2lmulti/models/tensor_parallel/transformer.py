@@ -17,14 +17,7 @@ import numpy as np
 
 from ...backends.protocol import Backend, Tensor
 from ...checks import check_ids
-from ...comm.cooperative import (
-    AllToAll,
-    Apply,
-    CommGenerator,
-    Copy,
-    Max,
-    Reduce,
-)
+from ...comm.cooperative import AllToAll, Apply, CommGenerator, Copy, Max, Reduce
 from ...errors import InvalidInput
 from ..experts import (
     choose_experts,
@@ -35,21 +28,8 @@ from ..experts import (
     take_rows,
 )
 from ..networks import Model
-from ..transformer import (
-    attention,
-    check_context,
-    feed_forward,
-    heads_of,
-    join_heads,
-)
-from .layers import (
-    REPLICATED,
-    RankInfo,
-    ShardSpec,
-    SplitLayer,
-    SplitModel,
-    named,
-)
+from ..transformer import attention, check_context, feed_forward, heads_of, join_heads
+from .layers import REPLICATED, RankInfo, ShardSpec, SplitLayer, SplitModel, named
 
 
 def embedding_part(
