@@ -213,11 +213,7 @@ class Segments:
         return results
 
     def _collect(
-        self,
-        what: str,
-        xs: list[Tensor],
-        request: CollectiveRequest,
-        group: Group,
+        self, what: str, xs: list[Tensor], request: CollectiveRequest, group: Group
     ) -> list[Tensor]:
         if what == "all-to-all":
             alltoall(xs, group)
