@@ -37,7 +37,7 @@ def split_params(
     model: AnyModel,
     group: Group | None = None,
 ) -> list[list[Tensor]]:
-    """Return each device's shards of the whole parameters, with gradients attached.
+    """Return each device's shards of the parameters, with gradients attached.
 
     All are copies. Raises `InvalidInput` for a number of parameters that is not the
     model's, and, naming layer and dimension, for what cannot be divided evenly.
@@ -67,10 +67,10 @@ def gather_params(
     model: AnyModel,
     group: Group | None = None,
 ) -> list[list[Tensor]]:
-    """Return the whole parameters for every device; also of gradients in their form.
+    """Return the unsharded parameters for every device.
 
-    Replicated parameters are copied from the device itself, so replicas that differ
-    stay visible.
+    Gradients can be gathered, too. Replicated parameters are copied from the device
+    itself, so replicas that differ stay visible.
     """
     specs = get_split(model).specs
     _check_shards(device_shards, specs, len(device_shards))
@@ -81,7 +81,7 @@ def gather_params(
             zip(*device_shards, strict=True), specs, strict=True
         )
     ]
-    return [list(whole) for whole in zip(*joined, strict=True)]
+    return [list(full) for full in zip(*joined, strict=True)]
 
 
 def train_layers(
@@ -97,12 +97,13 @@ def train_layers(
     algorithm: str | Plan = "star",
     group: Group | None = None,
 ) -> list[Tensor]:
-    """Take one step on a batch that every device sees whole, each with its shards.
+    """Take one step on a batch, of which every device computes its shards of layers.
 
-    X (n, ...), y (n, ...): the whole batch. device_shards: from `split_params`; updated
-    in place, and replicated parameters stay equal bit for bit. `states` are the
-    optimizer's, one per device. All devices have the same summed loss: the process of
-    rank 0 returns it, as a list of one, and the others return an empty list.
+    X (n, ...), y (n, ...): the whole batch, on every device. device_shards: from
+    `split_params`; updated in place, and replicated parameters stay equal bit for bit.
+    `states` are the optimizer's, one per device. All devices have the same summed loss:
+    the process of rank 0 returns it, as a list of one, and the others return an empty
+    list.
     """
     model = get_split(model)
     step = Step(X, y, devices, lr, optimizer=optimizer, states=states, group=group)

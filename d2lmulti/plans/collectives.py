@@ -70,9 +70,7 @@ def alltoall(ranks: int, length: int) -> Iterator[Round]:
             left, right = (rank - distance) % ranks, (rank + distance) % ranks
             yield _swap(np.tile(rank, 2), np.concatenate([left, right]), length)
         return
-    for k in range(
-        n
-    ):  # a round-robin tournament: s swaps with t where s + t = k modulo n
+    for k in range(n):  # a round-robin tournament: s and t swap if s + t = k modulo n
         partner = (k - rank) % n
         partner[n] = np.flatnonzero(partner == rank)[0]  # it would swap with itself
         partner[partner[n]] = n
