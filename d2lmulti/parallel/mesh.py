@@ -241,7 +241,7 @@ def train_on_mesh(
         replica = Replica(step, placed, replica_bounds, place, algorithm)
         if lines := replica.lines():
             stage_losses = Executor(replica, lines).run(lists)
-            ranks = replica.here[placed.stages[-1].rank]
+            ranks = replica.local[placed.stages[-1].rank]
             for k in sorted(stage_losses):
                 for rank, loss in zip(ranks, stage_losses[k], strict=True):
                     if not replica.place(rank, "tensor"):  # all along it have the same
