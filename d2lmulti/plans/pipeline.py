@@ -264,8 +264,8 @@ def add_transfers(
     for d, queue in enumerate(remaining):
         if queue:
             raise PlanError(
-                f"device {d}, {queue[0]}: nobody can go on, because each device waits "
-                "for what another computes later"
+                f"device {d}, {queue[0]}: no device can continue, because each waits "
+                "for a result that another computes later"
             )
     return [[*device_list, Step()] for device_list in lists]
 
@@ -295,7 +295,7 @@ def simulate(
                 progress = True
     stuck = [f"device {d} at {queue[0]}" for d, queue in enumerate(remaining) if queue]
     if stuck:
-        raise PlanError(f"deadlock, nobody can go on: {'; '.join(stuck)}")
+        raise PlanError(f"deadlock, no device can continue: {'; '.join(stuck)}")
 
 
 def _receiver_is_there(
@@ -304,7 +304,7 @@ def _receiver_is_there(
     """Return whether the receiver's next instruction is the receive of this message."""
     if send.device == device or send.device not in range(len(remaining)):
         raise PlanError(
-            f"device {device}: {send} is a message to nobody; expected another device "
+            f"device {device}: {send} has no receiver; expected another device "
             f"from 0 to {len(remaining) - 1}"
         )
     head = remaining[send.device][0] if remaining[send.device] else None

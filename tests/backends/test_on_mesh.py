@@ -200,7 +200,7 @@ def test_a_perceptron_goes_on_a_mesh_too_and_a_model_without_split_form_does_not
     ((one,), many) = wholes
     for whole in many:
         assert_near(whole, one)
-    with pytest.raises(InvalidInput, match="along sequence, for it has no tokens"):
+    with pytest.raises(InvalidInput, match="along sequence, because it has no tokens"):
         on_mesh(B, Mesh(sequence=2), 5, model=model)
     with pytest.raises(InvalidInput, match="to split by layers, got lenet_bn"):
         place_on_mesh(start(B, model), ["cpu"], Mesh(data=1), "lenet_bn")
