@@ -98,9 +98,8 @@ def experts_part(
     route = route_tokens(choice.expert, router.shape[1], int(B.numpy(load)[0]))
     sent = take_rows(B, H, route.token_of)
     (arrived, X, gate) = yield AllToAll(sent, keep=(X, gate), axis="expert")
-    (outs,) = yield AllToAll(
-        run_experts(B, W1, W2, arrived, part.expert), axis="expert"
-    )
+    computed = run_experts(B, W1, W2, arrived, part.expert)
+    (outs,) = yield AllToAll(computed, axis="expert")
     (out,) = yield Reduce(take_rows(B, outs, route.slot_of))
     return X + gate * out
 
