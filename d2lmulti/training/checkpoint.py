@@ -213,10 +213,8 @@ class Saver:
         # Another constant learning rate is allowed; a schedule must be the same.
         scheduled = any(isinstance(s.get("lr"), str) for s in (old, new))
         differ = [n for n in (*FIXED, *["lr"] * scheduled) if old.get(n) != new.get(n)]
-        for name in (
-            "rates",
-            "logits",
-        ):  # runs may differ in length: compare the beginning
+        for name in ("rates", "logits"):
+            # Runs may differ in length: compare the beginning.
             pairs = zip(old[name], new[name], strict=False)
             if not all(math.isclose(*pair, rel_tol=1e-3) for pair in pairs):
                 differ.append(name)

@@ -326,7 +326,7 @@ def _run_epoch(
             at.seconds, at.bytes_moved = before[0] + seconds, before[1] + count
 
         for X, y in islice(order, at.step, None):
-            examples = min(batch_size, n - at.step * batch_size)  # examples
+            examples = min(batch_size, n - at.step * batch_size)
             batch = Batch(B.array(X), B.array(y), n=examples * targets)
             losses = split.step(batch, rate_at(rate, earlier_steps + at.step))
             totals.steps.append((losses, examples * targets))
