@@ -1,7 +1,7 @@
-"""A modeled machine: devices in nodes, ports that they share, and what each can do.
+"""A modeled machine: devices in nodes, with ports that they share.
 
-Nothing here is measured or fitted: a `Device` and a `Link` hold what a specification
-sheet says, and `presets.py` says which sheet. Chapter: *cost_model*.
+Nothing here is measured or fitted: a `Device` and a `Link` hold the values of a data
+sheet, which `presets.py` names. Chapter: *cost_model*.
 """
 
 from __future__ import annotations
@@ -14,20 +14,18 @@ from d2lmulti.observe.link import Link
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU: what its sheet promises, and which share of it real kernels reach.
+    """One GPU: the peaks of its data sheet, and the fraction that real kernels reach.
 
-    `flops` is the peak of the type in which matrix products run, a second.
-    `matmul_share` is the best measured matrix product over that peak, `memory_share`
-    the best measured copy over `memory_bandwidth` (bytes a second).
+    `flops` is the peak per second in the dtype of matrix multiplications.
+    `matmul_share` is the best measured multiplication over that peak, `memory_share`
+    the best measured copy over `memory_bandwidth` (bytes per second).
     """
 
     name: str
     flops: float
     memory_bandwidth: float
     memory: float  # bytes
-    units: (
-        int  # streaming multiprocessors: tiles of a product are distributed over them
-    )
+    units: int  # streaming multiprocessors, over which tiles are distributed
     matmul_share: float = 1.0
     memory_share: float = 0.92
     generation: str = ""  # which attention kernels were published for it
@@ -47,8 +45,8 @@ class Cluster:
     Inside a node every device has a port in and one out (`inside`). Between nodes a
     message goes through one of the `nics` of each of the two nodes (`between`); the
     devices of a node share them evenly. With `oversubscription` above 1, the nodes
-    under one leaf switch (`per_leaf` of them) share an uplink which is that much slower
-    than all their network cards together. `hops` are NCCL's latencies of a message
+    under one leaf switch (`per_leaf` of them) share an uplink that is that much slower
+    than all their NICs together. `hops` are NCCL's latencies of a message
     between nodes by its protocols LL, LL128 and Simple, in seconds.
     """
 
@@ -70,11 +68,11 @@ class Cluster:
 
     @property
     def nic_per_device(self) -> float:
-        """Bytes a second that a device gets of its node's network cards."""
+        """Return the bytes per second of its node's NICs per device."""
         return self.between.bandwidth * self.nics / self.per_node
 
     def nodes(self, ranks: int) -> int:
-        """Return how many nodes so many ranks fill, in rank order."""
+        """Return the number of nodes of `ranks` ranks, in rank order."""
         return -(-check_count("ranks", ranks, max=MAX_RANKS) // self.per_node)
 
 
@@ -85,5 +83,5 @@ def uniform(latency: float, bandwidth: float) -> Cluster:
     1000000000.0
     """
     link = Link(latency, bandwidth)
-    thing = Device("uniform", 1e12, 1e12, 1e12, 1)
-    return Cluster("uniform", thing, link, link, per_node=1, nics=1)
+    device = Device("uniform", 1e12, 1e12, 1e12, 1)
+    return Cluster("uniform", device, link, link, per_node=1, nics=1)
