@@ -1,7 +1,7 @@
-"""Pictures of plans: who holds which partial sum after each round.
+"""Figures of plans: the partial sums of each rank after each round.
 
-The data come from `plans/verify.py`, so a picture cannot differ
-from what trains. Chapter: *allreduce*.
+The states come from `plans/verify.py`, so they are those of the plans that train.
+Chapter: *allreduce*.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PARTIAL = ((0.86, 0.92, 0.96), (0.0, 0.45, 0.70))
 def held_text(held: np.ndarray) -> str:
     """Name a partial sum by its ranks: `013` is the sum of ranks 0, 1 and 3.
 
-    All ranks give `all`, nothing gives nothing; from ten ranks on, commas part them.
+    All ranks give `all`, none an empty text; more than ten are separated by commas.
     """
     ranks = np.flatnonzero(held).tolist()
     if len(ranks) == len(held) > 1:
@@ -36,7 +36,7 @@ def held_text(held: np.ndarray) -> str:
 
 
 def held_color(held: np.ndarray) -> tuple[float, float, float] | str:
-    """Color a partial sum: darker the more ranks are in it, green when complete."""
+    """Return the color of a partial sum: darker with more ranks, green if complete."""
     count = int((held > 0).sum())
     if count == len(held) > 1:
         return COMPLETE
@@ -49,7 +49,7 @@ def held_color(held: np.ndarray) -> tuple[float, float, float] | str:
 
 
 def dark(color: tuple[float, float, float] | str) -> bool:
-    """Tell whether white text reads better on this color than dark text."""
+    """Return whether this color needs white text."""
     if isinstance(color, str):
         return color == COMPLETE
     return float(np.dot(color, (0.3, 0.6, 0.1))) < 0.55
@@ -66,9 +66,9 @@ def plan_states(
 ) -> Figure:
     """Draw every rank's vector before the first round and after each round.
 
-    A row is a rank (its number stands on the right), a cell a part of its vector; the
+    A row is a rank (with its number on the right), a cell a part of its vector; the
     text names the ranks whose contributions are in it. Framed cells were written in
-    this round, arrows show from where; a solid line adds, a dashed one copies.
+    this round, and arrows show the sources; a solid line adds, a dashed one copies.
     """
     table = list(rounds)
     edges, frames = snapshots(table, ranks, length, collective)
@@ -89,10 +89,10 @@ def plan_states(
 
 
 def _draw_vectors(ax: Axes, edges: np.ndarray, held: np.ndarray) -> None:
-    ranks, whole = len(held), edges[-1]
+    ranks, length = len(held), edges[-1]
     for rank in range(ranks):
         y = ranks - 1 - rank
-        ax.text(1.03 * whole, y + 0.4, str(rank), va="center", size=8, color=INK)
+        ax.text(1.03 * length, y + 0.4, str(rank), va="center", size=8, color=INK)
         pieces = zip(edges[:-1], edges[1:], held[rank], strict=True)
         for first, last, inside in pieces:
             color, text = held_color(inside), held_text(inside)
@@ -105,10 +105,10 @@ def _draw_vectors(ax: Axes, edges: np.ndarray, held: np.ndarray) -> None:
                 ha="center",
                 va="center",
                 # A character takes a twentieth of the vector at size 8.
-                size=min(8.0, 8 * 18 * (last - first) / whole / max(len(text), 1)),
+                size=min(8.0, 8 * 18 * (last - first) / length / max(len(text), 1)),
                 color="white" if dark(color) else INK,
             )
-    ax.set(xlim=(-0.32 * whole, 1.1 * whole), ylim=(-0.15, ranks))
+    ax.set(xlim=(-0.32 * length, 1.1 * length), ylim=(-0.15, ranks))
 
 
 def _draw_transfers(ax: Axes, this_round: Round, edges: np.ndarray, ranks: int) -> None:
