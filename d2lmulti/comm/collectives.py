@@ -13,7 +13,7 @@ import numpy as np
 
 from ..backends import DTYPES, backend_of, element_count
 from ..backends.protocol import AnyDevice, Backend, Tensor
-from ..checks import check_choice, check_count, check_data, check_rows
+from ..checks import check_count, check_data, check_rows
 from ..errors import InvalidInput
 from ..events import unobserved
 from ..plans import collectives as plans
@@ -140,19 +140,9 @@ def alltoall(data: Sequence[Tensor], group: Group | None = None) -> None:
     exchange(data, rounds, group, call="all-to-all")
 
 
-def run_plan(
-    data: Sequence[Tensor],
-    rounds: Iterable[Round],
-    group: Group,
-    op: Op = "sum",
-    call: str = "plan",
-) -> None:
-    """Run a plan on `data`, in place, round by round.
-
-    `call` names it to the other processes, which must make the same call.
-    """
-    check_choice("op", op, ("sum", "mean", "max"))
-    exchange(data, rounds, group, op, call)
+def run_plan(data: Sequence[Tensor], rounds: Iterable[Round], group: Group) -> None:
+    """Run a plan on `data`, in place, round by round; `add` means a sum."""
+    exchange(data, rounds, group, call="plan")
 
 
 def usual_algorithm(group: Group) -> str:

@@ -173,9 +173,7 @@ def pipeline_trace(durations: Durations | None = None) -> Iterator[PipelineTrace
 
 
 def play_schedule(
-    lists: Sequence[Sequence[AnyInstruction]],
-    durations: Durations | None = None,
-    recompute: bool = False,
+    lists: Sequence[Sequence[AnyInstruction]], durations: Durations | None = None
 ) -> PipelineTrace:
     """Simulate the lists of all devices without tensors; return the trace.
 
@@ -187,7 +185,7 @@ def play_schedule(
     45.0
     """
     trace = PipelineTrace(durations)
-    trace.on_pipeline(len(lists), len(stage_ranks(lists)), recompute)
+    trace.on_pipeline(len(lists), len(stage_ranks(lists)))
     for device, instruction in simulate(lists):
         trace.on_instruction(device, instruction)
     return trace

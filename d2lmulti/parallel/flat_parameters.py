@@ -169,9 +169,7 @@ def shard_params(
     return ShardedParams(flats, zero, model, flat_params, bounds, compute_dtype)
 
 
-def gather_shards(
-    sharded: ShardedParams, group: Group | None = None
-) -> list[list[Tensor]]:
+def gather_shards(sharded: ShardedParams) -> list[list[Tensor]]:
     """Return a copy of all parameters for every device, in the model's shapes.
 
     Vectors that a device has in full are copied from that device, so replicas that
@@ -179,18 +177,16 @@ def gather_shards(
     """
     flats: Sequence[Sequence[Tensor]] = sharded
     if sharded.zero == 3 or sharded.compute_dtype:
-        flats = gather_parts(sharded.master_weights or sharded, group)
+        flats = gather_parts(sharded.master_weights or sharded)
     return unflatten(sharded.flat_params, flats)
 
 
-def gather_parts(
-    parts: Sequence[Sequence[Tensor]], group: Group | None = None
-) -> list[list[Tensor]]:
+def gather_parts(parts: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
     """All-gather the flat vectors of parameters, or of optimizer states."""
     gathered = []
     for shards in zip(*parts, strict=True):
         with backend_of(shards[0]).pause():
-            gathered.append(allgather(shards, group))
+            gathered.append(allgather(shards))
         notify("on_mark", "all-gather")
     return [list(flats) for flats in zip(*gathered, strict=True)]
 

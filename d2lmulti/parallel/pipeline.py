@@ -166,15 +166,13 @@ def place_params(
     return placed
 
 
-def gather_stages(
-    stage_params: StageParams, device: AnyDevice = "cpu", group: Group | None = None
-) -> list[Tensor]:
+def gather_stages(stage_params: StageParams, device: AnyDevice = "cpu") -> list[Tensor]:
     """Copy the parameters of all stages to one device, in the model's order.
 
-    stage_params: from `place_params`. Without a group it is the current one; in a
-    group of processes, each process gets all parameters.
+    stage_params: from `place_params`. In a group of processes, each process gets all
+    parameters.
     """
-    group = current_group.get() if group is None else group
+    group = current_group.get()
     if group is None or not group.is_distributed:
         return [backend_of(p).copy_to(p, device) for held in stage_params for p in held]
     B = backend_of(stage_params[0][0])

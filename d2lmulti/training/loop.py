@@ -26,7 +26,7 @@ from ..checks import (
 )
 from ..comm.collectives import usual_algorithm
 from ..comm.devices import devices as first_devices
-from ..comm.group import Group, allreduce, group_for
+from ..comm.group import allreduce, group_for
 from ..data import DTYPES, Dataset, batch_count, batches, load
 from ..errors import InvalidInput
 from ..events import unobserved
@@ -128,7 +128,6 @@ def evaluate(
     *,
     model: str | Model = LENET,
     batch_size: int = 512,
-    group: Group | None = None,
 ) -> float:
     """Return the accuracy: the fraction of the targets y that the model predicts.
 
@@ -138,7 +137,7 @@ def evaluate(
     """
     check_lists("device_params", device_params, len(devices))
     batch_size = check_count("batch_size", batch_size)
-    model, group = get_model(model), group_for(len(devices), group)
+    model, group = get_model(model), group_for(len(devices))
     if model.vocabulary:
         check_ids(X, model.vocabulary)
     if not 0 < len(X) == len(y):

@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 from d2lmulti.plans.rounds import Round
 from d2lmulti.plans.verify import snapshots
 
-from .style import INK, arrow, device_color, dot, styled, subplots
+from .style import INK, arrow, box, device_color, dot, styled, subplots
 
 COMPLETE = "#009E73"
 # From one contribution to all but one: from light to dark, also in print.
@@ -96,18 +96,11 @@ def _draw_vectors(ax: Axes, edges: np.ndarray, held: np.ndarray) -> None:
         pieces = zip(edges[:-1], edges[1:], held[rank], strict=True)
         for first, last, inside in pieces:
             color, text = held_color(inside), held_text(inside)
-            cell = (first, y), last - first, 0.8
-            ax.add_patch(Rectangle(*cell, fc=color, ec="#999999", lw=0.6))
-            ax.text(
-                (first + last) / 2,
-                y + 0.4,
-                text,
-                ha="center",
-                va="center",
-                # A character takes a twentieth of the vector at size 8.
-                size=min(8.0, 8 * 18 * (last - first) / length / max(len(text), 1)),
-                color="white" if dark(color) else INK,
-            )
+            # A character takes a twentieth of the vector at size 8.
+            size = min(8.0, 8 * 18 * (last - first) / length / max(len(text), 1))
+            ink = "white" if dark(color) else INK
+            cell = (first, y), (last - first, 0.8)
+            box(ax, *cell, text, color, ink=ink, edge="#999999", size=size, lw=0.6)
     ax.set(xlim=(-0.32 * length, 1.1 * length), ylim=(-0.15, ranks))
 
 
@@ -185,8 +178,8 @@ def two_levels(nodes: int = 2, per_node: int = 4) -> Figure:
         ax.set(xlim=(-0.7, 1.7), ylim=(per_node - 0.4, -1.2))
         ax.set_title(title)
         for node in range(nodes):
-            box = (node - 0.42, -0.5), 0.84, per_node
-            ax.add_patch(Rectangle(*box, fc="#EEEEEE", ec="none", zorder=0))
+            frame = (node - 0.42, -0.5), 0.84, per_node
+            ax.add_patch(Rectangle(*frame, fc="#EEEEEE", ec="none", zorder=0))
             ax.text(node, -0.65, f"node {node}", ha="center", va="bottom", color=INK)
         ends = [((0, j), (1, j), 0.0) for j in range(per_node)]
         if phase != 1:

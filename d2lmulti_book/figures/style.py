@@ -83,15 +83,16 @@ def box(
     corner: Point,
     sides: Point,
     words: str = "",
-    color: str = PALE,
+    color: str | tuple[float, float, float] = PALE,
     *,
     ink: str = "",
     edge: str = "white",
     size: float = 10,
+    lw: float = 1.2,
 ) -> None:
     """Draw a box with text, which is white on the color of device 0."""
     ink = ink or ("white" if color == COLORS[0] else INK)
-    ax.add_patch(Rectangle(corner, *sides, fc=color, ec=edge, lw=1.2))
+    ax.add_patch(Rectangle(corner, *sides, fc=color, ec=edge, lw=lw))
     x, y = corner[0] + sides[0] / 2, corner[1] + sides[1] / 2
     ax.text(x, y, words, ha="center", va="center", size=size, color=ink)
 
