@@ -222,6 +222,16 @@ def check_floating(name: str, x: Tensor) -> None:
         raise InvalidInput(f"expected floating-point tensors as {name}, got {form(x)}")
 
 
+def check_params(params: Any, count: int, what: str = "parameters") -> None:
+    """Raise unless there are as many parameters, or shards, as the model has."""
+    hint = "take them from model.initial(rng) of the same model"
+    check_list("params", params, "tensors", hint=hint)
+    if len(params) != count:
+        raise InvalidInput(
+            f"expected {count} {what}, as the model has, got {len(params)}; {hint}"
+        )
+
+
 def check_lists(
     name: str,
     lists: Any,

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..backends import backend_of, element_count
 from ..backends.protocol import AnyDevice, Backend, Tensor
-from ..checks import check_choice, check_count, check_list
+from ..checks import check_choice, check_count, check_list, check_params
 from ..comm.collectives import allgather, reduce_scatter
 from ..comm.group import Group, exchange, group_for
 from ..errors import InvalidInput
@@ -214,12 +214,7 @@ def flatten_layers(model: Model, params: Sequence[Tensor]) -> list[FlatParameter
             "sequence of layers; use a model with `layers`, such as lenet, or the "
             "strategy data"
         )
-    count = sum(layer.params for layer in model.layers)
-    if len(params) != count:
-        raise InvalidInput(
-            f"expected the {count} parameters of {model.name!r}, got {len(params)}; "
-            "take them from model.initial(rng)"
-        )
+    check_params(params, sum(layer.params for layer in model.layers))
     dtypes = {backend_of(p).dtype_of(p) for p in params}
     if len(dtypes) > 1:
         raise InvalidInput(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..backends import backend_of, element_count
 from ..backends.protocol import AnyDevice, Tensor
-from ..checks import check_count, check_list
+from ..checks import check_count, check_params
 from ..comm.collectives import broadcast
 from ..comm.mesh import Mesh, Subgroup
 from ..errors import InvalidInput, plural
@@ -81,7 +81,6 @@ def place_on_mesh(
     longer than 1 along which the model has nothing to split: `sequence` where there are
     no tokens, `expert` where there are no experts.
     """
-    check_list("params", params, "tensors", hint="take them from model.initial(rng)")
     if len(devices) != len(mesh.group.local_ranks):
         raise InvalidInput(
             f"expected {plural(len(mesh.group.local_ranks), 'device')}, one for each "
@@ -91,11 +90,7 @@ def place_on_mesh(
     zero = check_count("zero", zero, min=0, max=1, hint=hint)
     split = get_split(model)
     _check_axes(mesh, split)
-    if len(params) != len(split.specs):
-        raise InvalidInput(
-            f"expected the {len(split.specs)} parameters of {split.name!r}, got "
-            f"{len(params)}; take them from model.initial(rng) of the same model"
-        )
+    check_params(params, len(split.specs))
     cut = cut_stages(split, mesh.axes.get("pipeline", 1), stages)
     placed: list[list[Tensor]] = [[] for _ in devices]
     for stage in cut:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..backends import backend_of
 from ..backends.protocol import AnyDevice, Backend, Tensor
-from ..checks import check_list, check_lists
+from ..checks import check_list, check_lists, check_params
 from ..comm.collectives import allgather
 from ..comm.cooperative import run_cooperatively
 from ..comm.group import Group, check_algorithm, group_for
@@ -43,9 +43,8 @@ def split_params(
     model's, and, naming layer and dimension, for what cannot be divided evenly.
     """
     specs = get_split(model).specs
-    check_list("params", params, "tensors", hint="take them from model.initial(rng)")
+    check_params(params, len(specs))
     check_list("devices", devices, "devices", hint="use devices(1)")
-    _check_count(params, specs, "parameters")
     group = group_for(len(devices), group)
     for i, (p, (layer, spec)) in enumerate(zip(params, specs, strict=True)):
         _check_divides(i, p, layer, spec, group.size)
@@ -134,17 +133,7 @@ def _check_shards(
     check_list("device_shards", device_shards, "lists of shards", hint=hint)
     check_lists("device_shards", device_shards, devices, hint=hint)
     for shards in device_shards:
-        _check_count(shards, specs, "shards per device")
-
-
-def _check_count(
-    params: Sequence[Tensor], specs: Sequence[tuple[str, ShardSpec]], what: str
-) -> None:
-    if len(params) != len(specs):
-        raise InvalidInput(
-            f"expected {len(specs)} {what}, as the model has, got {len(params)}; take "
-            "them from model.initial(rng) of the same model"
-        )
+        check_params(shards, len(specs), "shards per device")
 
 
 def _check_divides(i: int, p: Tensor, layer: str, spec: ShardSpec, ranks: int) -> None:
