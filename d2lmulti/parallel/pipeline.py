@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ..backends import backend_of
 from ..backends.protocol import AnyDevice, Tensor
-from ..checks import check_choice, check_count, check_lists, check_params
+from ..checks import check_choice, check_count, check_lists
 from ..comm.collectives import broadcast
 from ..comm.group import Group, current_group, group_for
 from ..errors import InvalidInput, PlanError, plural
@@ -150,7 +150,11 @@ def place_params(
             f"stages, and each rank at least once, got {list(ranks)}; take them from a "
             "schedule with stage_ranks(lists)"
         )
-    check_params(params, stages[-1].last)
+    if len(params) != stages[-1].last:
+        raise InvalidInput(
+            f"expected the {stages[-1].last} parameters of the model that was cut, got "
+            f"{len(params)}; take them from model.initial(rng) of the same model"
+        )
     placed = StageParams([], ranks, group)
     for s in placed.local:
         device = devices[group.local_ranks.index(ranks[s])]

@@ -173,7 +173,7 @@ def test_each_axis_moves_what_its_formula_says(B):
         ({"tensor": 5}, {}, "5 does not divide its 24 characters"),
         ({"pipeline": 5}, {}, "cannot cut the 4 layers .* 5 stages"),
         ({"pipeline": 2}, {"stages": 3}, "use a multiple of 2"),
-        ({"expert": 2}, {}, "no layer here is split along expert, for it has no exp"),
+        ({"expert": 2}, {}, "no layer is split along expert, because it has no exp"),
         ({"expert": 4}, {"model": MIXTURE}, "4 does not divide its 6 experts"),
         ({"sequence": 6}, {}, "5 tokens over 6 ranks"),
         ({"data": 2}, {"zero": 2}, "from 0 to 1 as zero, got 2"),
