@@ -1,9 +1,9 @@
-"""Argument checks, all of them: a wrong value that would train wrongly in silence,
-hang, or lose data is an error; for others the framework's own error is enough.
+"""All argument checks: for values that would train wrongly without an error, hang, or
+lose data. For others the framework's own error is enough.
 
-A check returns the value, or raises `InvalidInput`: what was expected, what came, and
-a hint. NumPy scalars are numbers too; True is no count, and nan and inf are no numbers.
-Of a tensor the checks know its shape, dtype and identity, whatever its framework.
+A check returns the value, or raises `InvalidInput`: what was expected, what was found,
+and a hint. NumPy scalars are numbers, too; True is not a count, and nan and inf are not
+numbers. Checks of tensors use shape, dtype, and identity, for every framework.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from .errors import InvalidInput, by_call
 T = TypeVar("T")
 Tensor = Any
 
-MAX_INDEX = 2**63 - 1  # what an index of any framework can hold
-MAX_RANKS = 2**16  # a table has one row per rank; more is a typing error
+MAX_INDEX = 2**63 - 1  # the largest index of every framework
+MAX_RANKS = 2**16  # a larger number is a typing error
 
 
 def invalid(expected: str, value: Any, hint: str = "") -> InvalidInput:
-    """Make the error: what was expected, what came, what to do."""
+    """Return the error: what was expected, what was found, what to do."""
     return InvalidInput(f"expected {expected}, got {shown(value)}{_then(hint)}")
 
 
 def shown(value: Any) -> str:
-    """Show a value in one short line, whatever it is."""
+    """Return any value as one short line."""
     try:
         words = " ".join(repr(value).split())
-    except Exception:  # of an object's own, or an integer too long for Python to print
+    except Exception:  # of the object's repr, or an integer that is too long
         words = f"a {type(value).__name__} that cannot be printed"
     return words if len(words) <= 60 else words[:57] + "..."
 
@@ -45,11 +45,7 @@ def _then(hint: str) -> str:
 
 
 def check_count(
-    name: str,
-    value: Any,
-    min: int = 1,
-    max: int | None = MAX_INDEX,
-    hint: str = "",
+    name: str, value: Any, min: int = 1, max: int | None = MAX_INDEX, hint: str = ""
 ) -> int:
     """Return a whole number within the bounds, as a Python integer.
 
@@ -110,15 +106,15 @@ def check_list(
     """Return a list or tuple of at least `min_length` entries; no generator."""
     if isinstance(value, (list, tuple)) and len(value) >= min_length:
         return value
-    wanted = f"at least {min_length} {of}" if min_length > 1 else of
-    raise invalid(f"a list of {wanted} as {name}", value, hint)
+    kind = f"at least {min_length} {of}" if min_length > 1 else of
+    raise invalid(f"a list of {kind} as {name}", value, hint)
 
 
 # -- NumPy arrays -----------------------------------------------------------------
 
 
 def check_ids(ids: np.ndarray, count: int, name: str = "ids") -> None:
-    """Raise unless ids are from 0 to `count` - 1: NumPy would take -1 for the last."""
+    """Raise unless ids are from 0 to `count` - 1: to NumPy, -1 is the last."""
     lowest, highest = ids.min(initial=0), ids.max(initial=0)
     if lowest < 0 or highest >= count:
         raise InvalidInput(
@@ -129,7 +125,7 @@ def check_ids(ids: np.ndarray, count: int, name: str = "ids") -> None:
 
 def check_finite(name: str, values: np.ndarray) -> np.ndarray:
     """Return an array without nan and inf."""
-    # A sum shows it in one pass without a second array; if it overflows, look closely.
+    # A sum needs one pass and no second array; if it overflows, check every value.
     with np.errstate(over="ignore", invalid="ignore"):
         total = np.sum(values, dtype=np.float64)
     if np.isfinite(total) or np.isfinite(values).all():
@@ -150,7 +146,7 @@ def form(x: Tensor, first: int = 0) -> str:
 
 
 def check_part(x: Tensor, first: int, last: int) -> None:
-    """Raise unless a part lies in the flattened `x`: a slice would be shorter."""
+    """Raise unless a part is within the flattened `x`: a slice would be shorter."""
     size = math.prod(x.shape)
     if not 0 <= first <= last <= size:
         raise invalid(f"0 <= first <= last <= {size} elements", (first, last))
@@ -167,7 +163,7 @@ def check_write(x: Tensor, first: int, last: int, y: Tensor) -> None:
 
 
 def check_contiguous(contiguous: bool) -> None:
-    """Raise before a write to a strided view: its flattened form would be a copy."""
+    """Raise before a write to a strided view, which would change a flattened copy."""
     if not contiguous:
         raise InvalidInput(
             "expected a tensor that lies row by row in memory, got a strided view (of "
@@ -191,7 +187,7 @@ def check_leaf(is_leaf: bool) -> None:
 
 
 def check_grads(ys: Sequence[Tensor], dys: Sequence[Tensor] | None) -> None:
-    """Raise unless every y has a gradient of its form: Paddle would read beyond it."""
+    """Raise unless each y has a gradient of its shape: Paddle would read beyond it."""
     if dys is not None and [form(dy) for dy in dys] != [form(y) for y in ys]:
         raise InvalidInput(
             f"expected dys with the shapes and dtypes of ys, {[*map(form, ys)]}, got "
@@ -200,17 +196,17 @@ def check_grads(ys: Sequence[Tensor], dys: Sequence[Tensor] | None) -> None:
 
 
 def check_recorded(recorded: Iterable[bool]) -> None:
-    """Raise unless every y comes from a recorded graph: Paddle would do nothing."""
+    """Raise unless every y was recorded: Paddle would silently do nothing."""
     if not all(recorded):
         raise InvalidInput(
             "expected every tensor in ys to depend, by operations inside record(), on "
             "a tensor with attach_grad, got one that does not; compute it in `with "
-            "B.record():`, and go backward through a graph only once"
+            "B.record():`, and run backward through a graph only once"
         )
 
 
 def not_attached() -> InvalidInput:
-    """Make the error for a gradient that was never asked for."""
+    """Return the error for a tensor without an attached gradient."""
     return InvalidInput(
         "expected a tensor that collects a gradient, got one that does not; call "
         "attach_grad(x) before the forward pass"
@@ -221,9 +217,19 @@ def not_attached() -> InvalidInput:
 
 
 def check_floating(name: str, x: Tensor) -> None:
-    """Raise for a tensor that cannot have a gradient, because it holds no floats."""
+    """Raise for a tensor without floats, which cannot have a gradient."""
     if "float" not in form(x):
         raise InvalidInput(f"expected floating-point tensors as {name}, got {form(x)}")
+
+
+def check_params(params: Any, count: int, what: str = "parameters") -> None:
+    """Raise unless there are as many parameters, or shards, as the model has."""
+    hint = "take them from model.initial(rng) of the same model"
+    check_list("params", params, "tensors", hint=hint)
+    if len(params) != count:
+        raise InvalidInput(
+            f"expected {count} {what}, as the model has, got {len(params)}; {hint}"
+        )
 
 
 def check_lists(
@@ -234,9 +240,9 @@ def check_lists(
     min_length: int = 1,
     hint: str = "",
 ) -> Sequence[Sequence[Tensor]]:
-    """Return one list of tensors per owner, each tensor in one place.
+    """Return one list of tensors per owner; raise if two contain the same tensor.
 
-    A list given to two replicas would be updated twice; on PyTorch, in silence.
+    A list passed for two replicas would be updated twice, on PyTorch without an error.
     """
     check_list(name, lists, f"lists of tensors, one per {per}", hint=hint)
     if len(lists) != owners:
@@ -251,7 +257,7 @@ def check_lists(
 
 
 def check_distinct(name: str, tensors: Sequence[Tensor]) -> None:
-    """Raise for one tensor in two places: a rank would add to the other's values."""
+    """Raise for one tensor in two places: ranks would change each other's values."""
     if len({id(x) for x in tensors}) < len(tensors):
         raise InvalidInput(
             f"expected a tensor of its own in every place of {name}, got one twice; "
@@ -260,15 +266,15 @@ def check_distinct(name: str, tensors: Sequence[Tensor]) -> None:
 
 
 def check_data(data: Sequence[Tensor], op: str = "sum") -> None:
-    """Raise unless all ranks have a tensor of their own, of one shape and dtype."""
+    """Raise unless all ranks have distinct tensors of one shape and dtype."""
     check_list("data", data, "tensors, one per rank")
     if op != "sum":
         check_choice("op", op, ("sum", "mean", "max"))
     shape, dtype = data[0].shape, data[0].dtype
     for x in data:
         if x.shape != shape or x.dtype != dtype:
-            what = "the same shape and dtype on every rank"
-            check_same({rank: form(x) for rank, x in enumerate(data)}, what)
+            expected = "the same shape and dtype on every rank"
+            check_same({rank: form(x) for rank, x in enumerate(data)}, expected)
     check_distinct("data", data)
 
 
@@ -276,14 +282,14 @@ def check_rows(data: Sequence[Tensor]) -> None:
     """Raise unless the tensors of all ranks differ in their number of rows only."""
     check_list("data", data, "tensors, one per rank")
     calls = {rank: f"rows of {form(x, 1)}" for rank, x in enumerate(data)}
-    what = "the same shape (but for the first dimension) and dtype on every rank"
-    check_same(calls, what)
+    expected = "the same shape (but for the first dimension) and dtype on every rank"
+    check_same(calls, expected)
 
 
 def check_same(calls: Mapping[int, str], expected: str, hint: str = "") -> None:
     """Raise unless all ranks (rank -> call, in words) make the same call.
 
-    Where one rank makes another call, or none, a real engine would wait forever.
+    Otherwise, a real engine would wait forever.
 
     >>> check_same({0: "a sum", 1: "a copy", 2: "a sum"}, "one call", "compare them")
     Traceback (most recent call last):

@@ -1,8 +1,8 @@
 """The command line: `python -m d2lmulti doctor | train | bench | simulate | ...`.
 
 A command of another package is imported when it is called. The options of `train` are
-the parameters of the function `train` and of the strategies, with the help that their
-docstrings have.
+the parameters of the function `train` and of the strategies, with the help from their
+docstrings.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def doctor() -> int:
             click.echo(f"        {line}")
     if line := horovod_line():
         click.echo(line)
-    asked = os.environ.get("D2LMULTI_BACKEND")
-    because = "from D2LMULTI_BACKEND" if asked else "D2LMULTI_BACKEND is not set"
+    chosen = os.environ.get("D2LMULTI_BACKEND")
+    because = "from D2LMULTI_BACKEND" if chosen else "D2LMULTI_BACKEND is not set"
     click.echo(f"default backend: {backend_name()} ({because})")
     try:
         get_backend()
@@ -95,20 +95,20 @@ def driver_lines() -> list[str]:
 
 
 def trials(B: Backend) -> list[str]:
-    """Compute 1 + 1 on each GPU that the backend counts, and say how it went."""
+    """Compute 1 + 1 on each GPU that the backend counts; return the outcomes."""
     lines = []
     for i in range(B.gpu_count()):
         try:
             x = B.array(np.ones(2, "float32"), f"gpu:{i}")
-            went = "computes" if (B.numpy(x + x) == 2).all() else "computes wrongly"
+            outcome = "computes" if (B.numpy(x + x) == 2).all() else "computes wrongly"
         except Exception as error:  # a framework's own, of any kind
-            went = f"fails to compute: {str(error).strip().partition(chr(10))[0]}"
-        lines.append(f"gpu:{i} {went}")
+            outcome = f"fails to compute: {str(error).strip().partition(chr(10))[0]}"
+        lines.append(f"gpu:{i} {outcome}")
     return lines
 
 
 def horovod_line() -> str:
-    """Say whether Horovod, if it is there, was built to sum on GPUs."""
+    """Return whether Horovod, if it is installed, was built to sum on GPUs."""
     for name in ("torch", "mxnet"):
         try:
             hvd = import_module(f"horovod.{name}")
@@ -128,7 +128,7 @@ CHOICES: dict[str, Iterable[str]] = {
 }
 KINDS = {"int": int, "float": float, "bool": bool, "str": str}
 RESULTS = {
-    "timeline": "write who did what when, to open in Perfetto",
+    "timeline": "write a trace of the devices' work, for Perfetto",
     "json": "write the history as JSON",
     "plot": "draw the history, as PNG",
 }
@@ -179,13 +179,13 @@ def train_options() -> list[click.Parameter]:
 
 def run(**options: Any) -> int:
     """Train, the work split over devices."""
-    if launched():  # a first message, before any tensor, goes by the default backend
+    if launched():  # the first message, before any tensor, uses the default backend
         os.environ["D2LMULTI_BACKEND"] = options["backend"]
     # Started by torchrun, paddle.distributed.launch, ...: one process is one device.
     if not launched() or process_group.started():
         return train_in(process_group.started(), options)
     status = train_in(process_group.start(), options)
-    process_group.stop()  # gloo's threads would abort at the interpreter's end
+    process_group.stop()  # otherwise gloo's threads abort when the interpreter ends
     return status
 
 
@@ -223,7 +223,7 @@ def train_in(group: Group | None, options: dict[str, Any]) -> int:
 
 
 def check_results(outputs: dict[str, Path | None]) -> None:
-    """Raise, before there is work to lose, for what could not be written."""
+    """Raise, before the run begins, for a file that could not be written."""
     check_outputs(outputs)
     picture = outputs["--plot"]
     if picture is not None and picture.suffix.lower() != ".png":
@@ -285,7 +285,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Return 0 (success), 1 (a backend is missing), 2 (bad input), 130 (Ctrl-C), or
     141 (the reader of the output has closed it, as in `| head -1`).
     """
-    for number in (0, 1, 2):  # that of a closed stream would go to the next open file
+    for number in (0, 1, 2):  # a new file would get the number of a closed stream
         try:
             os.fstat(number)
         except OSError:
@@ -303,7 +303,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except D2LMultiError as error:
         return _failed(f"error: {error}", 2)
     except BrokenPipeError:
-        # Python would try once more to write what is left.
+        # Python would try to flush the rest again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt:
@@ -311,10 +311,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _failed(message: str, status: int) -> int:
-    """Print why a command failed, and on which rank."""
+    """Print why a command failed, and on which rank; return the status."""
     rank = ""
     if launched():
-        with suppress(InvalidInput):  # which is then the message
+        with suppress(InvalidInput):  # which is the error to print
             rank = f"rank {process_info().rank}: "
     click.echo(rank + message, err=True)
     return status

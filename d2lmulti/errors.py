@@ -1,7 +1,7 @@
-"""One family of errors: each says what was expected, what was found, what to do.
+"""The errors of this library: what was expected, what was found, what to do.
 
-Every error this library raises on purpose is a `D2LMultiError`, and also the built-in
-error a Python user would expect to catch (`ValueError`, `ImportError`, ...).
+Every error that this library raises on purpose is a `D2LMultiError`, and also the
+built-in error a Python user would expect to catch (`ValueError`, `ImportError`, ...).
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from collections.abc import Mapping
 
 
 def plural(n: int, noun: str) -> str:
-    """Count things in words: `1 device`, `2 devices`."""
+    """Return a count with its noun: `1 device`, `2 devices`."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def name_ranks(ranks: list[int]) -> str:
-    """Name ranks in words: `rank 3`, `ranks 0, 2`; of many, the first eight."""
-    some = ", ".join(map(str, ranks[:8]))
+    """Return ranks as text: `rank 3`, `ranks 0, 2`; of many, the first eight."""
+    first_eight = ", ".join(map(str, ranks[:8]))
     more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {some}{more}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {first_eight}{more}"
 
 
 def by_call(calls: Mapping[int, str]) -> str:
-    """List the calls with their ranks: `a sum on ranks 0, 2 and a copy on rank 1`."""
+    """Return calls with their ranks: `a sum on ranks 0, 2 and a copy on rank 1`."""
     groups: dict[str, list[int]] = {}
     for rank, call in sorted(calls.items()):
         groups.setdefault(call, []).append(rank)
@@ -39,19 +39,19 @@ class InvalidInput(D2LMultiError, ValueError):
 
 
 class PlanError(InvalidInput):
-    """A plan is wrong; the message names the round (from 1), the rank and the part."""
+    """A plan is incorrect; the message names round (from 1), rank, and part."""
 
 
 class BackendNotInstalled(D2LMultiError, ImportError):
-    """A framework was requested that this Python does not have."""
+    """A framework is requested that is not installed."""
 
 
 class DeviceUnavailable(D2LMultiError, RuntimeError):
-    """A device was requested that this machine does not have."""
+    """A device is requested that this machine does not have."""
 
 
 class Diverged(D2LMultiError, ArithmeticError):
-    """A loss or a weight is no longer finite, so further training is useless."""
+    """A loss or a weight is no longer finite."""
 
 
 class DataUnavailable(D2LMultiError, OSError):
@@ -59,12 +59,12 @@ class DataUnavailable(D2LMultiError, OSError):
 
 
 class DataCorrupt(D2LMultiError, ValueError):
-    """A data file is truncated, has a wrong checksum, or has another format."""
+    """A data file is truncated, has a wrong checksum, or another format."""
 
 
 class WriteFailed(D2LMultiError, OSError):
-    """A file cannot be written: no space, no permission; the old one is unchanged."""
+    """A file cannot be written (no space, no permission); the old one is unchanged."""
 
 
 class PeerError(D2LMultiError, RuntimeError):
-    """Another rank has ended or makes a different call, so this one cannot go on."""
+    """Another rank has ended, or makes a different call."""

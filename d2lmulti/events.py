@@ -1,17 +1,17 @@
-"""Observers: transfers, loads from the host and device work are reported to listeners.
+"""Events: transfers, loads from the host, and work of devices go to listeners.
 
-Where bytes move or a device computes, `notify` or `notify_work` is called. A ledger
-counts what is reported, a timeline reads its clock. Without a listener, a call ends
-after one truth test. A listener has a method for each event that it needs:
+Code that moves bytes or computes on a device calls `notify` or `notify_work`. A ledger
+counts the reported bytes; a timeline reads its clock. Without a listener, a call only
+tests a condition. A listener has a method for each event that it needs:
 
     on_round(this_round, itemsize)          a round of messages was exchanged
     on_copy(source, target, count, itemsize)  the program itself copied elements
     on_load(nbytes)                         bytes were copied from host to device
-    on_mark(label)                          something with a name happened now
+    on_mark(label)                          an event with a name happened now
     on_work(tracks, name, wait)             devices work in the `with` block
     on_pipeline(devices, stages, recompute) a pipeline begins a step
     on_instruction(device, instruction)     a device begins its next instruction
-    on_stored(device, stage, micro_batches, nbytes)  what a stage stores from now on
+    on_stored(device, stage, micro_batches, nbytes)  a stage now stores this much
 
 Chapter: *data_parallel*.
 """
@@ -29,7 +29,7 @@ observers: ContextVar[tuple[Any, ...]] = ContextVar("observers", default=())
 
 @contextmanager
 def observe(*listeners: Any) -> Iterator[None]:
-    """Report what happens in the block to these listeners and the present ones."""
+    """Report events in the block to these listeners, too."""
     token = observers.set((*observers.get(), *listeners))
     try:
         yield
@@ -39,7 +39,7 @@ def observe(*listeners: Any) -> Iterator[None]:
 
 @contextmanager
 def unobserved() -> Iterator[None]:
-    """Report nothing in the block: for messages between processes that are no data."""
+    """Report no events in the block: for messages without training data."""
     token = observers.set(())
     try:
         yield
@@ -57,8 +57,8 @@ def notify(event: str, *facts: object) -> None:
 def notify_work(
     tracks: Sequence[object], name: str, wait: Callable[[], object] | None = None
 ) -> AbstractContextManager[Any]:
-    """Report a block in which these devices work; `wait()` waits for their end."""
-    listeners = [each for each in observers.get() if hasattr(each, "on_work")]
+    """Report a block in which these devices work; `wait()` waits until they finish."""
+    listeners = [x for x in observers.get() if hasattr(x, "on_work")]
     if not listeners:
         return _NOTHING
     stack = ExitStack()

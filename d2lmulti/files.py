@@ -1,8 +1,8 @@
-"""What a long run shows and leaves: a progress bar, and files written atomically.
+"""Progress bars, and files that are written atomically.
 
-A reader finds the old content or the new, never a part: the new content goes to a
-temporary file in the same folder, is flushed to the disk, and replaces the old file in
-one step. Ctrl-C, a full disk or a kill leave the old file.
+A reader gets the old content or the new, never a part of it: the new content is written
+to a temporary file in the same folder, flushed to disk, and replaces the old file in
+one step. After Ctrl-C, a kill, or on a full disk, the old file remains.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def write_atomically(path: AnyPath, data: bytes | Callable[[BinaryIO], object]) 
     temporary = _temporary(target)
     try:
         with open(temporary, "xb") as file:
-            if target.exists():  # before the content, which may be private
+            if target.exists():  # before the content, which may be confidential
                 temporary.chmod(target.stat().st_mode & 0o777)
             if callable(data):
                 data(file)
             else:
                 file.write(data)
             file.flush()
-            os.fsync(file.fileno())  # or a power cut could leave an empty file
+            os.fsync(file.fileno())  # otherwise a power failure could empty the file
         os.replace(temporary, target)
     except OSError as error:
         raise _failed(target, error) from error
@@ -67,7 +67,7 @@ def write_atomically(path: AnyPath, data: bytes | Callable[[BinaryIO], object]) 
 
 
 def check_output(path: AnyPath) -> Path:
-    """Check that `path` can be written later; return the file behind links.
+    """Check that `path` can be written later; return the file that links refer to.
 
     Raises `InvalidInput` for a folder, a device or a read-only file, and `WriteFailed`
     where no file can be created.
@@ -75,7 +75,7 @@ def check_output(path: AnyPath) -> Path:
     target = Path(os.path.realpath(path))
     if os.path.exists(target) and not target.is_file():
         raise InvalidInput(f"cannot write {target}: expected an ordinary file")
-    # Replacing a file needs no permission to write it, so this protects the content.
+    # Replacing a file needs no write permission for it, so this protects its content.
     if os.path.exists(target) and not target.stat().st_mode & 0o222:
         raise InvalidInput(f"cannot write {target}: it is read-only")
     try:
@@ -115,10 +115,10 @@ def write_json(path: AnyPath, value: Any) -> None:
 
 @contextmanager
 def locked(target: Path) -> Iterator[None]:
-    """Hold `target` for this process in the block, by a lock on a file next to it.
+    """Lock `target` for this process in the block, by a lock file next to it.
 
-    The kernel releases the lock of a process that is killed. What killed writers left
-    of `target` is removed. Raises `InvalidInput` if another run holds the lock.
+    The kernel releases the lock of a process that is killed. Temporary files of killed
+    writers are removed. Raises `InvalidInput` if another run holds the lock.
     """
     lock = FileLock(target.with_name(f".{target.name}.lock"))
     try:

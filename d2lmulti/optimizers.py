@@ -1,8 +1,8 @@
 """Optimizers whose arithmetic gives the same bits on every framework.
 
-Every operation stands alone (`v*mu + g/n`, then `p - v*lr`): a fused multiply-add
-rounds once instead of twice and differs in one element out of seven. The optimizer
-never clears gradients; the training step does, where the reader can see it.
+Operations are not fused (`v*mu + g/n`, then `p - v*lr`): a fused multiply-add rounds
+once instead of twice and differs in one element out of seven. The optimizer does not
+clear gradients; the training step does, where the reader can see it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .errors import InvalidInput
 
 
 class Optimizer(Protocol):
-    """What a training step needs: a state for each replica, and a step.
+    """The interface that a training step needs: a state for each replica, and a step.
 
     The state begins with `states_per_parameter` lists of one tensor per parameter, in
     its shape.
@@ -26,7 +26,7 @@ class Optimizer(Protocol):
 
     @property
     def states_per_parameter(self) -> int:
-        """How many elements the state stores for each element of the parameters."""
+        """Return the elements of the state for each element of the parameters."""
 
     def init(self, params: Sequence[Tensor]) -> list[Tensor]:
         """Make the optimizer's state for one replica, on the replica's device."""
@@ -52,7 +52,7 @@ class SGD:
 
     @property
     def states_per_parameter(self) -> int:
-        """One velocity for each parameter, none without momentum."""
+        """Return 1, for the velocity, or 0 without momentum."""
         return int(self.momentum > 0)
 
     def init(self, params: Sequence[Tensor]) -> list[Tensor]:
@@ -77,10 +77,10 @@ class SGD:
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam: steps of the size of lr, whatever the size of the gradients.
+    """Adam: steps of about the size of lr, for gradients of any size.
 
     Moving averages m of the gradient g / n and v of its square start at zero; c1 and
-    c2, the same averages of ones, say by how much they are too small. p moves by
+    c2, the same averages of ones, correct their bias. p moves by
     -lr * (m / c1) / (sqrt(v / c2) + eps). Source: Kingma, Ba (2015).
     """
 
@@ -95,7 +95,7 @@ class Adam:
 
     @property
     def states_per_parameter(self) -> int:
-        """m and v."""
+        """Return 2, for m and v."""
         return 2
 
     def init(self, params: Sequence[Tensor]) -> list[Tensor]:
@@ -129,10 +129,11 @@ class Adam:
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """Adam that also shrinks each weight by the same fraction, lr * weight_decay.
+    """Adam with decoupled weight decay: weights shrink by lr * weight_decay.
 
-    If the penalty were part of the gradient, Adam would divide it by the gradient's
-    own size, and large gradients would hide it. Source: Loshchilov, Hutter (2019).
+    With the penalty in the gradient instead, Adam would divide it by the size of the
+    gradient, so weights with large gradients would decay less. Source: Loshchilov,
+    Hutter (2019).
     """
 
     weight_decay: float = 0.01  #: fraction per step, times lr
@@ -169,7 +170,7 @@ def make_optimizer(
 
 
 def check_states(states: Any, owners: int, per: str = "device") -> Any:
-    """Return one state per device (or stage); those left out are empty."""
+    """Return one state per device (or stage), by default empty ones."""
     if states is None:
         return [[]] * owners
     hint = "use [optimizer.init(params) for params in ...]"
@@ -196,6 +197,6 @@ def assign_(x: Tensor, y: Tensor) -> None:
 
 
 def _average_(average: Tensor, value: Any, beta: float) -> None:
-    # beta * average + (1 - beta) * value, without a number that MXNet would round.
+    # beta * average + (1 - beta) * value, without 1 - beta, which MXNet would round.
     with backend_of(average).pause():
         assign_(average, (average - value) * beta + value)

@@ -1,1 +1,1 @@
-"""What the notebooks of the book use beside the library: magics, figures, data."""
+"""Support for the notebooks of the book: magics, figures, data sets."""

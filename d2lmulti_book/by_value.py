@@ -1,7 +1,7 @@
-"""A notebook's function in a clean process: it travels as a value, not as a name.
+"""Run a notebook's function in a new process: pickle its code instead of its name.
 
-A process that is not a copy of the notebook's imports what it is to run, and a notebook
-is no module. Chapter: *bottlenecks*.
+A new process imports the function that it runs, and a notebook is not a module.
+Chapter: *bottlenecks*.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import cloudpickle
 
 
 class ByValue:
-    """`Process(target=ByValue(f))` runs f, also where f was written in a cell."""
+    """`Process(target=ByValue(f))` runs f, even if f is defined in a cell."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = cloudpickle.dumps(function)

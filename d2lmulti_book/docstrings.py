@@ -1,8 +1,8 @@
-"""Real text with real labels that needs no network: Python's own documentation.
+"""A text data set with labels that needs no download: Python's own documentation.
 
-Every piece is cut from a docstring of the standard library, and its label is the module
-that it stands in. The texts are read from the source files, which are not run. They
-differ a little from one release of Python to the next. Chapter: *tensorflow*.
+Every sequence is cut from a docstring of the standard library, and its label is the
+module of the docstring. The texts are read from the source files, which are not run.
+They differ slightly between releases of Python. Chapter: *tensorflow*.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ MODULES = (
     "threading",
     "typing",
 )
-SHORTEST = 8  # words; less says too little to tell where it is from
+SHORTEST = 8  # words; fewer do not identify a module
 
 
 def read_docstrings(length: int = 40) -> list[tuple[list[str], str]]:
-    """Return pieces of at least 8 and at most `length` words, each with its module.
+    """Return sequences of at least 8 and at most `length` words, with their modules.
 
-    Words are in small letters, without numbers and signs. Raises `InvalidInput` for a
-    length below 8 and `DataUnavailable` where Python came without its source files.
+    Words are in lowercase, without digits and punctuation. Raises `InvalidInput` for a
+    length below 8 and `DataUnavailable` if Python is installed without its source
+    files.
     """
     check_count("length", length, min=SHORTEST)
-    # A docstring that stands in several places counts once.
+    # A docstring that appears several times counts once.
     pieces: dict[tuple[str, ...], str] = {}
     for module in MODULES:
         for path in _source_files(module):
@@ -55,11 +56,11 @@ def read_docstrings(length: int = 40) -> list[tuple[list[str], str]]:
 
 
 def docstrings(words: int = 2000, length: int = 40) -> Dataset:
-    """Load the pieces as ids (n, `length`) of int64, to tell from which module each is.
+    """Load the sequences as ids (n, `length`) of int64, to classify them by module.
 
     The `words` - 2 most frequent words of the training part have ids from 2, 1 is any
-    other word and 0 fills up. A fifth of the pieces is for testing, chosen with a fixed
-    seed. Raises `InvalidInput` for fewer than 3 words, and as `read_docstrings`.
+    other word, and 0 is padding. A fifth of the sequences is for testing, chosen with a
+    fixed seed. Raises `InvalidInput` for fewer than 3 words, and as `read_docstrings`.
     """
     check_count("words", words, min=3)
     pieces = read_docstrings(length)
@@ -82,18 +83,18 @@ def _source_files(module: str) -> list[Path]:
     if not files[0].exists():
         raise DataUnavailable(
             f"expected the source of Python's module {module} in {library}, got none; "
-            "use a Python that brings the source of its standard library"
+            "use a Python with the source of its standard library"
         )
     return files
 
 
 def _docstrings(path: Path) -> Iterator[str]:
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    left: deque[ast.AST] = deque([ast.parse(path.read_bytes())])
-    while left:  # as ast.walk, but into statements only
-        node = left.popleft()
+    nodes: deque[ast.AST] = deque([ast.parse(path.read_bytes())])
+    while nodes:  # as ast.walk, but into statements only
+        node = nodes.popleft()
         if isinstance(node, kinds) and (text := ast.get_docstring(node)):
             yield text
         for part in ("body", "handlers", "orelse", "finalbody"):
             inside = getattr(node, part, None)
-            left.extend(inside if isinstance(inside, list) else ())
+            nodes.extend(inside if isinstance(inside, list) else ())

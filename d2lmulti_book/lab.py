@@ -1,7 +1,7 @@
 """Run a program on two ranks, as `torchrun` does, and print what each rank wrote.
 
-The processes are forked from one that has imported PyTorch, so they start at once. No
-rank is ended because another one has failed: all their messages are to be seen.
+The processes are forked from one that has imported PyTorch, so they start immediately.
+No rank is ended because another one has failed, so that all their messages are shown.
 Chapter: *failures*.
 """
 
@@ -30,7 +30,7 @@ _STACK = re.compile("Traceback|(Current t|T)hread 0x")
 _LOG = re.compile(r"(\[rank\d\]:)?\[[EW]\d{4} |Exception raised from|frame #|<omitting")
 _LOST = re.compile("Connection (?:closed|reset) by peer|Broken pipe")
 said: dict[str, str] = {}
-"""What each job has printed, by its program, arguments, and variables."""
+"""The output of each job, by its program, arguments, and variables."""
 _shown: set[str] = set()  # messages of a lost connection that are on the page
 _folder = Path(mkdtemp(prefix="d2lmulti-lab-"))
 
@@ -48,7 +48,7 @@ class Rank(NamedTuple):
 
 
 def warm_up() -> None:
-    """Begin to import PyTorch in the process from which all ranks are forked."""
+    """Start to import PyTorch in the process from which all ranks are forked."""
     _lab.set_forkserver_preload(["torch", "torch._dynamo", __name__])
     forkserver.ensure_running()
 
@@ -113,7 +113,7 @@ def show(jobs: list[Rank], wait: float = 60) -> None:
 
 
 def _once(line: str) -> str:
-    """Return a message, or a note if it is one of a lost connection, as before."""
+    """Return a message, or a note for another message of a lost connection."""
     if not _LOST.search(line) or not _shown:
         _shown.update(_LOST.findall(line))
         return line
@@ -132,7 +132,7 @@ def _messages(log: str) -> list[str]:
 
 
 def stacks(jobs: list[Rank], calls: Sequence[str]) -> None:
-    """Ask each rank for its stack by SIGUSR1, once it is in the call; print it."""
+    """Print each rank's stack, requested by SIGUSR1, once it is in the call."""
     for (_, rank, process, log), call in zip(jobs, calls, strict=True):
         frames: list[tuple[str, str, str]] = []
         until = time.monotonic() + 30

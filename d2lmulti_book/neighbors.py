@@ -1,6 +1,6 @@
-"""How much other programs used the machine while a speed was measured.
+"""The load by other programs while a speed is measured.
 
-If they used much, the speed means little. Chapter: *bottlenecks*.
+Under such a load a claim about speed cannot be checked. Chapter: *bottlenecks*.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ class Neighbors:
 
 
 def _clock() -> tuple[float, float]:
-    """Processor seconds of other programs until now, and the time in seconds."""
+    """Return the processor seconds of other programs so far, and the time."""
     import time
 
     import psutil
 
     me, total = psutil.Process(), psutil.cpu_times()
     busy = sum(total) - total.idle - getattr(total, "iowait", 0.0)
-    # A process that has ended counts in its parent's, which may be a fork server.
-    ours = [p.cpu_times() for p in (me, *me.children(recursive=True))]
-    mine = sum(p.user + p.system + p.children_user + p.children_system for p in ours)
-    return busy - mine, time.perf_counter()
+    # The time of an ended process counts in its parent, which may be a fork server.
+    processes = [p.cpu_times() for p in (me, *me.children(recursive=True))]
+    own = sum(
+        p.user + p.system + p.children_user + p.children_system for p in processes
+    )
+    return busy - own, time.perf_counter()

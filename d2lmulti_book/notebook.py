@@ -1,11 +1,11 @@
-"""What a chapter needs from Jupyter: `%load_ext d2lmulti_book.notebook`.
+"""Jupyter support for the chapters: `%load_ext d2lmulti_book.notebook`.
 
 It adds three cell magics. `%%tab torch` (or mxnet, paddle) runs the cell when
 `D2LMULTI_BACKEND` names that framework; `%%needs tensorflow` (or horovod) runs it where
-that module is installed, and elsewhere says how to; `%%gpu 2` runs it where the
-framework finds two GPUs. Figures are sharp PNG in one style. The page builder, the
-tests of the chapters and the script that executes them ask here too, so all agree.
-Chapter: setup.
+that module is installed, and otherwise prints how to install it; `%%gpu 2` runs it
+where the framework finds two GPUs. Figures are PNG in one style at twice the screen
+resolution. The page builder, the tests of the chapters, and the script that executes
+them use this module, too. Chapter: *setup*.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ BESIDE = {
     "tensorflow": "pip install 'tensorflow-cpu==2.17.1'",
     "horovod": "make horovod, which compiles it with g++",
 }
-"""What a cell may need besides its framework, and how to install it."""
+"""The modules that a cell may need besides its framework, and their installation."""
 
 WITHOUT = "without-framework"
-"""The tag of a first code cell whose page asks for no framework, so it runs once."""
+"""The tag of the first code cell of a page that needs no framework; it runs once."""
 
 ON_GPUS = {
     # Multiply float32 numbers as such. TF32, a default on GPUs, rounds them to 10 bits.
     "NVIDIA_TF32_OVERRIDE": "0",
-    # Take kernels that add in the same order in every run.
+    # Use kernels that sum in the same order in every run.
     "D2LMULTI_DETERMINISTIC": "1",  # read by our PyTorch backend
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     "MXNET_ENFORCE_DETERMINISM": "1",
     "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0",
     "FLAGS_cudnn_deterministic": "1",
     "FLAGS_embedding_deterministic": "1",
-    # Let TensorFlow allocate what it needs instead of nearly all memory of all GPUs.
+    # Let TensorFlow allocate memory as needed instead of nearly all of all GPUs.
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",
 }
 """The environment in which chapters and tests run, set before a framework is imported.
 
-It changes nothing on a CPU. On a GPU, it asks for results that repeat bit for bit, and
-lets chapters that run at the same time share the memory.
+It changes nothing on a CPU. On a GPU, it makes results reproducible bit for bit, and
+lets concurrent chapters share the memory.
 """
 
 _STYLE = {
@@ -66,7 +66,7 @@ _STYLE = {
     "grid.linewidth": 0.8,
     "lines.linewidth": 2.0,
     "legend.frameon": False,
-    # The colors of style.py without its yellow, which is too pale for a line on white.
+    # The colors of figures/style.py without yellow, too pale for a line on white.
     "axes.prop_cycle": (
         "cycler('color', ['#0072B2', '#E69F00', '#009E73', '#CC79A7', '#56B4E9',"
         " '#D55E00', '#000000'])"
@@ -75,14 +75,14 @@ _STYLE = {
 
 
 class Asked(NamedTuple):
-    """What the magics on top of a cell ask for, as written; None: not asked for."""
+    """The arguments of the magics on top of a cell; None for an absent magic."""
 
     tab: str | None = None
     needs: str | None = None
     gpu: str | None = None
 
     def wrong(self) -> str | None:
-        """Say which of the three magics nobody can follow, or None."""
+        """Return the error of an invalid argument, or None."""
         if self.tab not in (None, *TABS):
             return f"expected one of {', '.join(TABS)} after %%tab, got {self.tab!r}"
         if self.needs not in (None, *BESIDE):
@@ -93,10 +93,10 @@ class Asked(NamedTuple):
         return None
 
     def skipped(self, backend: str, gpus: Callable[[], int]) -> str | None:
-        """Say why a backend does not run the cell here, or None where it runs.
+        """Return why a backend does not run the cell here, or None if it runs.
 
-        `gpus` counts them, and is called only if the cell asks. Of a cell of another
-        framework there is nothing to say: the answer is empty.
+        `gpus` counts them, and is called only for a cell with %%gpu. For a cell of
+        another framework the reason is empty.
         """
         if self.tab not in (None, backend):
             return ""
@@ -105,18 +105,18 @@ class Asked(NamedTuple):
                 f"skipped: this cell needs {self.needs}, which is not installed here; "
                 f"on Python 3.11 for Linux x86-64: {BESIDE[self.needs]}"
             )
-        if (needed := int(self.gpu or 0)) and (found := gpus()) < needed:
+        if (required := int(self.gpu or 0)) and (count := gpus()) < required:
             return (
-                f"skipped: this cell needs {needed} GPU{'s' * (needed > 1)}, and "
-                f"{backend} finds {found} here"
+                f"skipped: this cell needs {required} GPU{'s' * (required > 1)}, and "
+                f"{backend} finds {count} here"
             )
         return None
 
 
 def split_cell(source: str) -> tuple[Asked, str]:
-    """Return what the magics on top of a code cell ask for, and the code below them.
+    """Return the arguments of the magics on top of a code cell, and the code below.
 
-    The magics are in the order of `Asked`, each on its own line.
+    The magics are in the order of `Asked`, each on a line of its own.
     """
     asked = {}
     for name in Asked._fields:
@@ -143,10 +143,10 @@ def current_tab() -> str:
 
 
 def is_installed(module: str) -> bool:
-    """Tell whether a module can be found, without importing it."""
+    """Return whether a module can be found, without importing it."""
     try:
         return importlib.util.find_spec(module) is not None
-    except ValueError:  # something without a spec stands in its place
+    except ValueError:  # sys.modules has an object without a spec
         return False
 
 
@@ -171,20 +171,20 @@ def kernel_environment(backend: str, repository: str) -> dict[str, str]:
 
 
 def _run(shell: Any, source: str) -> Any:
-    """Run a cell with magics on top, or say why not; return the value to display.
+    """Run a cell with magics on top, or print why not; return the value to display.
 
-    An exception passes through once, and shows the lines that the reader sees.
+    An exception is shown once, with the lines that the reader sees.
     """
     asked, body = split_cell(source)
     if wrong := asked.wrong():
         raise InvalidInput(wrong)
-    # A page that needs no framework must not ask for one.
+    # A page that needs no framework must not import one.
     backend = current_tab() if asked.tab or asked.gpu else ""
     why = asked.skipped(backend, lambda: get_backend(backend).gpu_count())
     if why is not None:
         print(why, end="\n" if why else "")
         return None
-    # A comment in place of each magic keeps the line numbers.
+    # A comment instead of each magic keeps the line numbers.
     magics = source.removesuffix(body).splitlines()
     code = "".join(f"# {line}\n" for line in magics) + shell.transform_cell(body)
     name = shell.compile.cache(code, shell.displayhook.prompt_count)
@@ -197,7 +197,7 @@ def _run(shell: Any, source: str) -> Any:
         exec(shell.compile(tree, name, "exec"), *names)
         value = eval(shell.compile(ast.Expression(last.value), name, "eval"), *names)
     except BaseException as error:
-        # IPython shows what this method returns: the traceback without our own frame
+        # IPython shows the result of this method: the traceback without our own frame
         # and those above it.
         frames = error.__traceback__ and error.__traceback__.tb_next
         error._render_traceback_ = functools.partial(  # type: ignore[attr-defined]
@@ -213,9 +213,9 @@ def _run(shell: Any, source: str) -> Any:
 
 
 def _set_figure_style(shell: Any) -> None:
-    """Draw figures as PNG at twice the screen resolution, in one quiet style."""
-    # Needed by chapters with figures only; `import d2lmulti` must not pay for it.
-    import matplotlib  # noqa: TID251 (its settings; pictures are drawn in figures)
+    """Draw figures as PNG at twice the screen resolution, in one style."""
+    # Imported here, because only chapters with figures need it.
+    import matplotlib  # noqa: TID251 (its settings; figures/ draws)
     from matplotlib_inline.config import InlineBackend
 
     inline = InlineBackend.instance(parent=shell)
@@ -229,7 +229,7 @@ def _set_figure_style(shell: Any) -> None:
 
 
 def prepare() -> None:
-    """Set what the cells of a chapter expect from this kernel besides the magics."""
+    """Set the figure style and environment that chapters expect."""
     from IPython import get_ipython
 
     # TensorFlow reports the processor's features on stderr; 2: only errors.
@@ -241,7 +241,7 @@ def prepare() -> None:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Make the three magics and the figure style part of this IPython shell."""
+    """Register the three magics and the figure style in this IPython shell."""
     current_tab()  # a wrong choice should fail in the first cell
     for name in Asked._fields:
 
@@ -253,6 +253,6 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Take the magics out of this shell again."""
+    """Remove the magics from this shell."""
     for name in Asked._fields:
         shell.magics_manager.magics["cell"].pop(name, None)

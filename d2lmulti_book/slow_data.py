@@ -1,7 +1,7 @@
 """A data set whose examples take a known amount of work to prepare.
 
-It stands for what real pipelines do to each example: decode a photograph, crop it, turn
-it. A worker process must be able to import it, so it is here and not in the notebook.
+It represents the work of real pipelines on each example: decode a photograph, crop it,
+rotate it. A worker process must be able to import it, so it is not in the notebook.
 Chapter: *bottlenecks*.
 """
 
@@ -15,16 +15,16 @@ import numpy as np
 from d2lmulti.checks import check_count
 from d2lmulti.observe.timeline import Timeline
 
-_LENGTH = 20_000  # numbers of a pass: they fit into a core's own cache
+_LENGTH = 20_000  # values of a pass, which fit in the cache of a core
 
 
 class SlowData:
-    """`examples` vectors of 784 values with labels; more `passes` make them slower.
+    """`examples` vectors of 784 values with labels; `passes` sets the work for each.
 
-    `data[i]` gives X (784,) float32, y int64 and a stamp (3,) float64: the process that
-    prepared the example, and when it began and ended on `time.perf_counter`.
-    The work is that of one thread, the same for every example: random numbers, drawn
-    into the same memory again, so that processes do not queue for memory.
+    `data[i]` returns X (784,) float32, y int64, and a stamp (3,) float64: the process
+    that prepared the example, and its begin and end on `time.perf_counter`. The work is
+    that of one thread, the same for every example: random numbers, sampled into the
+    same memory, so that processes do not compete for memory bandwidth.
     """
 
     def __init__(self, examples: int, passes: int = 2) -> None:
@@ -43,13 +43,13 @@ class SlowData:
         x = rng.standard_normal(784, "float32")
         work = np.empty(_LENGTH)
         for _ in range(self.passes):
-            rng.standard_normal(out=work)  # NumPy lets other threads run meanwhile
+            rng.standard_normal(out=work)  # NumPy releases the GIL
         stamp = np.array([os.getpid(), begin, time.perf_counter()])
         return x, np.int64(i % 10), stamp
 
 
 class Stamps:
-    """Records in a timeline which process prepared each batch, and when.
+    """Adds to a timeline when each batch was prepared, and by which process.
 
     The process that owns the timeline is the trainer; the others are worker 0, 1, ...
     """
@@ -59,7 +59,7 @@ class Stamps:
         self.names = {os.getpid(): "trainer"}
 
     def enter(self, stamps: np.ndarray) -> None:
-        """Enter the stamps (n, 3) of one batch, which one process has prepared."""
+        """Add the stamps (n, 3) of one batch, which one process has prepared."""
         process = int(stamps[0, 0])
         name = self.names.setdefault(process, f"worker {len(self.names) - 1}")
         begin, end = stamps[0, 1], stamps[-1, 2]

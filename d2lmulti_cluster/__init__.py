@@ -1,1 +1,1 @@
-"""What communication and memory cost, without any framework."""
+"""A cost model of communication, computation, and memory, without a framework."""

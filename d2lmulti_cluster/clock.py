@@ -1,9 +1,9 @@
-"""The virtual clock: play a plan on a modeled cluster, with contention, and time it.
+"""The virtual clock: simulate a plan on a modeled cluster, with contention.
 
-Every rank has a clock of its own. A message begins when both its ends are done with
-what they did before; it keeps a port of each busy, and shares the network cards of its
-node, and the uplink of its switch, with the others of its round. Nobody waits for a
-round to end who has no message in it. Chapter: *cost_model*.
+Every rank has a clock of its own. A message begins when both its ends have finished
+their earlier messages. It occupies a port of each, and shares the NICs of its node, and
+the uplink of its switch, with the other messages of its round. A rank without a message
+in a round does not wait for the end of that round. Chapter: *cost_model*.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .hardware import Cluster
 
 @dataclass
 class Played:
-    """What the clock recorded; `finish[r]` is when rank r finished, in seconds."""
+    """The result of a simulation; rank r finished at `finish[r]` seconds."""
 
     seconds: float = 0.0
     rounds: int = 0
@@ -31,8 +31,8 @@ class Played:
     finish: np.ndarray = field(default_factory=lambda: np.zeros(0), repr=False)
 
 
-class _Way:
-    """Which ports the messages of a round go through: the same for a whole ring."""
+class _Ports:
+    """The ports that the messages of a round use: the same for a whole ring."""
 
     def __init__(self, this_round: Round, cluster: Cluster, itemsize: int) -> None:
         self.source, self.target = this_round.source, this_round.target
@@ -44,20 +44,20 @@ class _Way:
         self.alone = _unique(self.source) and _unique(self.target)
         self.shared = _shared_ports(self, inside, cluster, itemsize)
         self.ranks = int(max(self.source[-1], self.target.max())) + 1
-        # Everybody sends once and receives once: then a gather does for a scatter.
+        # Where every rank sends and receives once, a gather replaces the scatter.
         self.sender: np.ndarray | None = None
         if self.alone and len(self.source) == self.ranks and not self.shared:
             self.sender = np.argsort(self.target)
 
     def fits(self, this_round: Round) -> bool:
-        """Return whether a round's messages go the same way."""
+        """Return whether a round's messages use the same ports."""
         pairs = ((self.source, this_round.source), (self.target, this_round.target))
         return all(a is b or np.array_equal(a, b) for a, b in pairs)
 
 
 @dataclass(frozen=True)
 class _Shared:
-    """Ports that carry several messages at once: messages sorted by port."""
+    """Ports that several messages share: messages sorted by port."""
 
     order: np.ndarray  # rows of the round
     starts: np.ndarray  # where each port's rows begin in `order`
@@ -71,10 +71,9 @@ def play(
     itemsize: int = 4,
     timeline: Timeline | None = None,
 ) -> Played:
-    """Play a plan whose elements have `itemsize` bytes; enter messages in `timeline`.
+    """Simulate a plan whose elements have `itemsize` bytes; add messages to `timeline`.
 
-    A rank sends its messages of a round one after another, and receives as many at the
-    same time. Raises `InvalidInput` for what is no plan, or no cluster.
+    A rank sends its messages of a round one after another, and receives in parallel.
 
     >>> from d2lmulti.plans.allreduce import ring
     >>> from d2lmulti_cluster.hardware import uniform
@@ -82,54 +81,54 @@ def play(
     12.0
     """
     check_count("itemsize", itemsize, max=64)
-    seen, now, way = Played(), np.zeros(0), None
+    played, now, ports = Played(), np.zeros(0), None
     for this_round in rounds:
         if not len(this_round):
             continue
-        if way is None or not way.fits(this_round):
-            way = _Way(this_round, cluster, itemsize)
-            check_count("the last rank", way.ranks - 1, min=0, max=MAX_RANKS - 1)
-            now = np.concatenate([now, np.zeros(max(0, way.ranks - len(now)))])
-        cost = this_round.length * way.per_element
-        cost += way.latency
-        if way.sender is not None and way.ranks == len(now) and timeline is None:
-            end = np.take(now, way.target)
+        if ports is None or not ports.fits(this_round):
+            ports = _Ports(this_round, cluster, itemsize)
+            check_count("the last rank", ports.ranks - 1, min=0, max=MAX_RANKS - 1)
+            now = np.concatenate([now, np.zeros(max(0, ports.ranks - len(now)))])
+        cost = this_round.length * ports.per_element
+        cost += ports.latency
+        if ports.sender is not None and ports.ranks == len(now) and timeline is None:
+            end = np.take(now, ports.target)
             np.maximum(end, now, out=end)
             end += cost
-            now = np.maximum(end, np.take(end, way.sender))
+            now = np.maximum(end, np.take(end, ports.sender))
         else:
-            begin = np.maximum(now[way.source], now[way.target])
-            end = _play_round(way, begin, this_round.length, cost, now)
+            begin = np.maximum(now[ports.source], now[ports.target])
+            end = _play_round(ports, begin, this_round.length, cost, now)
             if timeline is not None:
-                _enter(timeline, this_round, itemsize, begin, end)
-        seen.rounds += 1
-        seen.messages += len(this_round)
-        seen.bytes += int(this_round.length.sum()) * itemsize
-    seen.finish, seen.seconds = now, float(now.max(initial=0.0))
-    return seen
+                _add_spans(timeline, this_round, itemsize, begin, end)
+        played.rounds += 1
+        played.messages += len(this_round)
+        played.bytes += int(this_round.length.sum()) * itemsize
+    played.finish, played.seconds = now, float(now.max(initial=0.0))
+    return played
 
 
 def _play_round(
-    way: _Way,
+    ports: _Ports,
     begin: np.ndarray,
     length: np.ndarray,
     cost: np.ndarray,
     now: np.ndarray,
 ) -> np.ndarray:
     """Return when each message of a round ends, and set the clocks of its ranks."""
-    if way.alone:
+    if ports.alone:
         end = begin + cost
-    else:  # a port's messages wait for its last rank, then follow one another
-        out = _port_ends(way.source, begin, cost, len(now))
-        into = _port_ends(way.target, begin, cost, len(now))
-        end = np.maximum(out[way.source], into[way.target])
-    for shared in way.shared:
+    else:  # a port's messages start together and follow one another
+        out = _port_ends(ports.source, begin, cost, len(now))
+        into = _port_ends(ports.target, begin, cost, len(now))
+        end = np.maximum(out[ports.source], into[ports.target])
+    for shared in ports.shared:
         rows = shared.order
-        first = np.maximum.reduceat((begin + way.latency)[rows], shared.starts)
+        first = np.maximum.reduceat((begin + ports.latency)[rows], shared.starts)
         load = np.add.reduceat(length[rows] * shared.per_element, shared.starts)
         end[rows] = np.maximum(end[rows], (first + load)[shared.port])
-    np.maximum.at(now, way.source, end)
-    np.maximum.at(now, way.target, end)
+    np.maximum.at(now, ports.source, end)
+    np.maximum.at(now, ports.target, end)
     return end
 
 
@@ -146,23 +145,25 @@ def _unique(ranks: np.ndarray) -> bool:
 
 
 def _shared_ports(
-    way: _Way, inside: np.ndarray, cluster: Cluster, itemsize: int
+    ports: _Ports, inside: np.ndarray, cluster: Cluster, itemsize: int
 ) -> list[_Shared]:
-    """Find network cards and uplinks through which several messages go."""
+    """Return the NICs and uplinks that several messages use."""
     rows = np.flatnonzero(~inside)
     card = itemsize / cluster.between.bandwidth
     uplink = card / (cluster.per_leaf * cluster.nics) * cluster.oversubscription
-    nodes = [ranks[rows] // cluster.per_node for ranks in (way.source, way.target)]
+    nodes = [ranks[rows] // cluster.per_node for ranks in (ports.source, ports.target)]
     leaves = [node // cluster.per_leaf for node in nodes]
     crossing = leaves[0] != leaves[1]
-    found: list[_Shared] = []
-    for ranks, node, leaf in zip((way.source, way.target), nodes, leaves, strict=True):
+    shared: list[_Shared] = []
+    for ranks, node, leaf in zip(
+        (ports.source, ports.target), nodes, leaves, strict=True
+    ):
         place = ranks[rows] % cluster.per_node
         cards = node * cluster.nics + place * cluster.nics // cluster.per_node
-        found += _sharing(rows, cards, card)
+        shared += _sharing(rows, cards, card)
         if cluster.oversubscription > 1:
-            found += _sharing(rows[crossing], leaf[crossing], uplink)
-    return found
+            shared += _sharing(rows[crossing], leaf[crossing], uplink)
+    return shared
 
 
 def _sharing(rows: np.ndarray, port: np.ndarray, per_element: float) -> list[_Shared]:
@@ -170,12 +171,12 @@ def _sharing(rows: np.ndarray, port: np.ndarray, per_element: float) -> list[_Sh
     port = port[order]
     new = np.concatenate([port[:1] >= 0, port[1:] != port[:-1]])
     if new.all():
-        return []  # each has a port of its own, or there are none
+        return []  # no two messages share a port
     starts = np.flatnonzero(new)
     return [_Shared(rows[order], starts, np.cumsum(new) - 1, per_element)]
 
 
-def _enter(
+def _add_spans(
     timeline: Timeline,
     this_round: Round,
     itemsize: int,

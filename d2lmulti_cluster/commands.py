@@ -1,4 +1,4 @@
-"""The commands about machines that are not there: simulate, plan, validate."""
+"""The commands of the cost model: simulate, plan, validate."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CLUSTER = click.Choice(cluster_names())
 
 
 def with_json(command: Callable[..., object]) -> Callable[..., None]:
-    """Add the option `--json` to a command: a file for what the command returns."""
+    """Add the option `--json` to a command: a file for its result."""
 
     @click.option("--json", type=FILE, help="Write the numbers.")
     @wraps(command)
@@ -47,9 +47,9 @@ def with_json(command: Callable[..., object]) -> Callable[..., None]:
             raise InvalidInput(
                 f"expected another file than the table for --json, got {json}"
             )
-        found = command(**options)
+        result = command(**options)
         if json is not None:
-            write_json(json, found)
+            write_json(json, result)
 
     return run
 
@@ -74,26 +74,26 @@ def simulate(
     messages = count_messages(collective, ranks, cluster, algorithm)
     if messages > MANY:
         formula = formula_or_none(collective, ranks, nbytes, cluster, algorithm)
-        known = "" if formula is None else f"; the formula says {_seconds(formula)}"
+        estimate = "" if formula is None else f"; the formula says {_seconds(formula)}"
         duration = timedelta(seconds=messages // A_SECOND)
-        click.echo(f"playing {messages:,} messages: about {duration}{known}")
-    found = play(collective, ranks, nbytes, cluster, algorithm)
+        click.echo(f"playing {messages:,} messages: about {duration}{estimate}")
+    played = play(collective, ranks, nbytes, cluster, algorithm)
     click.echo(
-        f"{found.collective} by {found.algorithm}, {found.ranks:,} ranks on "
-        f"{found.cluster}, {found.nbytes:,} bytes each"
+        f"{played.collective} by {played.algorithm}, {played.ranks:,} ranks on "
+        f"{played.cluster}, {played.nbytes:,} bytes each"
     )
-    click.echo(f"clock    {_seconds(found.seconds)}")
-    if found.formula_seconds is None:
+    click.echo(f"clock    {_seconds(played.seconds)}")
+    if played.formula_seconds is None:
         click.echo("formula  none: a node is not full")
     else:
-        click.echo(f"formula  {_seconds(found.formula_seconds)}")
-    if found.bus_bandwidth is not None:
-        click.echo(f"busbw    {found.bus_bandwidth / 1e9:.2f} GB/s")
+        click.echo(f"formula  {_seconds(played.formula_seconds)}")
+    if played.bus_bandwidth is not None:
+        click.echo(f"busbw    {played.bus_bandwidth / 1e9:.2f} GB/s")
     click.echo(
-        f"moved    {found.bytes_moved:,} bytes in {found.messages:,} messages, "
-        f"{found.rounds:,} rounds; played in {found.played_in:.2f} s"
+        f"moved    {played.bytes_moved:,} bytes in {played.messages:,} messages, "
+        f"{played.rounds:,} rounds; played in {played.played_in:.2f} s"
     )
-    return vars(found)
+    return vars(played)
 
 
 @click.command()
@@ -109,19 +109,19 @@ def plan(model: str, name: str, gpus: int, batch: int | None) -> object:
     network, cluster = get_network(model), get_cluster(name)
     if isinstance(network, ConvNet):
         steps = plan_data_parallel(network, cluster, gpus, batch)
-        one = steps[0].images_per_second / steps[0].images
+        single = steps[0].images_per_second / steps[0].images
         click.echo(f"{network.name} on {cluster.name}, data parallelism")
         click.echo(
             f"{'batch':>8} {'images/s':>12} {'ms a step':>10} {'efficiency':>10}"
         )
         for step in steps:
-            share = step.images_per_second / step.images / one
+            share = step.images_per_second / step.images / single
             click.echo(
                 f"{step.images:8,} {step.images_per_second:12,.1f} "
                 f"{step.seconds * 1e3:10.2f} {share:10.1%}"
             )
-        found = [vars(s) | {"images_per_second": s.images_per_second} for s in steps]
-        return {"model": network.name, "cluster": cluster.name, "steps": found}
+        rows = [vars(s) | {"images_per_second": s.images_per_second} for s in steps]
+        return {"model": network.name, "cluster": cluster.name, "steps": rows}
     ranked = plan_layouts(network, cluster, gpus, batch)
     fit = [c for c in ranked if c.fits]
     click.echo(

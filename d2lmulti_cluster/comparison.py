@@ -1,10 +1,10 @@
-"""Predictions next to a table of measurements: rows, errors, and what they come to.
+"""Predictions compared with a table of measurements: rows, errors, summaries.
 
 Where a table holds times or rates, the error is predicted / measured - 1 of the *time*:
 a rate that is predicted twice too high is a time that is half of the real one. The
 error of a *speed-up* over another row of the table is measured / predicted - 1; it says
 nothing about the times, which are compared separately (`Report.absolute`). A bandwidth
-is compared as it stands, and the error of its time is given too.
+is compared directly, and the error of its time is listed, too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Row:
     cells: Mapping[str, str]
 
     def text(self, name: str) -> str:
-        """Return a cell's text; that of an absent column is empty."""
+        """Return a cell's text; an absent column gives an empty text."""
         return self.cells.get(name, "")
 
     def count_or(self, name: str, usual: int) -> int:
@@ -62,7 +62,7 @@ class Row:
 
 
 def read_table(path: Any) -> tuple[list[str], list[Row]]:
-    """Read the header and the rows. Raises `InvalidInput` for what is no table."""
+    """Return the header and the rows. Raises `InvalidInput` for an invalid table."""
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as stream:
             lines = [list(map(str.strip, line)) for line in csv.reader(stream)]
@@ -87,14 +87,14 @@ def read_table(path: Any) -> tuple[list[str], list[Row]]:
 
 
 def read_data(name: str) -> list[Row]:
-    """Read the rows of one of this package's own tables."""
+    """Return the rows of one of this package's own tables."""
     _, rows = read_table(Path(__file__).with_name("data") / f"{name}.csv")
     return rows
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One row: what was measured and what was predicted, in the same unit."""
+    """One row: a measured and a predicted value, in the same unit."""
 
     row: int
     name: str
@@ -103,21 +103,21 @@ class Compared:
     predicted: float
     rate: bool = False  # more is faster: the error is that of the time
     bandwidth: bool = False  # more is faster: the error is that of the value
-    naive: float | None = None  # by operations over the peak, or bytes over bandwidth
+    naive: float | None = None  # from operations / peak, or bytes / bandwidth
 
     @property
     def speedup(self) -> bool:
-        """Whether the value is a ratio of two rows of the table."""
+        """Return whether the value is a ratio of two rows of the table."""
         return self.unit == "x"
 
     @property
     def error(self) -> float:
-        """Relative error of the time; of the value itself where it is no rate."""
+        """Return the relative error of the time, or of the value if it is no rate."""
         return self.error_of_time if self.rate else self.predicted / self.measured - 1
 
     @property
     def error_of_time(self) -> float:
-        """Relative error of the time, whatever the table lists."""
+        """Return the relative error of the time."""
         if self.rate or self.bandwidth:
             return self.measured / self.predicted - 1
         return self.predicted / self.measured - 1
@@ -125,7 +125,7 @@ class Compared:
 
 @dataclass
 class Report:
-    """All rows of a table, those that could not be predicted, and more about them."""
+    """The compared rows of a table, those that cannot be predicted, and notes."""
 
     kind: str
     rows: list[Compared] = field(default_factory=list)
@@ -136,19 +136,19 @@ class Report:
 
     @contextmanager
     def predicting(self, row: Row) -> Iterator[None]:
-        """Note in the block that a row cannot be predicted, and why; then continue."""
+        """Record an error in the block as the reason why a row is not predicted."""
         try:
             yield
         except InvalidInput as error:
             self.refused.append(f"row {row.number}: {error}")
 
     def summary(self) -> dict[str, object]:
-        """Return row counts, median and largest absolute error, rank correlation."""
-        found = {"rows": len(self.rows), "refused": len(self.refused)}
-        return {**found, **_sum(self.rows), **_sum_of_times(self.absolute)}
+        """Return numbers of rows, median and largest error, rank correlation."""
+        counts = {"rows": len(self.rows), "refused": len(self.refused)}
+        return {**counts, **_sum(self.rows), **_sum_of_times(self.absolute)}
 
     def as_json(self) -> dict[str, object]:
-        """Return everything in a form that JSON can store."""
+        """Return the report as JSON values."""
         return {
             "kind": self.kind, "summary": self.summary(), **self.extra,
             "rows": list(map(_as_json, self.rows)),
@@ -169,9 +169,9 @@ def _sum(rows: list[Compared]) -> dict[str, object]:
     if not rows:
         return {}
     errors = [100 * abs(row.error) for row in rows]
-    others = [100 * abs(row.predicted / row.measured - 1) for row in rows]
+    rate_errors = [100 * abs(row.predicted / row.measured - 1) for row in rows]
     speedups = [row.speedup for row in rows]
-    found: dict[str, object] = {
+    summary: dict[str, object] = {
         "errors_of": "speed-ups" if all(speedups) else "times",
         "median_absolute_error_percent": median(errors),
         "largest_absolute_error_percent": max(errors),
@@ -181,13 +181,13 @@ def _sum(rows: list[Compared]) -> dict[str, object]:
     naive = [replace(row, predicted=row.naive) for row in rows if row.naive]
     if naive:
         errors = [100 * abs(row.error) for row in naive]
-        found["naive_median_absolute_error_percent"] = median(errors)
+        summary["naive_median_absolute_error_percent"] = median(errors)
     if any(row.bandwidth for row in rows):
-        found["errors_of"] = "times and bandwidths"
-        found |= _sum_of_times(rows)
+        summary["errors_of"] = "times and bandwidths"
+        summary |= _sum_of_times(rows)
     if any(row.rate for row in rows):
-        found["median_absolute_error_of_rate_percent"] = median(others)
-    return found
+        summary["median_absolute_error_of_rate_percent"] = median(rate_errors)
+    return summary
 
 
 def _sum_of_times(rows: list[Compared]) -> dict[str, object]:
@@ -203,19 +203,21 @@ def _sum_of_times(rows: list[Compared]) -> dict[str, object]:
 def _rank_correlation(
     rows: list[Compared], value: Callable[[Compared], float | None]
 ) -> float | None:
-    """The lowest over the units: microseconds and GB/s have no common order."""
-    found = []
+    """Return the lowest over the units: us and GB/s have no common order."""
+    correlations = []
     for unit in {row.unit for row in rows}:
         some = [row for row in rows if row.unit == unit]
-        said = [known for known in map(value, some) if known is not None]
-        if len(said) == len(some):
-            found.append(rank_correlation([row.measured for row in some], said))
-    known = [correlation for correlation in found if correlation is not None]
-    return min(known, default=None)
+        values = [defined for defined in map(value, some) if defined is not None]
+        if len(values) == len(some):
+            correlations.append(
+                rank_correlation([row.measured for row in some], values)
+            )
+    defined = [correlation for correlation in correlations if correlation is not None]
+    return min(defined, default=None)
 
 
 def rank_correlation(x: list[float], y: list[float]) -> float | None:
-    """Spearman's: the correlation of ranks, equal values sharing theirs.
+    """Return Spearman's rank correlation, in which equal values share a rank.
 
     None for fewer than two rows, or where one side is all equal.
 

@@ -1,7 +1,7 @@
-"""How long a convolutional network takes on one GPU, on many, and in a pipeline.
+"""The time of a convolutional network on one GPU, on many, and in a pipeline.
 
-One image's products at the speed of matrix products, its activations at the speed of
-the memory, and its weights' gradients over the network behind the backward pass.
+Operations of an image at the speed of matrix multiplications, its activations at memory
+bandwidth, and gradients all-reduced during the backward pass.
 Chapter: *cost_model*.
 """
 
@@ -19,7 +19,7 @@ from .networks import ConvNet
 # An activation of 4 bytes is written and read forward; read, and its gradient written
 # and read, backward.
 PASSES = 5
-BUCKET = 25 * 2**20  # bytes of gradients that are summed up together (PyTorch, DDP)
+BUCKET = 25 * 2**20  # bytes of gradients per all-reduce (PyTorch, DDP)
 
 
 @dataclass(frozen=True)
@@ -27,17 +27,17 @@ class ConvStep:
     """One step of data parallelism, in seconds."""
 
     compute: float
-    exposed: float  # messages that nothing hides
+    exposed: float  # communication that is not hidden
     images: int
 
     @property
     def seconds(self) -> float:
-        """The whole step."""
+        """Return the seconds of the whole step."""
         return self.compute + self.exposed
 
     @property
     def images_per_second(self) -> float:
-        """Of all GPUs together."""
+        """Return the throughput of all GPUs together."""
         return self.images / self.seconds
 
 
@@ -46,7 +46,8 @@ def conv_step(
 ) -> ConvStep:
     """Predict a synchronous step in float32, with all-reduces during the backward pass.
 
-    The backward pass is two thirds of the computation; it never hides the last bucket.
+    The backward pass is two thirds of the computation; it does not hide the last
+    bucket.
     Raises `InvalidInput` for no GPUs and no images.
 
     >>> from d2lmulti_cluster.networks import get_network
@@ -63,17 +64,17 @@ def conv_step(
     compute = 3 * net.flops * batch_per_gpu / rate
     compute += memory_seconds(device, moved, 3 * 3 * net.layers)
     gradients = 4.0 * net.parameters
-    pieces = max(1, round(gradients / BUCKET))
-    part = nccl_seconds("allreduce", gradients / pieces, gpus, cluster)
-    exposed = max(part, pieces * part - compute * 2 / 3) if gpus > 1 else 0.0
+    buckets = max(1, round(gradients / BUCKET))
+    seconds = nccl_seconds("allreduce", gradients / buckets, gpus, cluster)
+    exposed = max(seconds, buckets * seconds - compute * 2 / 3) if gpus > 1 else 0.0
     return ConvStep(compute, exposed, gpus * batch_per_gpu)
 
 
 def pipeline_rate(stages: int, micro_batches: int, kept: int = 0) -> float:
-    """Throughput of a GPipe pipeline of equal stages, over that of one plain device.
+    """Return the speed-up of a GPipe pipeline of equal stages over one device.
 
-    Every micro-batch is recomputed in its backward pass, a third more work, but
-    for the `kept` last ones. The bubble takes (stages - 1) turns.
+    Every micro-batch but the last `kept` ones is recomputed in its backward pass, which
+    is a third more work. The bubble takes (stages - 1) micro-batches.
 
     >>> round(pipeline_rate(4, 32), 2), pipeline_rate(1, 1, kept=1)
     (2.74, 1.0)
@@ -81,5 +82,5 @@ def pipeline_rate(stages: int, micro_batches: int, kept: int = 0) -> float:
     check_count("stages", stages, max=MAX_RANKS)
     check_count("micro_batches", micro_batches, max=2**31)
     check_count("kept", kept, min=0, max=micro_batches)
-    again = 1 + (1 - kept / micro_batches) / 3
-    return stages * micro_batches / (micro_batches + stages - 1) / again
+    work = 1 + (1 - kept / micro_batches) / 3
+    return stages * micro_batches / (micro_batches + stages - 1) / work

@@ -1,8 +1,8 @@
-"""Formulas for the time of a collective: latency alpha, bandwidth 1 / beta.
+"""Closed formulas of a collective's time, by latency (alpha) and bandwidth (1 / beta).
 
 n ranks, a vector of `nbytes` on each, one link for every pair: a message of b bytes
 takes alpha + b * beta. Each formula holds for parts that are equally long, that is
-where n divides the vector; `clock.py` plays the plans. Chapter: *cost_model*.
+where n divides the vector; `clock.py` simulates the plans. Chapter: *cost_model*.
 Sources: Thakur, Rabenseifner, Gropp (2005); Patarasuk, Yuan (2009).
 """
 
@@ -29,51 +29,54 @@ from .hardware import Cluster
 
 
 def star(n: int, nbytes: float, link: Link) -> float:
-    """2 (n - 1) messages one after another at the port of rank 0."""
+    """Return the time of 2 (n - 1) messages at the port of rank 0."""
     return 2 * (n - 1) * link.seconds(nbytes)
 
 
 def tree(n: int, nbytes: float, link: Link) -> float:
-    """2 ceil(log2 n) messages of the whole vector."""
+    """Return the time of 2 ceil(log2 n) messages of the whole vector."""
     return 2 * _levels(n) * link.seconds(nbytes)
 
 
 def ring(n: int, nbytes: float, link: Link) -> float:
-    """2 (n - 1) messages of an n-th of the vector."""
+    """Return the time of 2 (n - 1) messages of 1/n of the vector."""
     return 2 * (n - 1) * link.seconds(nbytes / n)
 
 
 def recursive_doubling(n: int, nbytes: float, link: Link) -> float:
-    """log2 n messages of the whole vector; two more off a power of two."""
+    """Return the time of log2 n messages of the vector (+2 if n is no power of 2)."""
     doublings = n.bit_length() - 1
     return (doublings + 2 * (n > 1 << doublings)) * link.seconds(nbytes)
 
 
 def halving_doubling(n: int, nbytes: float, link: Link) -> float:
-    """2 log2 n messages, 2 (n - 1) / n of the vector; two vectors more off a power."""
+    """Return the time of 2 log2 n messages, 2 (n - 1) / n of the vector in all.
+
+    If n is no power of two, two messages of whole vectors are added.
+    """
     power = 1 << n.bit_length() - 1
     parts = sum(2 * link.seconds(nbytes / 2**i) for i in range(1, power.bit_length()))
     return parts + (2 * link.seconds(nbytes) if n > power else 0.0)
 
 
 def reduce_scatter(n: int, nbytes: float, link: Link) -> float:
-    """n - 1 messages of an n-th of the vector: half of the ring.
+    """Return the time of n - 1 messages of 1/n of the vector: half of the ring.
 
-    `allgather` too, and `alltoall`, which sends a block to each in turn.
+    It is also that of `allgather`, and of `alltoall`, with a block for each rank.
     """
     return (n - 1) * link.seconds(nbytes / n)
 
 
 def broadcast(n: int, nbytes: float, link: Link) -> float:
-    """ceil(log2 n) messages of the whole vector; `reduce` is the same, backward."""
+    """Return the time of ceil(log2 n) messages of the vector, also of `reduce`."""
     return _levels(n) * link.seconds(nbytes)
 
 
 def hierarchical(n: int, nbytes: float, cluster: Cluster) -> float:
-    """Two rings inside every node, and between the nodes one for each device.
+    """Return the time of two rings inside every node and a ring between nodes.
 
-    Full nodes, and a network card for each device: otherwise they share one, which the
-    clock plays.
+    There is one ring between the nodes for each device of a node. Holds for full nodes
+    with a NIC for each device; the clock also models shared NICs.
     """
     k = min(n, cluster.per_node)
     nodes = cluster.nodes(n)
@@ -104,11 +107,11 @@ FORMULAS: dict[str, Callable[[int, float, Link], float]] = {
 
 
 def formula_seconds(algorithm: str, n: int, nbytes: float, cluster: Cluster) -> float:
-    """Apply the formula to a cluster; the slowest hop sets the pace of a ring.
+    """Apply the formula to a cluster; the slowest hop limits a ring.
 
     `algorithm`: one of FORMULAS, or hierarchical. On more than one node every message
-    is taken to cross the network, which holds for the ring (each of its rounds has one
-    that does) and is the worst case for the others.
+    is assumed to be sent between nodes. That holds for the ring, which has such a
+    message in each round, and is the worst case for the others.
     """
     check_choice("algorithm", algorithm, [*FORMULAS, "hierarchical"])
     check_count("n", n, max=MAX_RANKS)
@@ -120,7 +123,7 @@ def formula_seconds(algorithm: str, n: int, nbytes: float, cluster: Cluster) -> 
 
 
 def bus_bandwidth(collective: str, n: int, nbytes: float, seconds: float) -> float:
-    """Return the bus bandwidth of nccl-tests in bytes per second.
+    """Return bytes per second of each link, the bus bandwidth of nccl-tests.
 
     >>> bus_bandwidth("allreduce", 8, 800e6, 0.01) / 1e9
     140.0
@@ -140,10 +143,10 @@ def _levels(n: int) -> int:
 def plan_seconds(
     rounds: Iterable[Round], itemsize: int, start_up: float, bytes_per_second: float
 ) -> float:
-    """Return the seconds of a plan if all ranks send and receive at the same rate.
+    """Return the seconds of a plan if every rank sends and receives at one rate.
 
-    A rank sends its messages of a round one after another, and receives as many at the
-    same time; each costs the start-up time and its bytes. The slowest ends the round.
+    A rank sends its messages of a round one after another, and receives in parallel;
+    each costs the start-up time and its bytes. The slowest rank ends the round.
     """
     check_count("itemsize", itemsize, max=64)
     check_number("start_up", start_up, min=0)
@@ -163,8 +166,8 @@ def plan_seconds(
 def spans(ready: Sequence[float], costs: Sequence[float]) -> list[tuple[float, float]]:
     """Return (begin, end) of every bucket, in the order in which they are reduced.
 
-    `ready[i]` is when the last gradient of bucket i is there, `costs[i]` what its
-    all-reduce takes, in seconds.
+    The last gradient of bucket i is ready at `ready[i]`, and its all-reduce takes
+    `costs[i]`, in seconds.
 
     >>> spans([1.0, 2.0, 3.0], [1.5, 1.0, 0.25])
     [(1.0, 2.5), (2.5, 3.5), (3.5, 3.75)]

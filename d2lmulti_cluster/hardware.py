@@ -1,28 +1,23 @@
-"""A modeled machine: devices in nodes, ports that they share, and what each can do.
+"""A modeled machine: devices in nodes, with ports that they share.
 
-Nothing here is measured or fitted: a `Device` and a `Link` hold what a specification
-sheet says, and `presets.py` says which sheet. Chapter: *cost_model*.
+Nothing here is measured or fitted: a `Device` and a `Link` hold the values of a data
+sheet, which `presets.py` names. Chapter: *cost_model*.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from d2lmulti.checks import (
-    MAX_RANKS,
-    check_count,
-    check_number,
-    check_positive,
-)
+from d2lmulti.checks import MAX_RANKS, check_count, check_number, check_positive
 from d2lmulti.observe.link import Link
 
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU: the peaks in its data sheet, and the fractions that kernels reach.
+    """One GPU: the peaks of its data sheet, and the fraction that real kernels reach.
 
-    `flops` is the peak per second in the precision of matrix multiplications.
-    `matmul_share` is the best measured matrix product over that peak, `memory_share`
+    `flops` is the peak per second in the dtype of matrix multiplications.
+    `matmul_share` is the best measured multiplication over that peak, `memory_share`
     the best measured copy over `memory_bandwidth` (bytes per second).
     """
 
@@ -30,9 +25,7 @@ class Device:
     flops: float
     memory_bandwidth: float
     memory: float  # bytes
-    units: (
-        int  # streaming multiprocessors: tiles of a product are distributed over them
-    )
+    units: int  # streaming multiprocessors, over which tiles are distributed
     matmul_share: float = 1.0
     memory_share: float = 0.92
     generation: str = ""  # which attention kernels were published for it
@@ -52,9 +45,9 @@ class Cluster:
     Inside a node every device has a port in and one out (`inside`). Between nodes a
     message goes through one of the `nics` of each of the two nodes (`between`); the
     devices of a node share them evenly. With `oversubscription` above 1, the nodes
-    under one leaf switch (`per_leaf` of them) share an uplink that is slower than all
-    their network cards together, by that factor. `hops` are NCCL's latencies of
-    messages between nodes by its protocols LL, LL128, and Simple, in seconds.
+    under one leaf switch (`per_leaf` of them) share an uplink that is that much slower
+    than all their NICs together. `hops` are NCCL's latencies of a message
+    between nodes by its protocols LL, LL128 and Simple, in seconds.
     """
 
     name: str
@@ -75,11 +68,11 @@ class Cluster:
 
     @property
     def nic_per_device(self) -> float:
-        """Bytes per second that a device gets from the NICs of its node."""
+        """Return the bytes per second of its node's NICs per device."""
         return self.between.bandwidth * self.nics / self.per_node
 
     def nodes(self, ranks: int) -> int:
-        """Return the number of nodes that `ranks` ranks fill, in rank order."""
+        """Return the number of nodes of `ranks` ranks, in rank order."""
         return -(-check_count("ranks", ranks, max=MAX_RANKS) // self.per_node)
 
 
@@ -90,5 +83,5 @@ def uniform(latency: float, bandwidth: float) -> Cluster:
     1000000000.0
     """
     link = Link(latency, bandwidth)
-    thing = Device("uniform", 1e12, 1e12, 1e12, 1)
-    return Cluster("uniform", thing, link, link, per_node=1, nics=1)
+    device = Device("uniform", 1e12, 1e12, 1e12, 1)
+    return Cluster("uniform", device, link, link, per_node=1, nics=1)

@@ -1,8 +1,8 @@
-"""How long one layer of a transformer takes, forward and backward, split over GPUs.
+"""The time of one layer of a transformer, forward and backward, split over GPUs.
 
-A matrix multiplication reaches the peak only in whole waves of whole tiles; everything
-else runs at the speed of the memory. The collectives of tensor parallelism come on top,
-some of them hidden behind a multiplication. Each constant has its source next to it.
+A matrix multiplication reaches the peak only in whole waves of whole tiles; memory
+bandwidth limits everything else. The collectives of tensor parallelism are added, some
+of them hidden behind a multiplication. Each constant has its source next to it.
 Chapter: *cost_model*.
 """
 
@@ -55,7 +55,7 @@ def matmul_seconds(device: Device, m: float, n: float, k: float) -> float:
 
 
 def memory_seconds(device: Device, nbytes: float, kernels: float = 1) -> float:
-    """Return how long operations take that only read and write so many bytes."""
+    """Return the seconds of operations that only read and write `nbytes` bytes."""
     check_number("nbytes", nbytes, min=0)
     check_number("kernels", kernels, min=0)
     return nbytes / (device.memory_bandwidth * device.memory_share) + kernels * KERNEL
@@ -64,7 +64,7 @@ def memory_seconds(device: Device, nbytes: float, kernels: float = 1) -> float:
 def flash_seconds(
     device: Device, flops: float, head_size: float, kind: str
 ) -> tuple[float, float]:
-    """Forward and backward seconds of fused causal attention.
+    """Return forward and backward seconds of fused causal attention.
 
     `flops` are those of the whole square, forward; the mask halves them, and the
     backward pass has 2.5 times as many. `kind` is flash or cudnn.
@@ -93,7 +93,7 @@ class Work:
         )  # fmt: skip
 
     def times(self, count: float) -> Work:
-        """The work of so many layers like this one."""
+        """Return the work of `count` layers like this one."""
         return Work(
             self.forward * count, self.backward * count,
             self.forward_calls * count, self.backward_calls * count,
@@ -113,36 +113,36 @@ class Split:
 
     @property
     def tokens(self) -> int:
-        """Tokens of one micro-batch."""
+        """Return the tokens of one micro-batch."""
         return self.micro_batch * self.model.sequence
 
     def product(self, m: float, n: float, k: float) -> float:
-        """Seconds of one matrix product."""
+        """Return the seconds of one matrix multiplication."""
         return matmul_seconds(self.cluster.device, m, n, k)
 
     def collective(self, kind: str, nbytes: float | None = None) -> float:
-        """Seconds of a collective over the split; by default of one activation."""
+        """Return the seconds of a collective, by default of one activation."""
         if nbytes is None:
             nbytes = 2.0 * self.tokens * self.model.hidden
         per_node = min(self.tensor, self.cluster.per_node)
         return nccl_seconds(kind, nbytes, self.tensor, self.cluster, per_node)
 
     def attention(self) -> tuple[float, float]:
-        """Forward and backward seconds of the attention's core."""
+        """Return forward and backward seconds of attention itself."""
         model, device = self.model, self.cluster.device
         scores = self.micro_batch * model.heads / self.tensor * model.sequence**2
         size = model.hidden / model.heads
         flops = 4.0 * scores * size
         if self.software.attention != "unfused":
             return flash_seconds(device, flops, size, self.software.attention)
-        # The scores pass the memory: product 2, softmax 4, dropout 5, product 2 bytes.
+        # Memory traffic per score: product 2, softmax 4, dropout 5, product 2 bytes.
         product = flops / (device.flops * device.matmul_share * 0.85)
         forward = product + memory_seconds(device, 13 * scores, 4)
         return forward, 2 * product + memory_seconds(device, 21 * scores, 6)
 
 
 def layer_work(s: Split) -> Work:
-    """Add up a layer: two products by columns, two by rows, attention, bytes."""
+    """Return the work of a layer: four multiplications, attention, memory traffic."""
     m, software = s.model, s.software
     parts = [
         _column(s, m.qkv), _row(s, m.hidden), _column(s, m.up), _row(s, m.ffn),
@@ -163,31 +163,31 @@ def layer_work(s: Split) -> Work:
 
 
 def _column(s: Split, width: float) -> tuple[float, float]:
-    """A product from all features to a slice of `width`: forward, backward."""
+    """Return the seconds of a column-parallel layer of `width` outputs."""
     T, h, n = s.tokens, s.model.hidden, width / s.tensor
     data, weight = s.product(T, h, n), s.product(n, h, T)
     if s.tensor == 1:
         return s.product(T, n, h), data + weight
-    forward, how = s.product(T, n, h), s.software.overlap
+    forward, overlap = s.product(T, n, h), s.software.overlap
     if not s.sequence:  # the input's gradient is all-reduced in the backward pass
         total = s.collective("allreduce")
-        if how == "none":
+        if overlap == "none":
             return forward, data + weight + total
         return forward, data + beside(weight, total, s.cluster)
     gather, scatter = s.collective("allgather"), s.collective("reduce_scatter")
     back = beside(data, gather, s.cluster) + beside(weight, scatter, s.cluster)
-    if how == "own shard":  # the gather hides behind the product of what is here
+    if overlap == "own shard":  # local tokens' multiplication hides the gather
         rest = 2 * s.product(T * (s.tensor - 1) / s.tensor / 2, n, h)
-        own = s.product(T / s.tensor, n, h)
-        return beside(own, gather, s.cluster) + rest, back
-    if how == "chunks":  # product and transfer in as many pieces as there are GPUs
-        both = beside(forward, gather, s.cluster)
-        return both + min(forward, gather) / s.tensor, back
+        local = s.product(T / s.tensor, n, h)
+        return beside(local, gather, s.cluster) + rest, back
+    if overlap == "chunks":  # product and transfer in as many pieces as there are GPUs
+        overlapped = beside(forward, gather, s.cluster)
+        return overlapped + min(forward, gather) / s.tensor, back
     return forward + gather, back
 
 
 def _row(s: Split, width: float) -> tuple[float, float]:
-    """A product from a slice of `width` to all features: forward, backward."""
+    """Return the seconds of a row-parallel layer of `width` inputs."""
     T, h, k = s.tokens, s.model.hidden, width / s.tensor
     forward, data, weight = s.product(T, h, k), s.product(T, k, h), s.product(k, h, T)
     if s.tensor == 1:
@@ -197,17 +197,19 @@ def _row(s: Split, width: float) -> tuple[float, float]:
     gather, scatter = s.collective("allgather"), s.collective("reduce_scatter")
     if s.software.overlap == "own shard":
         rest = 2 * s.product(T * (s.tensor - 1) / s.tensor / 2, k, h)
-        own = s.product(T / s.tensor, k, h)
-        return forward + scatter, beside(own, gather, s.cluster) + rest + weight
+        local = s.product(T / s.tensor, k, h)
+        return forward + scatter, beside(local, gather, s.cluster) + rest + weight
     if s.software.overlap == "chunks":
-        there = beside(forward, scatter, s.cluster) + min(forward, scatter) / s.tensor
+        overlapped = (
+            beside(forward, scatter, s.cluster) + min(forward, scatter) / s.tensor
+        )
         back = beside(data, gather, s.cluster) + min(data, gather) / s.tensor
-        return there, back + weight
+        return overlapped, back + weight
     return forward + scatter, data + weight + gather
 
 
 def head_work(s: Split) -> tuple[Work, Work]:
-    """The product with the vocabulary, and the loss in float32: two pieces of work."""
+    """Return the work of the output head, and of the loss in float32."""
     T, h, v = s.tokens, s.model.hidden, s.model.vocabulary / s.tensor
     gather = s.collective("allgather") if s.sequence and s.tensor > 1 else 0.0
     total = 0.0

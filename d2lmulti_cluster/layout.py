@@ -1,7 +1,7 @@
 """A layout (data x tensor x pipeline x ZeRO, recomputation) and the memory it needs.
 
-Which layers a stage gets, and in bytes: `needed` must fit; `reserved` is what an
-allocator holds that keeps the buffers of messages in flight. Chapter: *cost_model*.
+The layers of each stage, and its bytes: `needed` must fit; `reserved` is the memory of
+an allocator that keeps the buffers of messages in flight. Chapter: *cost_model*.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .networks import Software, Transformer
 
 
 class ImpossibleLayout(InvalidInput):
-    """A model cannot be cut that way, whatever the memory."""
+    """A model cannot be split that way, with any amount of memory."""
 
 
 RECOMPUTE = ("none", "selective", "full")
@@ -25,7 +25,7 @@ RECOMPUTE = ("none", "selective", "full")
 class Layout:
     """How a step is split; `batch` is data x micro_batch x micro_batches examples.
 
-    `zero`: what the replicas shard: 0 nothing, 1 the optimizer's state, 2
+    `zero`: what is sharded over the replicas: 0 nothing, 1 the optimizer's state, 2
     also the gradients, 3 also the weights. `chunks`: stages per device (interleaved).
     `sequence`: sequence parallelism next to tensor parallelism.
     """
@@ -50,12 +50,12 @@ class Layout:
 
     @property
     def gpus(self) -> int:
-        """GPUs that the layout takes."""
+        """Return the number of GPUs of the layout."""
         return self.data * self.tensor * self.pipeline
 
     @property
     def batch(self) -> int:
-        """Examples of one step."""
+        """Return the number of examples of one step."""
         return self.data * self.micro_batch * self.micro_batches
 
     def __str__(self) -> str:
@@ -65,13 +65,13 @@ class Layout:
 
 
 def owners(layout: Layout, zero: int) -> int:
-    """Return over how many devices this stage of ZeRO shards; 1 if it does not."""
+    """Return the number of devices over which this stage of ZeRO shards, or 1."""
     return layout.data if layout.zero >= zero else 1
 
 
 @dataclass
 class Stage:
-    """What lies on one device of a pipeline; layers may be a fraction on average."""
+    """The layers of one device of a pipeline; their number may be fractional."""
 
     layers: float = 0
     embedding: bool = False
@@ -79,10 +79,10 @@ class Stage:
 
 
 def cut_layers(model: Transformer, layout: Layout, software: Software) -> list[Stage]:
-    """Deal the layers out to the stages, evenly or by cost.
+    """Distribute the layers over the stages, evenly or by cost.
 
-    By cost: a stage is full once it has reached its share of all weights, the head's
-    among them (nanotron's build_model). Raises `ImpossibleLayout` for more stages
+    By cost: a stage is full once it has reached its fraction of all weights, including
+    the head's (nanotron's build_model). Raises `ImpossibleLayout` for more stages
     than layers.
     """
     p = layout.pipeline
@@ -113,7 +113,7 @@ def cut_layers(model: Transformer, layout: Layout, software: Software) -> list[S
 
 
 def stage_parameters(model: Transformer, layout: Layout, stage: Stage) -> float:
-    """Weights of a stage on one device."""
+    """Return the number of weights of a stage on one device."""
     ends = stage.embedding + stage.head
     if model.tied and stage.embedding and stage.head:
         ends = 1
@@ -126,29 +126,29 @@ def buckets(
     layout: Layout,
     stage: Stage,
     weights: float,
-    least: float | None,
+    min_bytes: float | None,
 ) -> list[float]:
-    """Gradients of a stage in the order in which they are made, in whole tensors.
+    """Return the sizes of a stage's gradient buckets, in the order of their reduction.
 
-    As PyTorch's DistributedDataParallel fills them: the last tensor first, and a bucket
-    is closed when it holds `least` bytes (of 16 bits a gradient) or more. The
-    embedding's matrix is the last, and larger than a bucket. None: all in one.
+    As in PyTorch's DistributedDataParallel: the last tensor is first, and a bucket is
+    closed when it has `min_bytes` bytes (16 bits per gradient) or more. The embedding's
+    matrix is the last, and larger than a bucket. None: all in one.
     """
     ends = model.embedding_parameters / layout.tensor
-    if least is None:
+    if min_bytes is None:
         return [weights] if weights else []
     h = model.hidden / layout.tensor
     layer = [model.ffn * h, model.up * h, model.hidden * h, model.qkv * h]
     tensors = layer * round(stage.layers)
     if stage.head and not (model.tied and stage.embedding):
         tensors = [ends, *tensors]
-    found, size = [], 0.0
+    sizes, size = [], 0.0
     for tensor in tensors:
         size += tensor
-        if 2 * size >= least:
-            found.append(size)
+        if 2 * size >= min_bytes:
+            sizes.append(size)
             size = 0.0
-    return [n for n in (*found, size, ends * stage.embedding) if n]
+    return [n for n in (*sizes, size, ends * stage.embedding) if n]
 
 
 @dataclass(frozen=True)
@@ -162,47 +162,49 @@ class Footprint:
 
 
 def footprint(model: Transformer, layout: Layout, software: Software) -> Footprint:
-    """Count what lies in memory when it is fullest: at the end of a forward pass.
+    """Return the peak memory, at the end of a forward pass.
 
-    A weight: 2 bytes in 16 bits, 4 of summed gradients, 12 of Adam in 32 bits (master
+    Per weight: 2 bytes in 16 bits, 4 of summed gradients, 12 of Adam in 32 bits (master
     copy and two averages). ZeRO 1 divides the last by the replicas, ZeRO 2 the last
     two, ZeRO 3 all three. Reserved in addition: 2 of the gradients in 16 bits, and the
     two gathered inputs of a layer.
     """
     stages = cut_layers(model, layout, software)
-    states, kept = [], []
+    states, activations = [], []
     for i, stage in enumerate(stages):
         states.append(_states(model, layout, stage, software))
-        kept.append(_activations(model, layout, stage, i))
-    sums = [a + b for a, b in zip(states, kept, strict=True)]
+        activations.append(_activations(model, layout, stage, i))
+    sums = [a + b for a, b in zip(states, activations, strict=True)]
     fullest = max(range(len(sums)), key=sums.__getitem__)
-    reserved = states[0] + kept[0]
+    reserved = states[0] + activations[0]
     if owners(layout, 2) == 1:  # else a layer's, which are among the states
         reserved += 2 * stage_parameters(model, layout, stages[0])
     if layout.tensor > 1 and layout.sequence and layout.recompute == "none":
         gathered = 4 * model.hidden * layout.micro_batch * model.sequence
         reserved += _in_flight(layout, 0) * stages[0].layers * gathered
-    return Footprint(sums[fullest], reserved, states[fullest], kept[fullest])
+    return Footprint(sums[fullest], reserved, states[fullest], activations[fullest])
 
 
 def _states(
     model: Transformer, layout: Layout, stage: Stage, software: Software
 ) -> float:
-    """With ZeRO 2, the gradients of one piece are whole, 2 bytes each; with ZeRO 3 also
-    the weights of two pieces: the one that is used, and the next.
+    """Return the bytes of a stage's weights, gradients, and optimizer state.
+
+    With ZeRO 2, the gradients of one layer are unsharded, 2 bytes each; with ZeRO 3
+    also the weights of two layers: the current one and the next.
     """
     weights = stage_parameters(model, layout, stage)
-    a_weight = 2 / owners(layout, 3) + 12 / owners(layout, 1)
-    held = weights * (a_weight + software.gradient_bytes / owners(layout, 2))
-    if weights and owners(layout, 2) > 1:  # whole for a while: a layer, or an end
+    per_weight = 2 / owners(layout, 3) + 12 / owners(layout, 1)
+    nbytes = weights * (per_weight + software.gradient_bytes / owners(layout, 2))
+    if weights and owners(layout, 2) > 1:  # temporarily unsharded: a layer, or an end
         ends = model.embedding_parameters * (stage.embedding or stage.head)
         piece = max(model.layer_parameters, ends) / layout.tensor
-        held += piece * (6 if owners(layout, 3) > 1 else 2)
-    return held
+        nbytes += piece * (6 if owners(layout, 3) > 1 else 2)
+    return nbytes
 
 
 def _activations(model: Transformer, layout: Layout, stage: Stage, i: int) -> float:
-    """Bytes that a stage stores for backward passes, 2 per element, all micro-batches.
+    """Return the bytes that a stage stores for the backward pass, 2 per element.
 
     Norms, residuals, queries, keys, values, the attention's output and the MLP's three
     tensors: 18 hidden + 8 widths. Recomputed in full: a layer's input. The loss: logits
@@ -211,15 +213,15 @@ def _activations(model: Transformer, layout: Layout, stage: Stage, i: int) -> fl
     tokens = layout.micro_batch * model.sequence
     share = layout.tensor if layout.sequence else 1
     inner = 10 * model.hidden + 8 * model.ffn * (model.up / (2 * model.ffn))
-    a_token = 8 * model.hidden / share + inner / layout.tensor
+    per_token = 8 * model.hidden / share + inner / layout.tensor
     if layout.recompute == "full":
-        a_token = 2 * model.hidden / share
-    held = _in_flight(layout, i) * stage.layers * tokens * a_token
+        per_token = 2 * model.hidden / share
+    nbytes = _in_flight(layout, i) * stage.layers * tokens * per_token
     if stage.head:
-        held += 12.0 * tokens * model.vocabulary / layout.tensor
-    return held
+        nbytes += 12.0 * tokens * model.vocabulary / layout.tensor
+    return nbytes
 
 
 def _in_flight(layout: Layout, stage: int) -> int:
-    """Micro-batches that a stage of 1F1B holds at once."""
+    """Return the number of micro-batches that a stage of 1F1B stores at once."""
     return min(layout.micro_batches, layout.pipeline - stage)

@@ -1,8 +1,8 @@
-"""How long NCCL's collectives take: its own published latencies, protocols and choices.
+"""The time of NCCL's collectives: published latencies, protocols, and choices.
 
-NCCL sends by three protocols: LL (half the bandwidth, the shortest way), LL128 and
-Simple. A ring goes at the pace of its slowest hop, as `clock.py` shows. Across nodes
-small all-reduces go along a tree. Sources: src/graph/tuning.cc and topo.h in NCCL 2.2x;
+NCCL has three protocols: LL (half the bandwidth, the lowest latency), LL128, and
+Simple. The slowest hop limits a ring, as `clock.py` shows. Across nodes small
+all-reduces use a tree. Sources: src/graph/tuning.cc and topo.h in NCCL 2.2x;
 the regions of Amazon's tuner, src/tuner/nccl_ofi_regions.c in aws-ofi-nccl.
 Chapter: *cost_model*.
 """
@@ -12,18 +12,13 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from d2lmulti.checks import (
-    MAX_RANKS,
-    check_choice,
-    check_count,
-    check_number,
-)
+from d2lmulti.checks import MAX_RANKS, check_choice, check_count, check_number
 
 from .hardware import Cluster
 
 US = 1e-6
-KERNEL = 2 * US  # start and end of one GPU kernel: what empty ones take, back to back
-SHARE_OF_UNITS = 16  # multiprocessors that a ring holds: its channels (NCCL's log)
+KERNEL = 2 * US  # start and end of one GPU kernel: the time of empty ones
+SHARE_OF_UNITS = 16  # multiprocessors of a ring: its channels (NCCL's log)
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
 ALGORITHMS = ("ring", "tree")
 
@@ -75,9 +70,9 @@ def nccl_seconds(
 ) -> float:
     """Return the seconds of a collective of n ranks, `per_node` of them in each node.
 
-    `nbytes` is the whole vector: what an all-gather ends with, what a reduce-scatter
-    begins with. Every node's rings use the NICs of all its ranks. `algorithm` is ring
-    or tree; without one, that of NCCL's tuner. Only an all-reduce has a tree.
+    `nbytes` is the whole vector: the result of an all-gather, the input of a
+    reduce-scatter. Every node's rings use the NICs of all its ranks. `algorithm` is
+    ring or tree; without one, that of NCCL's tuner. Only an all-reduce has a tree.
     Raises `InvalidInput` for another collective or algorithm, and for no ranks.
 
     >>> from d2lmulti_cluster.presets import get_cluster
@@ -122,7 +117,7 @@ def _ring(
         hop = protocol.hop[cluster.fabric] if nodes == 1 else cluster.hops[i]
         speed = protocol.data * bandwidth
         if protocol.name == "LL":
-            speed = min(speed, _ll_most(cluster, nodes))
+            speed = min(speed, _ll_max(cluster, nodes))
         best = min(best, protocol.base + steps * hop + wire / speed)
     return best
 
@@ -130,7 +125,7 @@ def _ring(
 def _tree(
     nbytes: float, nodes: int, per_node: int, bandwidth: float, cluster: Cluster
 ) -> float:
-    """Up a chain in every node, along a tree over the nodes, and back."""
+    """Return the seconds of a tree over the nodes, with a chain in every node."""
     best = math.inf
     for i, protocol in _protocols(cluster):
         if protocol.name != "Simple":
@@ -147,18 +142,18 @@ def _protocols(cluster: Cluster) -> list[tuple[int, Protocol]]:
     return [(i, p) for i, p in pairs if not (some and p.name == "LL128")]
 
 
-def _ll_most(cluster: Cluster, nodes: int) -> float:
+def _ll_max(cluster: Cluster, nodes: int) -> float:
     name = cluster.device.name.split("-")[0]
     return LL_MOST[name][min(nodes, 3) - 1] if name in LL_MOST else math.inf
 
 
 def _tree_allowed(collective: str, nbytes: float, n: int, nodes: int) -> bool:
-    """Whether the tuner considers a tree: between nodes, up to a size."""
+    """Return whether the tuner considers a tree: between nodes, up to a size."""
     return collective == "allreduce" and nodes > 1 and nbytes <= _edge(n)
 
 
 def _edge(n: int) -> float:
-    """The largest vector for which the tuner takes a tree, by the number of ranks."""
+    """Return the largest vector for which the tuner chooses a tree, by ranks."""
     (x, first), *more = TREE_UP_TO
     for most, ranks in more:
         if n <= ranks or (most, ranks) == more[-1]:
@@ -168,10 +163,9 @@ def _edge(n: int) -> float:
 
 
 def beside(compute: float, communicate: float, cluster: Cluster) -> float:
-    """Seconds of a computation and a collective at once.
+    """Return the seconds of a concurrent computation and collective.
 
-    The collective's kernels hold some multiprocessors, so what computes meanwhile does
-    so with the others.
+    The collective's kernels occupy some multiprocessors, which the computation lacks.
     """
     lost = min(1.0, SHARE_OF_UNITS / cluster.device.units)
     return max(communicate, compute + lost * communicate)

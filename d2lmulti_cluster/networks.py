@@ -1,4 +1,4 @@
-"""Shapes of known networks, and what the programs that train them do besides.
+"""Shapes of known networks, and properties of the programs that train them.
 
 Transformers by layers and widths, convolutional networks by operations, parameters and
 activations of one image: the papers' and model cards' numbers. Programs by the bytes,
@@ -38,32 +38,32 @@ class Transformer:
 
     @property
     def qkv(self) -> float:
-        """The width of queries, keys and values together."""
+        """Return the width of queries, keys, and values together."""
         return self.hidden * (1 + 2 * (self.kv_heads or self.heads) / self.heads)
 
     @property
     def up(self) -> int:
-        """The width of what the MLP's first product makes."""
+        """Return the output width of the MLP's first matrix multiplication."""
         return 2 * self.ffn if self.gated else self.ffn
 
     @property
     def layer_parameters(self) -> float:
-        """Weights of one layer (norms and biases are a thousandth and left out)."""
+        """Return the weights of one layer (norms and biases, 1/1000, are left out)."""
         return self.hidden * (self.qkv + self.hidden + self.up + self.ffn)
 
     @property
     def embedding_parameters(self) -> float:
-        """Weights of the embedding, and as many of the head."""
+        """Return the weights of the embedding, or of the head."""
         return self.vocabulary * self.hidden
 
     @property
     def parameters(self) -> float:
-        """All weights."""
+        """Return the number of all weights."""
         ends = (1 if self.tied else 2) * self.embedding_parameters
         return self.layers * self.layer_parameters + ends
 
     def flops(self, tokens: float) -> float:
-        """Count the operations for `tokens`: 6 per weight and token, and attention."""
+        """Return the operations of a step: 6 per weight and token, and attention's."""
         check_number("tokens", tokens, min=0)
         weights = self.layers * self.layer_parameters + self.embedding_parameters
         attention = 2 * self.layers * self.sequence * self.hidden
@@ -82,7 +82,7 @@ class ConvNet:
     flops: float
     parameters: float
     activations: float
-    layers: int  # with weights: tensors that are summed up
+    layers: int  # with weights: tensors that are all-reduced
 
 
 def _transformer(row: Row) -> Transformer:
@@ -139,14 +139,14 @@ def get_network(name: str) -> Transformer | ConvNet:
 
 MiB = 2**20
 # One call of PyTorch without a graph costs the host 5 to 25 us (published
-# measurements); what many calls take together follows from the mean.
+# measurements); the sum of many calls follows from the mean.
 CALL = 15e-6
 
 
 @dataclass(frozen=True)
 class Software:
-    """One program. Bytes are per token and unit of three widths: `hidden` divided by
-    the ranks of sequence parallelism, `hidden` and `up` by those of tensor parallelism.
+    """One program. Bytes are per token, for three widths: `hidden` over the ranks of
+    sequence parallelism, `hidden` and `up` over those of tensor parallelism.
     """
 
     name: str
@@ -161,15 +161,15 @@ class Software:
     accumulate_bytes: int  # read and written a weight after each micro-batch
     bucket: float | None  # bytes of 16-bit gradients; None: all in one
     overlap_data: bool  # gradients are summed while the last backward pass runs
-    shards_wait: bool  # ... but those of ZeRO 1 are waited for
+    shards_wait: bool  # ... but with ZeRO 1 it waits for them
     cut_by_cost: bool  # stages by cost, head included; else by layers
     handshakes: int  # messages that the host waits for, before an activation is sent
 
 
 # Counted in llama.py, functional.py, gradient_accumulator.py and zero.py (nanotron).
 # ZeRO 1 copies each bucket's shards back on a stream of its own. All streams share one
-# queue (CUDA_DEVICE_MAX_CONNECTIONS=1, nanotron's README), so the next product stands
-# behind that copy, and the copy waits for the sum: nothing runs at the same time.
+# queue (CUDA_DEVICE_MAX_CONNECTIONS=1, nanotron's README), so the next multiplication
+# waits for that copy, and the copy for the reduction: nothing overlaps.
 NANOTRON = Software(
     "nanotron", (20, 36, 5), (24, 40, 13), (20, 24), (75, 150), (120, 200),
     "flash", "own shard", 4, 10, 25 * MiB, True, True, True, 2,

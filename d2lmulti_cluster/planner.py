@@ -1,8 +1,8 @@
 """Rank the layouts of a model on a cluster by predicted throughput.
 
 All divisors of the GPUs as data x tensor x pipeline, with ZeRO 0 to 3 (0 and 1 in a
-pipeline), with and without recomputation, for micro-batches of powers of two. What does
-not fit in memory is listed, not dropped. Chapter: *cost_model*.
+pipeline), with and without recomputation, for micro-batches of powers of two. Layouts
+that do not fit in memory are listed, too. Chapter: *cost_model*.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ MICRO_BATCHES = (1, 2, 4, 8, 16)  # sizes that are tried
 
 @dataclass(frozen=True)
 class Candidate:
-    """A layout, what it is predicted to do, and whether it fits."""
+    """A layout, its predicted step, and whether it fits in memory."""
 
     layout: Layout
     step: Step
     fits: bool
 
     def as_json(self) -> dict[str, object]:
-        """The numbers, for a file."""
+        """Return the candidate as JSON values."""
         step = self.step
         return {
             "layout": str(self.layout), **vars(self.layout), "fits": self.fits,
@@ -45,7 +45,7 @@ class Candidate:
 def layouts(
     model: Transformer, gpus: int, batch: int, per_node: int
 ) -> Iterator[Layout]:
-    """Return every layout of so many GPUs; tensor parallelism stays within a node."""
+    """Yield every layout of `gpus` GPUs, with tensor parallelism within a node."""
     check_count("gpus", gpus, max=MAX_RANKS)
     check_count("batch", batch, max=2**31)
     check_count("per_node", per_node, max=MAX_RANKS)
@@ -74,23 +74,23 @@ def plan_layouts(
 ) -> list[Candidate]:
     """Rank all layouts: those that fit first, the fastest first.
 
-    `batch`: sequences per step; by default 4 per GPU and at least 256. Raises
+    `batch`: sequences of a step; by default 4 per GPU and at least 256. Raises
     `InvalidInput` where no layout splits the batch.
     """
     check_count("gpus", gpus, max=MAX_RANKS)
     if batch is None:
         batch = max(4, -(-256 // gpus)) * gpus
-    found = []
+    candidates = []
     for layout in layouts(model, gpus, batch, cluster.per_node):
         step = step_time(model, layout, cluster, software)
         fits = step.memory.needed <= cluster.device.memory
-        found.append(Candidate(layout, step, fits))
-    if not found:
+        candidates.append(Candidate(layout, step, fits))
+    if not candidates:
         raise InvalidInput(
             f"expected a batch that splits over some of {gpus} GPUs, got {batch}; use "
             f"a multiple of {gpus}"
         )
-    return sorted(found, key=lambda c: (not c.fits, c.step.seconds))
+    return sorted(candidates, key=lambda c: (not c.fits, c.step.seconds))
 
 
 def plan_data_parallel(
@@ -101,22 +101,22 @@ def plan_data_parallel(
     Raises `InvalidInput` for a batch that the GPUs do not divide.
     """
     check_count("gpus", gpus, max=MAX_RANKS)
-    each = 32
+    per_gpu = 32
     if batch is not None:
         check_count("batch", batch, max=2**31)
-        each, rest = divmod(batch, gpus)
-        if rest or not each:
+        per_gpu, rest = divmod(batch, gpus)
+        if rest or not per_gpu:
             raise InvalidInput(
                 f"expected a batch that {gpus} GPUs divide, got {batch}; use a multiple"
             )
     counts = [2**i for i in range(gpus.bit_length()) if 2**i < gpus]
-    return [conv_step(net, n, each, cluster) for n in [*counts, gpus]]
+    return [conv_step(net, n, per_gpu, cluster) for n in [*counts, gpus]]
 
 
 def _stages_of_zero(data: int, pipeline: int) -> range:
-    """Stages to try: 2 and 3 send for every micro-batch, and a pipeline has many."""
+    """Return the stages to try: 2 and 3 communicate for every micro-batch."""
     return range(1 if data == 1 else 2 if pipeline > 1 else 4)
 
 
-def _divisors(n: int, most: int) -> list[int]:
-    return [i for i in range(1, min(n, most) + 1) if n % i == 0]
+def _divisors(n: int, largest: int) -> list[int]:
+    return [i for i in range(1, min(n, largest) + 1) if n % i == 0]

@@ -1,10 +1,10 @@
 """Machines by name: `data/devices.csv` and `data/clusters.csv`, with their sources.
 
-There, `sheet` is the vendor's specification, `nccl` NVIDIA's tuning table
+There, `sheet` is the vendor's data sheet, `nccl` NVIDIA's tuning table
 (src/graph/tuning.cc and topo.h in github.com/NVIDIA/nccl), `mamf` the best matrix
 products that Stas Bekman's *Machine Learning Engineering* lists. NCCL's latency of a
 hop (Simple) is 3.4 us over NVLink and 5.7 us over PCIe. No number is fitted to the
-tables that the model is judged on.
+tables of `validate`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .comparison import Row, read_data
 from .hardware import Cluster, Device
 
 GB, TF, US = 1e9, 1e12, 1e-6
-# The best product over the sheet's peak where nobody has published one: the middle of
-# the three that are (mamf: A100, H100, B200), rounded.
+# The best multiplication over the sheet's peak where none is published: the median of
+# the three published ones (mamf: A100, H100, B200), rounded.
 USUAL = 0.80
 # Latencies of a message between nodes.
 SOCKETS = (30 * US, 30 * US, 30 * US)  # a TCP message between two EC2 hosts, one way
@@ -62,7 +62,7 @@ def _cluster(row: Row) -> Cluster:
 _ROWS = read_data("devices")
 DEVICES = {device.name: device for device in map(_device, _ROWS)}
 CLUSTERS = {c.name: c for c in map(_cluster, read_data("clusters"))}
-# The cluster that stands for a GPU where a table names no machine.
+# The cluster that is assumed for a GPU where a table names no machine.
 MACHINE_OF = {row.text("name"): row.text("machine") for row in _ROWS}
 
 
@@ -81,21 +81,21 @@ def get_cluster(name: str) -> Cluster:
 
 
 def find_device(name: str) -> Device:
-    """Return the device whose name is contained in `name`.
+    """Return the device whose name is part of `name`.
 
     >>> find_device("K80 p2.16xlarge").name, find_device("8xA100-80GB").name
     ('K80', 'A100')
     """
     words = "".join(name.lower().split()) if isinstance(name, str) else ""
     words = words.replace("-", "")
-    known = {key.lower().replace("-", ""): key for key in DEVICES}
-    found = [key for key in sorted(known, key=len, reverse=True) if key in words]
-    if not found:
+    by_word = {key.lower().replace("-", ""): key for key in DEVICES}
+    matches = [key for key in sorted(by_word, key=len, reverse=True) if key in words]
+    if not matches:
         raise InvalidInput(
             f"expected a GPU among {', '.join(DEVICES)}, got {shown(name)}; take the "
-            "nearest of them, or add its sheet to d2lmulti_cluster/data"
+            "nearest of them, or add its data sheet to d2lmulti_cluster/data"
         )
-    return DEVICES[known[found[0]]]
+    return DEVICES[by_word[matches[0]]]
 
 
 def with_nodes_of(cluster: Cluster, per_node: int) -> Cluster:

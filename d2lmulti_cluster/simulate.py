@@ -1,4 +1,4 @@
-"""Play one collective on a modeled cluster, and compare it with the closed formula."""
+"""Simulate a collective on a modeled cluster; compare it with the closed formula."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ PLANS: dict[str, Plan] = {
     "allreduce": ALLREDUCE["ring"],
 }
 ITEM = 4  # bytes of an element: float32
-MANY = 10**8  # messages: to play more of them takes more than a second or two
-A_SECOND = 5 * 10**7  # messages that the clock plays in a second, roughly
+MANY = 10**8  # messages: more take longer than about two seconds
+A_SECOND = 5 * 10**7  # messages that the clock simulates per second, about
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """What the clock and the formula say; seconds, and counts that are exact."""
+    """The results of clock and formula: seconds, and exact counts."""
 
     collective: str
     algorithm: str
@@ -62,7 +62,7 @@ class Simulation:
 def count_messages(
     collective: str, ranks: int, cluster: Cluster, algorithm: str = "ring"
 ) -> int:
-    """Count the messages of a plan whose ranks form rings or pairs; at most.
+    """Return an upper bound of the messages of a plan of rings or pairs.
 
     0 for the other plans, whose messages grow hardly faster than the ranks.
 
@@ -93,9 +93,9 @@ def formula_or_none(
 def simulate(
     collective: str, ranks: int, nbytes: int, cluster: Cluster, algorithm: str = "ring"
 ) -> Simulation:
-    """Play a collective of `ranks` vectors of `nbytes` bytes (float32) on a cluster.
+    """Simulate a collective of `ranks` vectors of `nbytes` bytes (float32).
 
-    `algorithm` is that of the all-reduce. An all-to-all's vector is what a rank holds.
+    `algorithm` is that of the all-reduce. An all-to-all's vector is that of one rank.
     Raises `InvalidInput` for bytes that are no whole elements.
 
     >>> from d2lmulti_cluster.presets import get_cluster
@@ -107,14 +107,14 @@ def simulate(
     check_choice("algorithm", algorithm, ALLREDUCE)
     check_count("ranks", ranks, max=MAX_RANKS)
     check_count("nbytes", nbytes, max=MAX_ELEMENTS)
-    length, rest = divmod(nbytes, ITEM)
+    length, remainder = divmod(nbytes, ITEM)
     if collective == "alltoall":
-        length, rest = divmod(nbytes, ITEM * ranks)
-    if rest or not length:
-        each = ITEM * ranks if collective == "alltoall" else ITEM
+        length, remainder = divmod(nbytes, ITEM * ranks)
+    if remainder or not length:
+        unit = ITEM * ranks if collective == "alltoall" else ITEM
         raise InvalidInput(
-            f"expected a multiple of {each} bytes (float32) as nbytes, got {nbytes}; "
-            f"use {max(1, nbytes // each) * each}"
+            f"expected a multiple of {unit} bytes (float32) as nbytes, got {nbytes}; "
+            f"use {max(1, nbytes // unit) * unit}"
         )
     plan, name, more = PLANS[collective], collective, {}
     if collective == "allreduce":
@@ -136,14 +136,14 @@ def simulate(
 
 
 def _counted(rounds: Iterable[Round], bar: Any) -> Iterator[Round]:
-    """Pass the rounds on, and move a progress bar by their messages."""
+    """Yield the rounds, and advance a progress bar by their messages."""
     for this_round in rounds:
         yield this_round
         bar.update(len(this_round))
 
 
 def parse_bytes(text: Any) -> int:
-    """Read a size: 4096, 64KiB, 100MB, 1.5 GB.
+    """Return the bytes of a size: 4096, 64KiB, 100MB, 1.5 GB.
 
     >>> parse_bytes("100MB"), parse_bytes("64 KiB")
     (100000000, 65536)
@@ -151,8 +151,8 @@ def parse_bytes(text: Any) -> int:
     pattern = r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([KMGT]?i?B)?\s*"
     words = text if isinstance(text, str) else ""
     size = Fraction(0)
-    if found := re.fullmatch(pattern, words, re.IGNORECASE):
-        size = Fraction(found[1]) * _UNITS.get((found[2] or "").upper(), 0)
+    if match := re.fullmatch(pattern, words, re.IGNORECASE):
+        size = Fraction(match[1]) * _UNITS.get((match[2] or "").upper(), 0)
     if not 1 <= size <= MAX_ELEMENTS or size.denominator > 1:
         raise InvalidInput(
             f"expected a number of bytes up to {MAX_ELEMENTS}, as in 4096, 64KiB or "

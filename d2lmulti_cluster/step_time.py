@@ -1,10 +1,10 @@
-"""How long one training step of a transformer takes, and how much memory it needs.
+"""The time of one training step of a transformer, and the memory that it needs.
 
-Stages of a pipeline, the host that must launch every kernel, the replicas' messages
-next to the passes, and the optimizer: constants from specification sheets and published
-latencies, none from the tables it is judged on. ZeRO 2 reduces the gradients of every
-micro-batch, and ZeRO 3 gathers each layer's weights before each pass, behind the layer
-before it (Rajbhandari et al., 2020). Chapter: *cost_model*.
+It models the stages of a pipeline, the host that launches every kernel, the replicas'
+collectives during the passes, and the optimizer. Constants are from data sheets and
+published latencies, none from the tables of `validate`. ZeRO 2 reduces the gradients of
+every micro-batch, and ZeRO 3 gathers each layer's weights before each pass, during the
+layer before it (Rajbhandari et al., 2020). Chapter: *cost_model*.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from .networks import CALL, NANOTRON, Software, Transformer
 
 
 def shard_seconds(split: Split, layout: Layout, stage: Stage, work: Work) -> Work:
-    """One micro-batch of a stage with the messages that ZeRO 2 and 3 send for it.
+    """Return the work of a micro-batch with the collectives of ZeRO 2 and 3.
 
-    A message a layer, and one for each end: what the first pass needs first and the
-    last one makes last, nothing hides.
+    There is one per layer and one for each end. The first gather and the last
+    reduce-scatter are not hidden.
     """
     if layout.data == 1 or layout.zero < 2:
         return work
@@ -61,7 +61,7 @@ def shard_seconds(split: Split, layout: Layout, stage: Stage, work: Work) -> Wor
 
 
 def _hidden(split: Split, compute: float, messages: float, bare: float) -> float:
-    """A pass with its messages, of which nothing hides `bare`."""
+    """Return the seconds of a pass with its messages, of which `bare` is exposed."""
     if not split.software.overlap_data:
         return compute + messages
     return beside(compute, messages - bare, split.cluster) + bare
@@ -71,7 +71,7 @@ def gradient_seconds(
     split: Split, layout: Layout, stages: list[Stage], weights: list[float],
     works: list[Work],
 ) -> float:  # fmt: skip
-    """What the collectives at the end of a step add, beyond what hides them."""
+    """Return the exposed seconds of the collectives at the end of a step."""
     total = _tied_ends(split, layout)
     if layout.data == 1:
         return total
@@ -89,10 +89,11 @@ def gradient_seconds(
 def _exposed(
     split: Split, layout: Layout, stage: Stage, weights: float, works: list[Work]
 ) -> float:
-    """A stage's sums, next to its last backward pass and those of earlier stages.
+    """Return the exposed seconds of a stage's reductions.
 
-    `works` ends with the stage's own. A bucket can go when its gradients are there; the
-    embedding's is the last to be made.
+    They overlap with its last backward pass and those of earlier stages. `works` ends
+    with the stage's own. A bucket is reduced when its gradients are ready; the
+    embedding's is the last.
     """
     software, sharded = split.software, layout.zero > 0
     sizes = buckets(split.model, layout, stage, weights, software.bucket)
@@ -108,8 +109,8 @@ def _exposed(
     if sharded and software.shards_wait:  # flattened before and after
         exposed += memory_seconds(split.cluster.device, 16 * weights, 0)
     elif software.overlap_data:
-        made = list(itertools.accumulate(sizes))
-        ready = [window * m / made[-1] for m in made]
+        sums = list(itertools.accumulate(sizes))
+        ready = [window * m / sums[-1] for m in sums]
         hidden = exposed
         exposed = spans(ready, costs)[-1][1] - window
         hidden -= exposed
@@ -118,7 +119,7 @@ def _exposed(
 
 
 def _new_weights(split: Split, layout: Layout, weights: float, forward: float) -> float:
-    """ZeRO 1 and 2 gather the new weights, in 16 bits, before or in a forward pass."""
+    """Return the exposed seconds of ZeRO 1 and 2's all-gather of new weights."""
     gather = _collective("allgather", split, layout, 2 * weights)
     if layout.zero == 1 and split.software.shards_wait:  # flattened, and copied back
         return gather + memory_seconds(split.cluster.device, 8 * weights, 0)
@@ -126,7 +127,7 @@ def _new_weights(split: Split, layout: Layout, weights: float, forward: float) -
 
 
 def _tied_ends(split: Split, layout: Layout) -> float:
-    """Where the first and the last stage have a copy of one matrix: sum it up."""
+    """Return the seconds to sum the tied matrix of the first and the last stage."""
     if not split.model.tied or layout.pipeline == 1:
         return 0.0
     far = layout.data * layout.tensor >= split.cluster.per_node
@@ -135,20 +136,20 @@ def _tied_ends(split: Split, layout: Layout) -> float:
 
 
 def _collective(kind: str, split: Split, layout: Layout, nbytes: float) -> float:
-    """Seconds over the replicas of a slice; a node fills with slices, then replicas."""
+    """Return the seconds of a collective over the replicas of a tensor shard."""
     near = max(1, min(layout.data, split.cluster.per_node // layout.tensor))
     return nccl_seconds(kind, nbytes, layout.data, split.cluster, near)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step: seconds, where they go, and the largest peak memory."""
+    """One step: its seconds by part, and the largest peak memory."""
 
     seconds: float
     tokens: int
     gpus: int
     stages: float  # the pipeline with its bubble
-    gradients: float  # what of the data-parallel messages nothing hides
+    gradients: float  # the exposed data-parallel communication
     optimizer: float
     memory: Footprint
     flops: float
@@ -156,12 +157,12 @@ class Step:
 
     @property
     def tokens_per_gpu(self) -> float:
-        """Tokens per second on one GPU."""
+        """Return the tokens per second and GPU."""
         return self.tokens / self.seconds / self.gpus
 
     @property
     def utilization(self) -> float:
-        """The model's operations over the peak of all GPUs (MFU)."""
+        """Return the model's operations over the peak of all GPUs (MFU)."""
         return self.flops / self.seconds / self.gpus / self.peak
 
 
@@ -203,50 +204,51 @@ def step_time(
 
 
 def _stage_work(split: Split, layout: Layout, stage: Stage, weights: float) -> Work:
-    """One micro-batch through one stage: at least as long as the host needs to ask."""
+    """Return the work of one micro-batch in one stage, at least the host's time."""
     layer = layer_work(split)
-    again = Work(0, 0)
+    recomputed = Work(0, 0)
     if layout.recompute == "full":
-        again = Work(0, layer.forward, 0, layer.forward_calls)
+        recomputed = Work(0, layer.forward, 0, layer.forward_calls)
     elif layout.recompute == "selective":
-        again = Work(0, split.attention()[0])
+        recomputed = Work(0, split.attention()[0])
     head, loss = head_work(split)
-    work = (layer + again).times(stage.layers)
+    work = (layer + recomputed).times(stage.layers)
     work += (head + loss).times(stage.head)
     # Gradients of 16 bits are added to sums of 32 after every micro-batch.
     device = split.cluster.device
     sums = split.software.accumulate_bytes * weights / owners(layout, 2)
     forward, backward = work.forward, work.backward + memory_seconds(device, sums, 0)
-    asked, asked_back = work.forward_calls * CALL, work.backward_calls * CALL
-    if layout.pipeline == 1:  # nothing waits: the host may run ahead over both ways
-        backward = max(forward + backward, asked + asked_back) - forward
+    forward_host, backward_host = work.forward_calls * CALL, work.backward_calls * CALL
+    if layout.pipeline == 1:  # the host may run ahead in both passes
+        backward = max(forward + backward, forward_host + backward_host) - forward
         return shard_seconds(split, layout, stage, Work(forward, backward))
-    forward, backward = max(forward, asked), max(backward, asked_back)
-    there, back = _messages(split, layout)
+    forward, backward = max(forward, forward_host), max(backward, backward_host)
+    send, back = _messages(split, layout)
     work = shard_seconds(split, layout, stage, Work(forward, backward))
-    return work + Work(there, back)
+    return work + Work(send, back)
 
 
 def _messages(split: Split, layout: Layout) -> tuple[float, float]:
-    """Seconds that a stage's messages to its neighbors take, forward and backward."""
+    """Return the seconds of a stage's messages to its neighbors in both passes."""
     cluster, T, h = split.cluster, split.tokens, split.model.hidden
     far = layout.data * layout.tensor >= cluster.per_node  # tensor inside, pipeline out
     hop = cluster.between.latency if far else 10 * US
     speed = cluster.nic_per_device if far else cluster.inside.bandwidth
-    whole = 2.0 * T * h
+    nbytes = 2.0 * T * h
     if split.software.handshakes:  # the shapes go first, and the host reads them
-        size = whole / (split.tensor if split.sequence else 1)
-        asked = split.software.handshakes * 3
-        there = asked * (hop + 2 * CALL) + 20 * CALL + size / speed
-        return there, asked / 2 * (hop + 2 * CALL) + 10 * CALL + size / speed
-    one = hop + whole / split.tensor / speed  # a slice each, gathered inside the node
+        size = nbytes / (split.tensor if split.sequence else 1)
+        hops = split.software.handshakes * 3
+        forward = hops * (hop + 2 * CALL) + 20 * CALL + size / speed
+        return forward, hops / 2 * (hop + 2 * CALL) + 10 * CALL + size / speed
+    # Each rank sends a slice; the slices are gathered inside the node.
+    message = hop + nbytes / split.tensor / speed
     if not split.sequence and split.tensor > 1:
-        one += split.collective("allgather")
-    return layout.chunks * one, layout.chunks * one
+        message += split.collective("allgather")
+    return layout.chunks * message, layout.chunks * message
 
 
 def _pipeline(works: list[Work], layout: Layout) -> float:
-    """Fill and drain over all stages; then the slowest sets the pace."""
+    """Return the seconds of a pipeline, which its slowest stage limits."""
     times = [work.forward + work.backward for work in works]
     if layout.chunks > 1:
         return max(times) * (layout.micro_batches + (len(times) - 1) / layout.chunks)
@@ -254,7 +256,7 @@ def _pipeline(works: list[Work], layout: Layout) -> float:
 
 
 def _optimizer(split: Split, layout: Layout, weights: float) -> float:
-    """Clip 12, clear 4 bytes a gradient; Adam and the copy 34 a weight of its own."""
+    """Return the optimizer's seconds: 16 bytes per gradient, 34 per own weight."""
     moved = weights * (16 / owners(layout, 2) + 34 / owners(layout, 1))
     calls = 5 * 6 * split.model.layers / layout.pipeline  # a tensor, six a layer
     return memory_seconds(split.cluster.device, moved, 0) + calls * CALL

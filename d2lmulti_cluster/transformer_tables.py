@@ -38,7 +38,7 @@ KORTHIKANTI = {
 
 
 def sc21(row: Row) -> list[Compared]:
-    """Full recomputation on A100, 8 a node."""
+    """Predict a row of full recomputation on A100, 8 per node."""
     model = _gpt(row, tied=True)
     data, batch = row.count("DP"), row.count("global_batch")
     size = row.count("micro_batch")
@@ -52,24 +52,24 @@ def sc21(row: Row) -> list[Compared]:
 
 
 def megatron_core(row: Row) -> list[Compared]:
-    """H100. The table has no micro-batch and no chunks: the fastest that fits."""
+    """Predict a row on H100, with the fastest micro-batch and chunks that fit."""
     model = _gpt(row, tied=False)
     data, tensor, pipeline = (row.count(name) for name in ("DP", "TP", "PP"))
     batch = row.count("global_batch")
-    each = batch // data
-    found: list[Step] = []
+    local = batch // data
+    steps: list[Step] = []
     for size in (1, 2, 4, 8):
         for chunks in (1, 2, 4, 8, 16) if pipeline > 1 else (1,):
-            turns = chunks == 1 or each // size % pipeline == 0
-            if each % size or model.layers / pipeline % chunks or not turns:
+            turns = chunks == 1 or local // size % pipeline == 0
+            if local % size or model.layers / pipeline % chunks or not turns:
                 continue
             layout = Layout(
-                data, tensor, pipeline, size, each // size, int(data > 1), "none",
+                data, tensor, pipeline, size, local // size, int(data > 1), "none",
                 chunks, tensor > 1,
             )  # fmt: skip
             step = step_time(model, layout, get_cluster("dgx-h100"), MEGATRON_CORE)
-            found.append(step)
-    fit = [s for s in found if s.memory.needed <= 80e9] or found
+            steps.append(step)
+    fit = [s for s in steps if s.memory.needed <= 80e9] or steps
     if not fit:
         raise InvalidInput(
             f"expected a global_batch that {data} replicas divide, got {batch}"
@@ -79,11 +79,11 @@ def megatron_core(row: Row) -> list[Compared]:
 
 
 def korthikanti(row: Row) -> list[Compared]:
-    """Two columns of seconds: all recomputed; sequence parallel and selective."""
+    """Predict two columns: full recomputation; sequence parallel and selective."""
     name = row.text("model")
     if name not in KORTHIKANTI:
-        known = ", ".join(KORTHIKANTI)
-        raise InvalidInput(f"expected one of {known} as model, got {name!r}")
+        names = ", ".join(KORTHIKANTI)
+        raise InvalidInput(f"expected one of {names} as model, got {name!r}")
     layers, hidden, heads, size = KORTHIKANTI[name]
     model = Transformer(
         name, layers, hidden, heads, 4 * hidden, 51200, 2048, False, True
@@ -105,9 +105,9 @@ def korthikanti(row: Row) -> list[Compared]:
         words = f"{name}, {recompute} recomputation"
         passes = 4 if recompute == "full" else 3
         naive = _operations(model, batch, passes) / step.gpus / step.peak
-        seen = row.number_of(column)
+        measured = row.number_of(column)
         compared.append(
-            Compared(row.number, words, "s", seen, step.seconds, naive=naive)
+            Compared(row.number, words, "s", measured, step.seconds, naive=naive)
         )
     if not compared:
         raise InvalidInput("expected seconds in one of the two columns, got none")
@@ -148,7 +148,7 @@ def _iteration(
 
 
 def _operations(m: Transformer, batch: int, passes: int) -> float:
-    """The tables' own count: 24 B s l h^2 (1 + s/6h) a pass, 6 B s h V for the head."""
+    """Return the tables' count: 24 B s l h^2 (1 + s/6h) per pass, head 6 B s h V."""
     tokens = batch * m.sequence
     layers = 24 * tokens * m.layers * m.hidden**2 * (1 + m.sequence / (6 * m.hidden))
     return passes * layers + 6 * tokens * m.hidden * m.vocabulary
@@ -171,7 +171,7 @@ class Run:
 
 
 def ultrascale(rows: list[Row], report: Report) -> None:
-    """Enter all rows into the report, and what they say together."""
+    """Add all rows to the report, and their summaries."""
     limit = get_cluster(ULTRASCALE_CLUSTER).device.memory
     runs: list[Run] = []
     failed = Counter[str]()
@@ -183,7 +183,7 @@ def ultrascale(rows: list[Row], report: Report) -> None:
             except ImpossibleLayout:
                 if ran:
                     raise
-                failed["impossible"] += 1  # more stages than layers, say: no wonder
+                failed["impossible"] += 1  # for example, more stages than layers
                 continue
             if ran:
                 runs.append(_run(row, step, layout, limit))
@@ -214,8 +214,8 @@ def has_run(row: Row) -> bool:
 def _predict(row: Row) -> tuple[Step, Layout]:
     name = row.text("model")
     if name not in TRANSFORMERS:
-        known = ", ".join(TRANSFORMERS)
-        raise InvalidInput(f"expected one of {known} as model, got {name!r}")
+        names = ", ".join(TRANSFORMERS)
+        raise InvalidInput(f"expected one of {names} as model, got {name!r}")
     layout = layout_of(row)
     return step_time(
         TRANSFORMERS[name], layout, get_cluster(ULTRASCALE_CLUSTER)
@@ -223,7 +223,7 @@ def _predict(row: Row) -> tuple[Step, Layout]:
 
 
 def layout_of(row: Row) -> Layout:
-    """Read how a row's run was split."""
+    """Return the layout of a row's run."""
     return Layout(
         row.count("dp"), row.count("tp"), row.count("pp"), row.count("mbs"),
         row.count("grad_acc"), row.count("zero", min=0, max=3),
@@ -254,7 +254,7 @@ def _run(row: Row, step: Step, layout: Layout, limit: float) -> Run:
 
 
 def _parts(runs: list[Run]) -> dict[str, object]:
-    """The same numbers for the rows whose physics the model knows best."""
+    """Return the summaries of the parts of the table that the model covers best."""
     parts = {
         "pp = 1 and tp <= 8": [
             r for r in runs if r.layout.pipeline == 1 and r.layout.tensor <= 8
@@ -265,22 +265,22 @@ def _parts(runs: list[Run]) -> dict[str, object]:
         ],
     }
     return {
-        name: Report(name, [r.compared for r in some]).summary()
-        for name, some in parts.items()
-        if some
+        name: Report(name, [r.compared for r in part_runs]).summary()
+        for name, part_runs in parts.items()
+        if part_runs
     }
 
 
 def _best(runs: list[Run]) -> dict[str, object]:
-    """The measured speed of the best-predicted layout over the best measured one."""
+    """Return the measured speed of the best-predicted layout over the best."""
     cells: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         cells[run.cell].append(run)
     shares = {}
-    for cell, some in cells.items():
-        if len(some) > 1:
-            chosen = max(some, key=lambda r: r.compared.predicted)
-            best = max(r.compared.measured for r in some)
+    for cell, cell_runs in cells.items():
+        if len(cell_runs) > 1:
+            chosen = max(cell_runs, key=lambda r: r.compared.predicted)
+            best = max(r.compared.measured for r in cell_runs)
             shares[cell] = chosen.compared.measured / best
     if not shares:
         return {}

@@ -32,9 +32,9 @@ TORCHGPIPE = {1: 2, 2: 1667, 4: 256, 8: 150}
 
 
 def cnn_scaling(rows: list[Row], report: Report) -> None:
-    """Images a second on n GPUs over those on the fewest of the same table.
+    """Compare speed-ups over the fewest GPUs of the same table.
 
-    The images per second themselves are entered too, as absolute rows.
+    The images per second themselves are added as absolute rows.
     """
     measured: dict[tuple[str, ...], list[tuple[Row, float, float]]] = {}
 
@@ -42,66 +42,66 @@ def cnn_scaling(rows: list[Row], report: Report) -> None:
         with report.predicting(row):
             net = _convnet(row.text("model"))
             cluster = machine(row.text("hw"))
-            gpus, each = row.count("gpus"), row.count("batch_per_gpu")
-            step = conv_step(CONVNETS[net], gpus, each, cluster)
+            gpus, batch = row.count("gpus"), row.count("batch_per_gpu")
+            step = conv_step(CONVNETS[net], gpus, batch, cluster)
             words = (row.text(c) for c in ("source", "hw", "model", "update"))
             entry = (row, row.number_of("images_per_s"), step.images_per_second)
-            measured.setdefault((*words, str(each)), []).append(entry)
-    for some in measured.values():
-        some.sort(key=lambda entry: entry[0].count("gpus"))
-        first, *others = some
+            measured.setdefault((*words, str(batch)), []).append(entry)
+    for entries in measured.values():
+        entries.sort(key=lambda entry: entry[0].count("gpus"))
+        first, *larger = entries
         fewest = first[0].count("gpus")
-        for row, seen, said in some:
+        for row, speed, model in entries:
             name = f"{row.text('model')} on {row.count('gpus')} GPUs"
-            found = Compared(row.number, name, "images/s", seen, said, rate=True)
-            report.absolute.append(found)
-        for row, seen, said in others:
+            compared = Compared(row.number, name, "images/s", speed, model, rate=True)
+            report.absolute.append(compared)
+        for row, speed, model in larger:
             gpus = row.count("gpus")
             name = f"{row.text('model')}: {gpus} over {fewest} GPUs"
-            speedups = seen / first[1], said / first[2]
-            found = Compared(
+            speedups = speed / first[1], model / first[2]
+            compared = Compared(
                 row.number, name, "x", *speedups, rate=True, naive=gpus / fewest
             )
-            report.rows.append(found)
+            report.rows.append(compared)
 
 
 def _convnet(name: str) -> str:
-    """Find a network, however its name is written: resnet-50, ResNet50, resnet_50."""
-    known = {"".join(filter(str.isalnum, key)): key for key in CONVNETS}
+    """Return a network by any spelling: resnet-50, ResNet50, resnet_50."""
+    by_letters = {"".join(filter(str.isalnum, key)): key for key in CONVNETS}
     plain = "".join(filter(str.isalnum, name.lower()))
-    if plain not in known:
+    if plain not in by_letters:
         raise InvalidInput(
             f"expected one of {', '.join(CONVNETS)} as model, got {name!r}"
         )
-    return known[plain]
+    return by_letters[plain]
 
 
 def gpipe(rows: list[Row], report: Report) -> None:
-    """Throughput over that of the table's row with fewest stages and micro-batches."""
+    """Compare speed-ups over the row with fewest stages and micro-batches."""
     groups: dict[tuple[str, str], list[Row]] = {}
 
     for row in rows:
         with report.predicting(row):
             row.count("K"), row.count("M"), row.number_of("norm_throughput")
             groups.setdefault((row.text("hw"), row.text("model")), []).append(row)
-    for (hardware, model), some in groups.items():
-        some.sort(key=lambda row: (row.count("M"), row.count("K")))
-        first = some[0]
+    for (hardware, model), group in groups.items():
+        group.sort(key=lambda row: (row.count("M"), row.count("K")))
+        first = group[0]
         base = pipeline_rate(first.count("K"), first.count("M"))
         unit = first.number_of("norm_throughput")
-        for row in some[1:]:
+        for row in group[1:]:
             rate = pipeline_rate(row.count("K"), row.count("M")) / base
             stages, m = row.count("K"), row.count("M")
             words = f"{model} on {hardware}: {stages} stages, M = {m}"
-            seen = row.number_of("norm_throughput") / unit
+            speedup = row.number_of("norm_throughput") / unit
             naive = stages / first.count("K")
             report.rows.append(
-                Compared(row.number, words, "x", seen, rate, rate=True, naive=naive)
+                Compared(row.number, words, "x", speedup, rate, rate=True, naive=naive)
             )
 
 
 def torchgpipe(rows: list[Row], report: Report) -> None:
-    """Samples a second over the baseline's; the last of many is not recomputed."""
+    """Compare speed-ups over the baseline; the last micro-batch is not recomputed."""
     models: dict[str, list[tuple[Row, int, int, float]]] = {}
 
     for row in rows:
@@ -115,25 +115,25 @@ def torchgpipe(rows: list[Row], report: Report) -> None:
     for name, speeds in models.items():
         base = min(speeds, key=lambda entry: entry[1:3])
         unit = _torchgpipe_rate(*base[1:3])
-        for row, stages, micro, seen in speeds:
+        for row, stages, micro, speed in speeds:
             if row is not base[0]:
                 rate = _torchgpipe_rate(stages, micro) / unit
                 words = f"{name}: {stages} partitions, {micro} micro-batches"
-                naive, gain = max(1, stages) / max(1, base[1]), seen / base[3]
+                naive, gain = max(1, stages) / max(1, base[1]), speed / base[3]
                 report.rows.append(
                     Compared(row.number, words, "x", gain, rate, rate=True, naive=naive)
                 )
 
 
 def _torchgpipe_rate(stages: int, micro_batches: int) -> float:
-    """Over plain training on one GPU, which 0 stages are."""
+    """Return the speed-up over plain training on one GPU (0 stages)."""
     if stages == 0:
         return 1.0
     return pipeline_rate(stages, micro_batches, kept=int(micro_batches > 1))
 
 
 def collectives(rows: list[Row], report: Report) -> None:
-    """Microseconds, or bus bandwidth where no time is listed."""
+    """Compare microseconds, or bus bandwidth where no time is listed."""
     source = ""
     for row in rows:
         with report.predicting(row):
@@ -146,8 +146,8 @@ def _collective(row: Row, source: str) -> Compared:
     op = row.text("op").lower().replace("-", "_").replace(" ", "_")
     op = OTHER_NAMES.get(op, op)
     if op not in COLLECTIVES:
-        known = ", ".join(COLLECTIVES)
-        raise InvalidInput(f"expected one of {known} as op, got {op!r}")
+        names = ", ".join(COLLECTIVES)
+        raise InvalidInput(f"expected one of {names} as op, got {op!r}")
     cluster = machine(f"{row.text('hw')} {source}")
     gpus = row.count("gpus", min=2, max=2**16)
     nodes = row.count_or("nodes", cluster.nodes(gpus))
@@ -168,15 +168,15 @@ def _collective(row: Row, source: str) -> Compared:
             row.number, words, "us", row.number_of("time_us"), seconds * 1e6,
             naive=naive * 1e6,
         )  # fmt: skip
-    said = bus_bandwidth(op, gpus, size, seconds) / 1e9
-    seen = row.number_of("busbw_GBps")
+    predicted = bus_bandwidth(op, gpus, size, seconds) / 1e9
+    measured = row.number_of("busbw_GBps")
     return Compared(
-        row.number, words, "GB/s", seen, said, bandwidth=True, naive=link / 1e9
+        row.number, words, "GB/s", measured, predicted, bandwidth=True, naive=link / 1e9
     )
 
 
 def machine(words: str) -> Cluster:
-    """Find a cluster by what a table says of its hardware."""
+    """Return a cluster by a table's description of its hardware."""
     device = find_device(words)
     lower = words.lower()
     named = [c for name, c in CLUSTERS.items() if name in lower]
@@ -185,11 +185,11 @@ def machine(words: str) -> Cluster:
     amazon = ("ultrascale", "efa", "p5", "/node")  # the Playbook has "8xH100/node"
     if device.name == "H100" and any(word in lower for word in amazon):
         return CLUSTERS["p5.48xlarge"]
-    usual = MACHINE_OF[device.name]
-    if not usual:
-        known = ", ".join(gpu for gpu, machine in MACHINE_OF.items() if machine)
-        raise InvalidInput(f"expected a GPU among {known} as hw, got {words!r}")
-    cluster = CLUSTERS[usual]
+    default = MACHINE_OF[device.name]
+    if not default:
+        names = ", ".join(gpu for gpu, machine in MACHINE_OF.items() if machine)
+        raise InvalidInput(f"expected a GPU among {names} as hw, got {words!r}")
+    cluster = CLUSTERS[default]
     if "pcie" in lower and cluster.fabric != "pcie":
         link = Link(5.7e-6, 24e9 if device.name[0] in "AH" else 12e9)
         cluster = replace(cluster, inside=link, fabric="pcie")
@@ -198,7 +198,7 @@ def machine(words: str) -> Cluster:
     return replace(cluster, device=device)
 
 
-# -- which table is it? ----------------------------------------------------------------
+# -- recognizing tables ----------------------------------------------------------------
 
 Reader = Callable[[list[Row], Report], None]
 
@@ -213,9 +213,9 @@ def _by_row(predict: Callable[[Row], list[Compared]]) -> Reader:
 
 
 class Kind(NamedTuple):
-    """One kind of table: columns that it must have, and who reads it.
+    """One kind of table: its required columns, and its reader.
 
-    "a|b" stands for one of two columns, or both.
+    "a|b" means one of two columns, or both.
     """
 
     name: str
@@ -224,7 +224,7 @@ class Kind(NamedTuple):
     never: str = ""  # a column of another kind, of which this one has all columns
 
     def missing(self, header: list[str]) -> list[str]:
-        """Name the columns that a header lacks."""
+        """Return the columns that a header lacks."""
         return [c for c in self.columns if not set(c.split("|")) & set(header)]
 
 
@@ -293,17 +293,17 @@ def _kind_of(header: list[str]) -> Kind:
     for kind in KINDS:
         if not kind.missing(header) and kind.never not in header:
             return kind
-    known = "".join(f"\n  {kind.name}: {', '.join(kind.columns)}" for kind in KINDS)
-    near = min(
+    kinds = "".join(f"\n  {kind.name}: {', '.join(kind.columns)}" for kind in KINDS)
+    closest = min(
         (k for k in KINDS if k.missing(header)),
         key=lambda k: len(k.missing(header)) / len(k.columns),
     )
-    lacks = near.missing(header)
-    nearest = f"; {near.name}, needs {', '.join(lacks)} too"
-    if len(lacks) == len(near.columns):
+    missing = closest.missing(header)
+    nearest = f"; {closest.name}, needs {', '.join(missing)} too"
+    if len(missing) == len(closest.columns):
         nearest = ""
     raise InvalidInput(
         "expected the header of a table that is known, got "
         f"{shown(','.join(header))}{nearest}. Known are, with these columns and any "
-        f"others:{known}"
+        f"others:{kinds}"
     )

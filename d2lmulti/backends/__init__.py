@@ -1,8 +1,8 @@
 """The frameworks behind one contract (see `protocol.py`): a backend is a module.
 
 Generic code starts with `B = backend_of(x)`, which imports nothing. Only the edges
-(command line, first cell of a chapter) call `get_backend(name)`. Below: the names that
-all backends give to dtypes and devices.
+(command line, first cell of a chapter) call `get_backend(name)`. Below are the names of
+dtypes and devices, which all backends share.
 """
 
 from __future__ import annotations
@@ -33,44 +33,42 @@ BACKENDS = {
 }
 
 
-# A framework that crashes the process when it is loaded after another.
+# Framework -> another, after which it must not be loaded: the process would crash.
 _NEVER_AFTER = {"mxnet": "tensorflow"}
-tracked_frameworks: dict[
-    str, ExitStack
-] = {}  # see `tracking.py`: those that are, and the end
+# Frameworks with tracked devices (see `tracking.py`), and the stack that ends it.
+tracked_frameworks: dict[str, ExitStack] = {}
 _ALIASES = {"pytorch": "torch", "paddlepaddle": "paddle"}
 
 
 def backend_names() -> tuple[str, ...]:
-    """Names of all backends: the frameworks, then `numpy`, which is always there."""
+    """Return the names of all backends: the frameworks, then `numpy`."""
     return tuple(BACKENDS)
 
 
 def framework_names() -> tuple[str, ...]:
-    """Names of the three framework backends, in the order of the book's tabs."""
+    """Return the names of the framework backends, in the order of the book's tabs."""
     return backend_names()[:3]
 
 
 def backend_name(name: str | None = None) -> str:
-    """Return the name of the backend that is asked for, without importing it.
+    """Return the name of the requested backend, without importing it.
 
     Raises `InvalidInput` for an unknown one.
     """
-    asked = name if name is not None else os.environ.get("D2LMULTI_BACKEND") or "torch"
-    if isinstance(asked, str):
-        asked = _ALIASES.get(asked, asked)
+    chosen = name if name is not None else os.environ.get("D2LMULTI_BACKEND") or "torch"
+    if isinstance(chosen, str):
+        chosen = _ALIASES.get(chosen, chosen)
     hint = "set D2LMULTI_BACKEND or pass one of these names"
-    return check_choice("backend", asked, BACKENDS, hint)
+    return check_choice("backend", chosen, BACKENDS, hint)
 
 
 def get_backend(name: str | None = None) -> Backend:
     """Import and return the backend module called `name`.
 
-    Without a name, it is that in the environment variable D2LMULTI_BACKEND, or else
-    `torch`. No other backend replaces one that is missing.
-    Raises `InvalidInput` for an unknown name, `BackendNotInstalled` (with the install
-    command) for a framework that this Python does not have, `InvalidInput` for one
-    that would crash the process because of what is loaded already.
+    Without a name: the environment variable D2LMULTI_BACKEND, else `torch`; there is no
+    fallback. Raises `InvalidInput` for an unknown name, `BackendNotInstalled` (with the
+    install command) for a framework that this Python does not have, `InvalidInput` for
+    one that would crash the process because of another that is loaded already.
     """
     key = backend_name(name)
     earlier = _NEVER_AFTER.get(key)
@@ -83,7 +81,7 @@ def get_backend(name: str | None = None) -> Backend:
     module, _, package = BACKENDS[key]
     try:
         return importlib.import_module(module)
-    except Exception as error:  # MXNet on NumPy 2 ends in an AttributeError, for one
+    except Exception as error:  # for example, MXNet with NumPy 2: AttributeError
         raise BackendNotInstalled(
             f"expected the framework behind the backend {key!r}, but this Python "
             f"cannot import it ({type(error).__name__}: {error}); install it with "
@@ -94,9 +92,9 @@ def get_backend(name: str | None = None) -> Backend:
 
 
 def register_backend(name: str, module: ModuleType) -> None:
-    """Register your module as the backend of the tensors of its class `Tensor`.
+    """Register a module as a backend, which owns the tensors of its class `Tensor`.
 
-    It must have the functions of `protocol.py` that your code calls. Raises
+    It needs only those functions of `protocol.py` that your code calls. Raises
     `InvalidInput` for another backend's name and for a module without that class.
     """
     if name in BACKENDS and BACKENDS[name][0] != module.__name__:
@@ -113,11 +111,11 @@ def register_backend(name: str, module: ModuleType) -> None:
     owner_of.cache_clear()
 
 
-# -- whose a tensor is, and how large ------------------------------------------------
+# -- the owner and the size of a tensor ----------------------------------------------
 
 
 def backend_of(x: Any) -> Backend:
-    """Return the backend of the tensor `x`, chosen by its type alone.
+    """Return the backend that owns the tensor `x`, by its type alone.
 
     Raises `InvalidInput` when `x` is no tensor of any backend.
     """
@@ -142,34 +140,31 @@ def owner_of(kind: type) -> Backend:
 def element_count(x: Tensor) -> int:
     """Return the number of elements of `x` (a scalar has one)."""
     if not hasattr(x, "shape"):
-        backend_of(x)  # which says what a tensor is
+        backend_of(x)  # raises an error: not a tensor
     return math.prod(map(int, x.shape))
 
 
 def itemsize(x: Tensor) -> int:
-    """Bytes of one element of `x`."""
+    """Return the bytes of one element of `x`."""
     bits = backend_of(x).dtype_of(x).lstrip("abcdefghijklmnopqrstuvwxyz")
     return int(bits or 8) // 8  # "bool" has no digits: one byte
 
 
 def nbytes(x: Tensor) -> int:
-    """Bytes that the elements of `x` take."""
+    """Return the bytes of all elements of `x`."""
     return element_count(x) * itemsize(x)
 
 
-# -- dtypes, by the names that NumPy gives them -----------------------------------
+# -- dtypes, by their NumPy names -------------------------------------------------
 
-# A message between processes names a dtype by its place here.
-DTYPES = (
-    *("float32", "float64", "float16", "int64", "int32", "uint8", "bool"),
-    "bfloat16",
-)
-NUMPY_DTYPES = DTYPES[:-1]  # NumPy and MXNet have no bfloat16
-BFLOAT16 = np.dtype("V2")  # to NumPy it is two bytes without a meaning
+# A message between processes names a dtype by its index here.
+NUMPY_DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
+DTYPES = (*NUMPY_DTYPES, "bfloat16")
+BFLOAT16 = np.dtype("V2")  # NumPy has none: two bytes without a meaning
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return what NumPy sees in the memory of a tensor of that dtype."""
+    """Return the dtype by which NumPy views the memory of a tensor of that dtype."""
     return BFLOAT16 if name == "bfloat16" else np.dtype(name)
 
 
@@ -193,9 +188,9 @@ def numeric(value: np.ndarray | Sequence[Any], held: Collection[str]) -> np.ndar
     PyTorch takes no negative strides and no foreign byte order. Raises `InvalidInput`
     for strings and objects.
     """
-    found = np.asarray(value, order="C")
-    name = dtype_name(found.dtype, [name for name in held if name in NUMPY_DTYPES])
-    return found.astype(name, copy=False)
+    array = np.asarray(value, order="C")
+    name = dtype_name(array.dtype, [name for name in held if name in NUMPY_DTYPES])
+    return array.astype(name, copy=False)
 
 
 # -- devices ----------------------------------------------------------------------
@@ -210,7 +205,7 @@ def parse_device(device: object) -> tuple[str, int]:
     """
     kind, index = getattr(device, "kind", None), getattr(device, "index", None)
     if kind in ("gpu", "sim") and type(index) is int:
-        return kind, index  # a Device, which need not be read as text
+        return kind, index  # a Device: no need to parse its name
     match = _DEVICE.fullmatch(str(device))
     if match is None:
         raise InvalidInput(

@@ -1,9 +1,9 @@
-"""Reverse-mode differentiation for NumPy: a tensor that records how it was computed.
+"""Reverse-mode differentiation for NumPy: a tensor that records its computation.
 
-While recording, every operation notes for each of its inputs the *pullback*: the
-function that turns the gradient of the result into the gradient of that input. The
-backward pass calls them from the last result to the first. At the end, convolution and
-pooling. Used by `numpy.py`, the reference that the frameworks are tested against.
+While recording, every operation stores for each of its inputs the *pullback*: the
+function from the gradient of the result to the gradient of that input. The backward
+pass calls them from the last result to the first. Convolution and pooling are at the
+end. Used by `numpy.py`, the reference that the frameworks are tested against.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .tracking import one_device
 Pullback = Callable[[np.ndarray], np.ndarray]
 
 
-class _Recorder(threading.local):  # every thread records for itself
+class _Recorder(threading.local):  # every thread has its own
     on = False
 
 
@@ -46,17 +46,17 @@ def recording(on: bool) -> Iterator[None]:
 class Tensor:
     """A NumPy array on a tape: `value`, `device`, `gradient` if attached, and `notes`.
 
-    `notes` are pairs (input, pullback): empty for a leaf, None once they are used up.
+    `notes` are pairs (input, pullback): empty for a leaf, None once they are used.
     `depth` is one more than that of the deepest input, so inputs come before results.
     `on_gradient`, if set, is called whenever a backward pass has added its gradient.
     """
 
     __slots__ = ("value", "device", "gradient", "notes", "depth", "on_gradient")
-    __array_ufunc__ = None  # lets `numpy_scalar * tensor` come to __rmul__
+    __array_ufunc__ = None  # so that `numpy_scalar * tensor` calls __rmul__
 
     def __init__(self, value: Any, device: str = "cpu") -> None:
         self.value = np.asarray(value)
-        self.device = device  # cpu, or the simulated device that it knows
+        self.device = device  # cpu, or a tracked simulated device
         self.gradient: Tensor | None = None
         self.notes: tuple[tuple[Tensor, Pullback], ...] | None = ()
         self.depth = 0
@@ -64,17 +64,17 @@ class Tensor:
 
     @property
     def in_graph(self) -> bool:
-        """Whether a gradient can come here or go through here."""
+        """Return whether a gradient can reach this tensor or pass through it."""
         return self.gradient is not None or self.notes != ()
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Length of every dimension."""
+        """Return the length of every dimension."""
         return self.value.shape
 
     @property
     def dtype(self) -> np.dtype:
-        """NumPy's dtype of the elements."""
+        """Return NumPy's dtype of the elements."""
         return self.value.dtype
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ class Tensor:
         return result(z, (x, lambda d: d / y.value), (y, lambda d: -d * z / y.value))
 
     def __pow__(self, power: float) -> Tensor:
-        s = _lift(power, self).value  # a number: its gradient is not asked for
+        s = _lift(power, self).value  # a number, which needs no gradient
         return result(self.value**s, (self, lambda d: d * s * self.value ** (s - 1)))
 
     def __neg__(self) -> Tensor:
@@ -148,9 +148,9 @@ class Tensor:
 
     def __getitem__(self, index: Any) -> Tensor:
         def spread(d: np.ndarray) -> np.ndarray:
-            whole = np.zeros(self.shape, d.dtype)
-            np.add.at(whole, index, d)  # unlike whole[index] += d, counts repeated rows
-            return whole
+            padded = np.zeros(self.shape, d.dtype)
+            np.add.at(padded, index, d)  # unlike padded[index] += d, counts repeats
+            return padded
 
         return result(self.value[index], (self, spread))
 
@@ -160,7 +160,7 @@ class Tensor:
         return result(z, (self, lambda d: d.reshape(self.shape)))
 
     def sum(self) -> Tensor:
-        """Add up all elements; the result has no dimension."""
+        """Sum all elements; the result has no dimension."""
         z = self.value.sum()
         return result(z, (self, lambda d: np.broadcast_to(d, self.shape)))
 
@@ -180,7 +180,7 @@ def _lift(other: Any, like: Tensor) -> Tensor:
 
 
 def result(value: Any, *notes: tuple[Tensor, Pullback]) -> Tensor:
-    """Make an operation's result; while recording, keep the notes that matter."""
+    """Return an operation's result; while recording, with the notes that it needs."""
     z = Tensor(value, device_of(*(x for x, _ in notes)))
     if _recorder.on:
         z.notes = tuple((x, pullback) for x, pullback in notes if x.in_graph)
@@ -189,7 +189,7 @@ def result(value: Any, *notes: tuple[Tensor, Pullback]) -> Tensor:
 
 
 def device_of(*inputs: Tensor) -> str:
-    """Return the one device of an operation's inputs; a number may lie on the CPU."""
+    """Return the one device of an operation's inputs; a number may be on the CPU."""
     first = inputs[0].device
     if all(x.device == first for x in inputs):
         return first
@@ -197,7 +197,7 @@ def device_of(*inputs: Tensor) -> str:
 
 
 def _fit(d: np.ndarray, x: Tensor) -> np.ndarray:
-    # Where broadcasting repeated x, the gradients of its copies add up.
+    # Where broadcasting repeated x, sum the gradients of its copies.
     extra = d.ndim - x.value.ndim
     d = d.sum(axis=tuple(range(extra))) if extra else d
     repeated = [i for i, n in enumerate(x.shape) if n == 1 and d.shape[i] != 1]
@@ -207,7 +207,7 @@ def _fit(d: np.ndarray, x: Tensor) -> np.ndarray:
 
 def backward(ys: Sequence[Tensor], dys: Sequence[Tensor] | None = None) -> None:
     """Add d(sum of ys)/dx, each y weighted by its dy, to the gradient of every leaf."""
-    for x, gradient, d in _go_back(ys, dys, keep_graph=False):
+    for x, gradient, d in _run_backward(ys, dys, keep_graph=False):
         gradient.value += d
         if x.on_gradient is not None:
             x.on_gradient()
@@ -219,23 +219,23 @@ def grad_of(
     dys: Sequence[Tensor] | None = None,
     keep_graph: bool = False,
 ) -> list[Tensor]:
-    """Get the gradients of some leaves as new tensors; no leaf's own one changes."""
-    found = {id(x): np.array(d) for x, _, d in _go_back(ys, dys, keep_graph)}
-    checks.check_recorded(id(x) in found for x in xs)
-    return [Tensor(found[id(x)], x.device) for x in xs]
+    """Return the gradients of some leaves as new tensors; their own do not change."""
+    by_id = {id(x): np.array(d) for x, _, d in _run_backward(ys, dys, keep_graph)}
+    checks.check_recorded(id(x) in by_id for x in xs)
+    return [Tensor(by_id[id(x)], x.device) for x in xs]
 
 
-def _go_back(
+def _run_backward(
     ys: Sequence[Tensor], dys: Sequence[Tensor] | None, keep_graph: bool
 ) -> Iterator[tuple[Tensor, Tensor, np.ndarray]]:
-    # Yields every tensor that collects a gradient, with what it has and what it gets.
+    # Yields every tensor that collects a gradient, its gradient, and the new part.
     checks.check_grads(ys, dys)
     checks.check_recorded([y.in_graph for y in ys])
     if dys is None:
         dys = [Tensor(np.ones_like(y.value), y.device) for y in ys]
-    # The deepest tensor first: all that use a tensor lie deeper than it, so when its
-    # turn comes its gradient is complete. Equals in order of arrival, so that the
-    # sums are rounded alike in every run and on every replica.
+    # The deepest tensor first: all results that use a tensor are deeper, so its
+    # gradient is complete by then. Equal depths are in order of arrival, so that
+    # every run and every replica rounds the sums in the same way.
     queue: list[tuple[int, int, Tensor]] = []
     total: dict[int, np.ndarray] = {}  # by id: the gradient of each tensor so far
     arrivals = itertools.count()
@@ -259,7 +259,7 @@ def _go_back(
         for parent, pullback in x.notes or ():
             arrive(parent, pullback(d))
         if x.notes and not keep_graph:
-            x.notes = None  # used up: a second pass would count everything twice
+            x.notes = None  # a second pass would count everything twice
 
 
 # -- convolution and pooling: a value and its pullbacks -----------------------------
@@ -280,12 +280,12 @@ def correlate(
     flat = (len(X), len(W), h * w)
 
     def into_X(d: np.ndarray) -> np.ndarray:
-        whole = fold(matrix.T @ d.reshape(flat), padded.shape, *W.shape[2:])
-        return whole[:, :, padding:, padding:][:, :, : X.shape[2], : X.shape[3]]
+        grad = fold(matrix.T @ d.reshape(flat), padded.shape, *W.shape[2:])
+        return grad[:, :, padding:, padding:][:, :, : X.shape[2], : X.shape[3]]
 
     def into_W(d: np.ndarray) -> np.ndarray:
-        each = d.reshape(flat) @ columns.swapaxes(1, 2)  # of every example
-        return each.sum(axis=0).reshape(W.shape)
+        per_example = d.reshape(flat) @ columns.swapaxes(1, 2)  # of every example
+        return per_example.sum(axis=0).reshape(W.shape)
 
     return (matrix @ columns).reshape((len(X), len(W), h, w)), into_X, into_W
 
@@ -293,7 +293,7 @@ def correlate(
 def unfold(X: np.ndarray, kh: int, kw: int) -> np.ndarray:
     """Copy X (batch, c, height, width) into columns (batch, c * kh * kw, h * w).
 
-    Row (i, j) of a channel holds what element (i, j) of the kernel is multiplied with.
+    Row (i, j) of a channel holds the factors of element (i, j) of the kernel.
     """
     batch, c, height, width = X.shape
     h, w = height - kh + 1, width - kw + 1
@@ -302,7 +302,7 @@ def unfold(X: np.ndarray, kh: int, kw: int) -> np.ndarray:
 
 
 def fold(columns: np.ndarray, shape: tuple[int, ...], kh: int, kw: int) -> np.ndarray:
-    """Add columns to where `unfold` copied them from: X of this shape, from zeros."""
+    """Sum columns at the places from which `unfold` copied them, in zeros like X."""
     batch, c, height, width = shape
     h, w = height - kh + 1, width - kw + 1
     met = columns.reshape((batch, c, kh, kw, h, w))
@@ -317,7 +317,7 @@ def average(X: np.ndarray, size: int) -> tuple[np.ndarray, Pullback]:
     """Average disjoint windows of X (batch, c, height, width); and the pullback."""
     windows = cut(X, size)
 
-    def spread(d: np.ndarray) -> np.ndarray:  # every pixel of a window gets its share
+    def spread(d: np.ndarray) -> np.ndarray:  # evenly to every pixel of a window
         share = d[..., None] / np.asarray(size * size, d.dtype)
         return join(np.broadcast_to(share, windows.shape), X, size)
 
@@ -327,7 +327,7 @@ def average(X: np.ndarray, size: int) -> tuple[np.ndarray, Pullback]:
 def largest(X: np.ndarray, size: int) -> tuple[np.ndarray, Pullback]:
     """Take the maximum of disjoint windows of X; and the pullback."""
     windows = cut(X, size)
-    best = windows.argmax(axis=-1)[..., None]  # on a tie, the first takes it all
+    best = windows.argmax(axis=-1)[..., None]  # on a tie, the first gets all of it
 
     def to_best(d: np.ndarray) -> np.ndarray:
         out = np.zeros_like(windows)
@@ -341,15 +341,15 @@ def cut(X: np.ndarray, size: int) -> np.ndarray:
     """Cut X (batch, c, height, width) into (batch, c, h, w, size * size)."""
     batch, c, height, width = X.shape
     h, w = height // size, width // size
-    whole = X[:, :, : h * size, : w * size]  # drop what fills no window
-    whole = whole.reshape((batch, c, h, size, w, size)).swapaxes(3, 4)
-    return whole.reshape((batch, c, h, w, size * size))
+    cropped = X[:, :, : h * size, : w * size]  # drop what fills no window
+    cropped = cropped.reshape((batch, c, h, size, w, size)).swapaxes(3, 4)
+    return cropped.reshape((batch, c, h, w, size * size))
 
 
 def join(windows: np.ndarray, X: np.ndarray, size: int) -> np.ndarray:
-    """Put windows back to where they were cut from X; zeros where nothing was cut."""
+    """Write windows back to where they were cut from X, with zeros elsewhere."""
     batch, c, h, w, _ = windows.shape
-    whole = windows.reshape((batch, c, h, w, size, size)).swapaxes(3, 4)
+    image = windows.reshape((batch, c, h, w, size, size)).swapaxes(3, 4)
     out = np.zeros(X.shape, X.dtype)
-    out[:, :, : h * size, : w * size] = whole.reshape((batch, c, h * size, w * size))
+    out[:, :, : h * size, : w * size] = image.reshape((batch, c, h * size, w * size))
     return out

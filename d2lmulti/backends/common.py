@@ -1,4 +1,4 @@
-"""NumPy on the memory of tensors, and gradients that are ready: what backends share."""
+"""Shared by backends: NumPy on the memory of tensors, and hooks of gradients."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from . import BFLOAT16, numpy_dtype
 
 # -- NumPy on the memory of tensors -----------------------------------------------
 
-_PIECE = 1 << 14  # elements of bfloat16 widened at a time: they stay in the cache
+_PIECE = 1 << 14  # elements of bfloat16 that are widened at a time, in the cache
 
 
 def view_at(address: int | None, count: int, dtype: str) -> np.ndarray:
-    """View `count` elements at an address as a flat array, which does not own them."""
+    """Return a flat view of `count` elements at an address, without ownership."""
     kind = numpy_dtype(dtype)
-    if not count:  # then there may be no address either
+    if not count:  # there may be no address
         return np.zeros(0, kind)
     raw: Any = (ctypes.c_char * (count * kind.itemsize)).from_address(address or 0)
     return np.frombuffer(raw, kind)
@@ -36,7 +36,7 @@ def _combine(function: np.ufunc, x: np.ndarray, y: np.ndarray, out: np.ndarray) 
         wide = _widen(x[piece])
         function(wide, _widen(y[piece]), out=wide)
         bits = wide.view(np.uint32)
-        # Half of the last place that is kept; a tie goes up where that place is odd.
+        # Add half of the last kept place; a tie rounds up where that place is odd.
         bits += (bits >> np.uint32(16)) % np.uint32(2) + np.uint32(0x7FFF)
         out[piece] = bits >> 16
 
@@ -45,7 +45,7 @@ def _widen(bits: np.ndarray) -> np.ndarray:
     return np.left_shift(bits, 16, dtype=np.uint32).view(np.float32)
 
 
-# Of two flat arrays with one dtype: `COMBINE["sum"](x, y, out=z)`.
+# For flat arrays of one dtype: `COMBINE["sum"](x, y, out=z)`.
 COMBINE: dict[str, Callable[..., None]] = {
     "sum": partial(_combine, np.add),
     "max": partial(_combine, np.maximum),
@@ -56,14 +56,14 @@ COMBINE: dict[str, Callable[..., None]] = {
 
 
 class Reporter:
-    """Pass on which gradients are ready, and in the end those that no pass reached."""
+    """Reports which gradients are ready, and at the end those without a gradient."""
 
     def __init__(self, count: int, ready: Callable[[int], None]) -> None:
         self._ready = ready
         self._unreported = set(range(count))
 
     def report(self, i: int, *_: object) -> None:
-        """Report parameter i (hooks pass more, which is not needed)."""
+        """Report parameter i (hooks pass more arguments, which are ignored)."""
         self._unreported.discard(i)
         self._ready(i)
 

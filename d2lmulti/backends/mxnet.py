@@ -1,4 +1,4 @@
-"""The MXNet backend: the verbs of `protocol.py` in MXNet's words (`mx.np` arrays)."""
+"""The MXNet backend: the functions of `protocol.py` with `mx.np` arrays."""
 
 from __future__ import annotations
 
@@ -16,13 +16,7 @@ from mxnet.base import _LIB, NDArrayHandle, check_call
 from mxnet.numpy import ndarray as Tensor
 
 from .. import checks
-from . import (
-    NUMPY_DTYPES,
-    dtype_name,
-    numeric,
-    resolve_device,
-    tracked_frameworks,
-)
+from . import NUMPY_DTYPES, dtype_name, numeric, resolve_device, tracked_frameworks
 from .common import view_at
 from .protocol import AnyDevice, Context
 
@@ -44,10 +38,10 @@ def gpu_count() -> int:
 
 @cache
 def _gpus() -> tuple[int, str]:
-    """Count the GPUs; say what hinders where MXNet cannot even do that."""
+    """Count the GPUs; return also the error if MXNet cannot."""
     try:
         return mx.context.num_gpus(), ""
-    except mx.MXNetError as error:  # the driver is too old, say
+    except mx.MXNetError as error:  # for example, the driver is too old
         return 0, str(error).strip().splitlines()[-1]
 
 
@@ -122,7 +116,7 @@ def read(x: Tensor, first: int, last: int) -> Tensor:
         return mx.np.zeros((0,), dtype=x.dtype, ctx=x.ctx)
     with autograd.pause():
         flat = x.detach() if len(x.shape) == 1 else x.detach().reshape_view(-1)
-        handle = NDArrayHandle()  # flat[first:last], with a fifth of its calls
+        handle = NDArrayHandle()  # flat[first:last], in a fifth of the calls
         check_call(_LIB.MXNDArraySlice(flat.handle, first, last, ctypes.byref(handle)))
         return Tensor(handle=handle)
 
@@ -130,10 +124,10 @@ def read(x: Tensor, first: int, last: int) -> Tensor:
 def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> None:
     into, values = memory(x), memory(y)
     if tracked_frameworks and x.ctx != y.ctx:
-        into = None  # below, MXNet copies, and that is reported
+        into = None  # let MXNet copy below, which is reported
     if into is not None and values is not None:
         checks.check_write(into, first, last, values)
-        if add:  # MXNet adds one number at a time, at a quarter of NumPy's speed
+        if add:  # MXNet adds one element at a time, at a quarter of NumPy's speed
             into[first:last] += values
         else:
             into[first:last] = values
@@ -159,7 +153,7 @@ def maximum_(x: Tensor, first: int, last: int, y: Tensor) -> None:
         y = y.detach().reshape_view(-1).as_in_ctx(x.ctx)
         if x.dtype != bool:
             mx.np.maximum(part, y, out=part)
-        else:  # MXNet has no maximum of these, which is their sum
+        else:  # MXNet has no maximum of bool, but it is the sum
             part += y
 
 
@@ -185,7 +179,7 @@ def collects_grad(x: Tensor) -> bool:
 
 
 def accumulating(xs: Tensors) -> list[Tensor]:
-    leaves = [x.detach() for x in xs]  # the way of an x itself cannot be asked for
+    leaves = [x.detach() for x in xs]  # the grad_req of an x cannot be read
     autograd.mark_variables(leaves, [grad(x) for x in xs], "add")
     return leaves
 
@@ -208,24 +202,24 @@ def grad_of(
 ) -> list[Tensor]:
     checks.check_grads(ys, dys)
     heads = list(dys) if dys is not None else None
-    found = autograd.grad(list(ys), list(xs), heads, retain_graph=keep_graph)
-    return [dx.as_np_ndarray() for dx in found]  # grad() makes them of the old kind
+    grads = autograd.grad(list(ys), list(xs), heads, retain_graph=keep_graph)
+    return [dx.as_np_ndarray() for dx in grads]  # grad() returns legacy arrays
 
 
 @contextmanager
 def on_grad_ready(params: Tensors, ready: Callable[[int], None]) -> Iterator[None]:
     yield
-    # No hooks: but backward only starts the work, so wait for it from its end.
+    # MXNet has no hooks, but backward is asynchronous: wait from its end.
     for i in reversed(range(len(params))):
         grad(params[i]).wait_to_read()
         ready(i)
 
 
 def grad(x: Tensor) -> Tensor:
-    found = x.grad
-    if found is None:
+    gradient = x.grad
+    if gradient is None:
         raise checks.not_attached()
-    return found
+    return gradient
 
 
 def move_grad(x: Tensor, flat: Tensor, first: int) -> bool:
@@ -233,9 +227,9 @@ def move_grad(x: Tensor, flat: Tensor, first: int) -> bool:
 
 
 def clear_grad_(x: Tensor) -> None:
-    found = grad(x)
-    values = memory(found)
-    (found if values is None else values)[:] = 0  # NumPy takes a quarter of the time
+    gradient = grad(x)
+    values = memory(gradient)
+    (gradient if values is None else values)[:] = 0  # NumPy takes 1/4 of the time
 
 
 def detach(x: Tensor) -> Tensor:
@@ -284,8 +278,8 @@ def relu(x: Tensor) -> Tensor:
 def gelu(x: Tensor) -> Tensor:
     if dtype_of(x) != "float64":
         return npx.leaky_relu(x, act_type="gelu")
-    # MXNet computes this one, and the gradient of erf, in float32 only. The added zero
-    # brings the exact gradient: d Phi(x) = phi(x) dx.
+    # MXNet computes gelu, and the gradient of erf, in float32 only. The added zero has
+    # the exact gradient: d Phi(x) = phi(x) dx.
     with autograd.pause():
         Phi = (npx.erf(x / math.sqrt(2)) + 1) / 2
         phi = mx.np.exp(x * x / -2) / math.sqrt(2 * math.pi)

@@ -1,8 +1,8 @@
-"""The NumPy backend: every verb of `protocol.py` written out, values and gradients.
+"""The NumPy backend: all functions of `protocol.py`, with values and gradients.
 
-This is the living definition: the three frameworks are tested against it, and it
-against finite differences. It is for reading and for tests, not for speed.
-Operations hand `result` their value and one pullback an input (see `autograd.py`).
+This is the reference: the three frameworks are tested against it, and it is tested
+against finite differences. It is for reading and for tests, not for speed. Operations
+pass `result` their value and one pullback per input (see `autograd.py`).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _report(x: Tensor, target: str) -> None:
 
 
 def cast(x: Tensor, dtype: str) -> Tensor:
-    with np.errstate(over="ignore"):  # infinity is the answer, as elsewhere
+    with np.errstate(over="ignore"):  # the result is inf, as on other backends
         return Tensor(x.value.astype(dtype_name(dtype, NUMPY_DTYPES)), x.device)
 
 
@@ -96,7 +96,7 @@ def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> No
     checks.check_write(x, first, last, y)
     checks.check_contiguous(x.value.flags.c_contiguous)
     _report(y, x.device)
-    part = x.value.reshape(-1)[first:last]  # a view, because x lies row by row
+    part = x.value.reshape(-1)[first:last]  # a view, because x is contiguous
     if add:
         part += y.value.reshape(-1)
     else:
@@ -188,16 +188,16 @@ def detach(x: Tensor) -> Tensor:
 
 
 def sum(x: Tensor, axis: int | tuple[int, ...], keepdims: bool = False) -> Tensor:
-    def spread(d: np.ndarray) -> np.ndarray:  # every partial sum counts once
+    def spread(d: np.ndarray) -> np.ndarray:  # every summand has gradient d
         return np.broadcast_to(d if keepdims else np.expand_dims(d, axis), x.shape)
 
-    whole = x.value.sum(axis=axis, keepdims=True)
-    return result(whole if keepdims else whole.squeeze(axis), (x, spread))
+    total = x.value.sum(axis=axis, keepdims=True)
+    return result(total if keepdims else total.squeeze(axis), (x, spread))
 
 
 def max(x: Tensor, axis: int | tuple[int, ...], keepdims: bool = False) -> Tensor:
-    most = x.value.max(axis=axis, keepdims=True)
-    return Tensor(most if keepdims else most.squeeze(axis), x.device)
+    largest = x.value.max(axis=axis, keepdims=True)
+    return Tensor(largest if keepdims else largest.squeeze(axis), x.device)
 
 
 def exp(x: Tensor) -> Tensor:
@@ -229,8 +229,8 @@ def concat(xs: Tensors, axis: int = 0) -> Tensor:
 
 
 def argmax(x: Tensor, axis: int = -1) -> Tensor:
-    most = x.value.argmax(axis).astype("int64")
-    return Tensor(most, x.device)  # no gradient: it jumps
+    index = x.value.argmax(axis).astype("int64")
+    return Tensor(index, x.device)  # no gradient: it jumps
 
 
 def relu(x: Tensor) -> Tensor:
@@ -245,7 +245,7 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def _like(x: Tensor, number: float) -> np.ndarray:
-    return np.asarray(number, x.dtype)  # a bare number could turn float32 to float64
+    return np.asarray(number, x.dtype)  # a plain number could make float32 float64
 
 
 def _softmax(x: np.ndarray, axis: int) -> np.ndarray:
@@ -279,7 +279,7 @@ def max_pool2d(X: Tensor, size: int) -> Tensor:
 def embedding(ids: Tensor, W: Tensor) -> Tensor:
     autograd.device_of(ids, W)
     checks.check_ids(ids.value, len(W))
-    return W[ids.value]  # the tape adds up the gradients of an id that comes twice
+    return W[ids.value]  # the tape sums the gradients of repeated ids
 
 
 def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Tensor:

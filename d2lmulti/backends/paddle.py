@@ -1,4 +1,4 @@
-"""The Paddle backend: the verbs of `protocol.py` in Paddle's words."""
+"""The Paddle backend: the functions of `protocol.py` with Paddle's tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-with warnings.catch_warnings():  # a missing ccache is no news for a reader
+with warnings.catch_warnings():  # that ccache is missing does not matter
     warnings.filterwarnings("ignore", message=".*ccache")
     import paddle
 
@@ -35,8 +35,8 @@ _WIDER |= dict.fromkeys(("uint8", "bool"), "int32")
 
 
 def gpu_count() -> int:
-    # Paddle computes on its current GPU, wherever the tensors lie. With tensors on two
-    # GPUs a process would read memory that is not there, so each process has one.
+    # Paddle computes on its current GPU, wherever the tensors are. With tensors on two
+    # GPUs a process would access invalid memory, so each process uses one.
     return min(1, paddle.device.cuda.device_count())
 
 
@@ -81,7 +81,7 @@ def native(device: AnyDevice) -> paddle.base.core.Place:
     kind, index = resolve_device(device, count, name)
     if kind == "cpu":
         return paddle.CPUPlace()
-    if parse_device(device)[0] == "sim":  # all lie on the process's one GPU
+    if parse_device(device)[0] == "sim":  # all are on the one GPU of the process
         index = _used[0] if _used else own_gpu(0, 1) or 0
     return _use(index)
 
@@ -164,7 +164,7 @@ def write_(x: Tensor, first: int, last: int, y: Tensor, add: bool = False) -> No
 
 def maximum_(x: Tensor, first: int, last: int, y: Tensor) -> None:
     checks.check_write(x, first, last, y)
-    if first == last:  # Paddle takes no maximum of nothing
+    if first == last:  # Paddle has no maximum of empty tensors
         return
     with paddle.no_grad():
         part, y = read(x, first, last), copy_to(y, x.place).reshape([-1])
@@ -207,7 +207,7 @@ def pause() -> Context:
 
 def backward(ys: Tensors, dys: Tensors | None = None) -> None:
     checks.check_grads(ys, dys)
-    checks.check_recorded([not y.stop_gradient for y in ys])  # Paddle would say nothing
+    checks.check_recorded([not y.stop_gradient for y in ys])  # Paddle would not raise
     paddle.autograd.backward(list(ys), list(dys) if dys is not None else None)
 
 
@@ -226,7 +226,7 @@ def on_grad_ready(params: Tensors, ready: Callable[[int], None]) -> Iterator[Non
     arrived: list[int] = []
 
     def arrive(i: int, _: Tensor) -> None:
-        if arrived:  # Paddle calls before it adds: the one before is finished now
+        if arrived:  # Paddle calls hooks before it adds: the previous one is ready
             reporter.report(arrived.pop())
         arrived.append(i)
 
@@ -240,10 +240,10 @@ def on_grad_ready(params: Tensors, ready: Callable[[int], None]) -> Iterator[Non
 
 
 def grad(x: Tensor) -> Tensor:
-    found = x.grad  # a new handle to the same storage at every access
-    if found is None:
+    gradient = x.grad  # a new handle to the same storage at every access
+    if gradient is None:
         raise checks.not_attached()
-    return found.detach()
+    return gradient.detach()
 
 
 def move_grad(x: Tensor, flat: Tensor, first: int) -> bool:
@@ -282,7 +282,7 @@ def log(x: Tensor) -> Tensor:
 
 
 def sqrt(x: Tensor) -> Tensor:
-    # In float32 two of five are one bit off; a root in float64, rounded, is exact.
+    # In float32 two of five are one bit off; rounded from float64, all are exact.
     return paddle.sqrt(x.detach().astype("float64")).astype(x.dtype)
 
 
@@ -335,11 +335,11 @@ def embedding(ids: Tensor, W: Tensor) -> Tensor:
 
 
 def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Tensor:
-    # Given gamma, Paddle leaves it out of x's gradient when nobody asks for gamma's.
+    # With gamma, Paddle omits it from x's gradient if gamma itself needs none.
     return F.layer_norm(x, x.shape[-1:], None, None, eps) * gamma + beta
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    # F.cross_entropy cuts every loss off at 64, so a diverging run would look tame.
+    # F.cross_entropy clips every loss at 64, which would hide divergence.
     chosen = paddle.take_along_axis(logits, y.unsqueeze(-1), axis=-1).squeeze(-1)
     return paddle.logsumexp(logits, axis=-1) - chosen

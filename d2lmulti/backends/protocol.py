@@ -1,9 +1,10 @@
-"""The backend contract: what a framework must be able to do.
+"""The backend contract: the functions that every framework must have.
 
 A backend is a *module of plain functions*. `pytorch.py`, `mxnet.py`, `paddle.py` and
-`numpy.py` hold the functions below in this order, so that any two can be laid side by
-side. There is no verb where the frameworks already agree: `+ - * / ** @`, `x[a:b]`
-along the first dimension, `x.reshape(shape)`, `x.shape`, `x.sum()`. Chapter: *setup*.
+`numpy.py` have the functions below in this order, so that any two can be compared side
+by side. There is no function where the frameworks already agree: `+ - * / ** @`,
+`x[a:b]` along the first dimension, `x.reshape(shape)`, `x.shape`, `x.sum()`. Chapter:
+*setup*.
 """
 
 from __future__ import annotations
@@ -24,35 +25,35 @@ Axes = int | tuple[int, ...]
 
 
 class Backend(Protocol):
-    """The functions that every backend module provides, with their meaning."""
+    """Some forty functions; every backend module satisfies this protocol."""
 
     name: str
 
     # -- devices ----------------------------------------------------------------
 
     def gpu_count(self) -> int:
-        """Count the GPUs that one process can use; for Paddle, at most one."""
+        """Return the number of GPUs that one process can use (Paddle: at most one)."""
 
     def native(self, device: AnyDevice) -> Any:
-        """Turn a device or its name into the framework's own device object.
+        """Return the framework's own object for a device or its name.
 
-        `sim:i` lives on GPU `i mod gpu_count()`, or on the CPU without GPUs. Raises
+        `sim:i` is on GPU `i mod gpu_count()`, or on the CPU without GPUs. Raises
         `DeviceUnavailable` for a GPU that is not there, or, with Paddle, for a second
         one in a process; `InvalidInput` for no device.
         """
 
     def device_of(self, x: Tensor) -> str:
-        """Name the physical device that holds `x`: `cpu` or `gpu:<i>`."""
+        """Return the name of the physical device of `x`: `cpu` or `gpu:<i>`."""
 
     def synchronize(self) -> None:
-        """Wait until every device has finished; call it before you stop a timer."""
+        """Wait until every device has finished, as each timing must at its end."""
 
     # -- storage ----------------------------------------------------------------
 
     def array(self, value: Values, device: AnyDevice = "cpu") -> Tensor:
         """Make a tensor from NumPy values: same dtype, same shape, own storage.
 
-        Raises `InvalidInput` for ragged lists, strings, objects, other dtypes.
+        Raises `InvalidInput` for ragged lists, strings, objects, and unknown dtypes.
         """
 
     def numpy(self, x: Tensor) -> np.ndarray:
@@ -62,12 +63,12 @@ class Backend(Protocol):
         """Make a tensor of zeros; `dtype` is a NumPy name such as `float32`."""
 
     def dtype_of(self, x: Tensor) -> str:
-        """Name the dtype as NumPy does: `float32`, `int64`; and `bfloat16`."""
+        """Return the dtype's NumPy name, such as `float32`, `int64`; or `bfloat16`."""
 
     def copy_to(self, x: Tensor, device: AnyDevice) -> Tensor:
         """Copy `x` to `device` into *new* storage, also when it is there already.
 
-        The copy lies row by row in memory and outside any recorded graph.
+        The copy is contiguous and outside any recorded graph.
         """
 
     def cast(self, x: Tensor, dtype: str) -> Tensor:
@@ -87,17 +88,17 @@ class Backend(Protocol):
         """Write (or add) the `last - first` values of `y` into the flattened `x`.
 
         Works in place, outside any recorded graph, also on `grad(p)` and on parameters;
-        `y` may lie on another device and have any shape. An empty part is legal. Never
+        `y` may be on another device and have any shape. An empty part is legal. Do not
         write to a tensor between the forward pass that used it and its backward pass.
         Raises `InvalidInput` for a part outside `x`, for another number of values, for
-        another dtype, and for a strided view such as a transpose: flat it is a copy.
+        another dtype, and for a strided view, whose flattened form is a copy.
         """
 
     def maximum_(self, x: Tensor, first: int, last: int, y: Tensor) -> None:
-        """As `write_`, but write the larger of both values; NaN counts as larger."""
+        """Write the larger of both values, as `write_` does; NaN wins."""
 
     def memory(self, x: Tensor) -> np.ndarray | None:
-        """Return a flat view of the memory of `x`, or None if NumPy cannot reach it.
+        """Return a flat view of the memory of `x`, or None if NumPy cannot access it.
 
         It cannot on a GPU and in a strided view. Waits until pending work is done; use
         the view before the next operation. bfloat16 is two bytes (see `common.py`).
@@ -106,11 +107,11 @@ class Backend(Protocol):
     # -- autograd, in D2L's words -------------------------------------------------
 
     def attach_grad(self, x: Tensor, add: bool = True) -> None:
-        """Make the leaf `x` collect a gradient, which starts at zero (again).
+        """Attach a gradient of zeros to the leaf `x`.
 
-        Every backward pass adds to it. With `add=False` it does what it does in the
-        framework's own loops: MXNet's pass overwrites it, the others' add all the same.
-        Raises `InvalidInput` for a result inside a graph; MXNet, which cannot tell,
+        Every backward pass adds to it. With `add=False` it behaves as in the
+        framework's own loops: MXNet's pass overwrites it, the others still add. Raises
+        `InvalidInput` for a result inside a graph; MXNet, which cannot detect that,
         cuts the graph there. Use `attach_grad(detach(x))` in generic code.
         """
 
@@ -124,13 +125,13 @@ class Backend(Protocol):
         """Record the operations inside (on some frameworks outside too)."""
 
     def pause(self) -> Context:
-        """Record nothing inside (evaluation, updates)."""
+        """Record no operations inside (evaluation, updates)."""
 
     def backward(self, ys: Tensors, dys: Tensors | None = None) -> None:
         """Add d(sum of ys)/dx to the gradient of every leaf x that `ys` depend on.
 
-        `dys`: one gradient for each of `ys`; None means ones. This uses the graph up:
-        tensors that share one go backward in one call. Raises `InvalidInput` for a y
+        `dys`: one gradient for each of `ys`; None means ones. This frees the graph, so
+        tensors that share one must be in the same call. Raises `InvalidInput` for a y
         that no recorded operation made, and for `dys` of other shapes, dtypes, number.
         """
 
@@ -143,30 +144,31 @@ class Backend(Protocol):
     ) -> list[Tensor]:
         """Return d(sum of ys)/dx for these leaves xs alone, as new tensors.
 
-        As `backward`, but no leaf's own gradient changes, and with `keep_graph` the
-        graph serves again: first for inputs, later for weights. Raises `InvalidInput`
-        as `backward`, and for an x without `attach_grad` or that no y depends on.
+        No leaf's own gradient changes, and with `keep_graph` the graph can be used
+        again: first for inputs, later for weights. Raises `InvalidInput` as `backward`
+        does, and for an x without `attach_grad` or that no y depends on.
         """
 
     def on_grad_ready(self, params: Tensors, ready: Callable[[int], None]) -> Context:
-        """Inside, call `ready(i)` when a backward pass has finished grad(params[i]).
+        """Call `ready(i)` when a backward pass inside has finished grad(params[i]).
 
-        With hooks, that is while the pass works on others. What no pass reached is
-        reported at the end of the block; what several reach, perhaps by each.
+        With hooks, other gradients are still being computed then. Parameters without a
+        gradient are reported at the end of the block; those with several passes,
+        perhaps by each pass.
         """
 
     def grad(self, x: Tensor) -> Tensor:
-        """Return the gradient of `x`, not a copy; `InvalidInput` if it has none."""
+        """Return the live gradient of `x`; raise `InvalidInput` if it has none."""
 
     def move_grad(self, x: Tensor, flat: Tensor, first: int) -> bool:
-        """Let the gradient of `x` live in the vector `flat`, from element `first` on.
+        """Move the gradient of `x` into the vector `flat`, from element `first` on.
 
-        Its values are copied there; without a gradient, `x` takes those that are there.
-        False, and nothing happens, where gradients have storage of their own.
+        Its values are copied there; without a gradient, `x` takes those of `flat`.
+        Returns False, and does nothing, where gradients need their own storage.
         """
 
     def clear_grad_(self, x: Tensor) -> None:
-        """Set the gradient of `x` to zero; until then gradients add up."""
+        """Set the gradient of `x` to zero."""
 
     def detach(self, x: Tensor) -> Tensor:
         """Return the values of `x` outside the graph; may share storage with `x`."""
@@ -177,16 +179,16 @@ class Backend(Protocol):
         """Sum over one or several dimensions."""
 
     def max(self, x: Tensor, axis: Axes, keepdims: bool = False) -> Tensor:
-        """Largest value over one or several dimensions, without a gradient."""
+        """Return the maximum over one or several dimensions, without a gradient."""
 
     def exp(self, x: Tensor) -> Tensor:
-        """e to the power x, elementwise."""
+        """Compute e to the power x, elementwise."""
 
     def log(self, x: Tensor) -> Tensor:
-        """Natural logarithm, elementwise."""
+        """Compute the natural logarithm, elementwise."""
 
     def sqrt(self, x: Tensor) -> Tensor:
-        """Square root, correctly rounded, for optimizers; without a gradient."""
+        """Compute the correctly rounded square root, without a gradient."""
 
     def transpose(self, x: Tensor, axes: Shape) -> Tensor:
         """Permute the dimensions: dimension i of the result is `axes[i]` of `x`."""
@@ -195,16 +197,16 @@ class Backend(Protocol):
         """Join tensors along one dimension."""
 
     def argmax(self, x: Tensor, axis: int = -1) -> Tensor:
-        """Find the index of the largest value along one dimension."""
+        """Return the index of the largest value along one dimension."""
 
     def relu(self, x: Tensor) -> Tensor:
-        """max(x, 0), elementwise; its gradient at 0 is 0."""
+        """Compute max(x, 0), elementwise; its gradient at 0 is 0."""
 
     def gelu(self, x: Tensor) -> Tensor:
-        """x * Phi(x) with the exact normal distribution function."""
+        """Compute x * Phi(x) with the exact normal distribution function."""
 
     def softmax(self, x: Tensor, axis: int = -1) -> Tensor:
-        """exp(x) / sum exp(x) along one dimension."""
+        """Compute exp(x) / sum exp(x) along one dimension."""
 
     def conv2d(
         self, X: Tensor, W: Tensor, b: Tensor | None, padding: int = 0
@@ -219,12 +221,12 @@ class Backend(Protocol):
         """Average disjoint windows of size x size, at most the image; drop the rest."""
 
     def max_pool2d(self, X: Tensor, size: int) -> Tensor:
-        """As `avg_pool2d`, with the maximum; on a tie any may get the gradient."""
+        """Take the maximum of disjoint windows; on a tie any may get the gradient."""
 
     def embedding(self, ids: Tensor, W: Tensor) -> Tensor:
         """Look up rows: ids (...) of int64 and W (vocabulary, d) give (..., d).
 
-        Keep ids in 0..vocabulary-1: some frameworks read beyond the table.
+        The caller keeps ids in 0..vocabulary-1: some frameworks read beyond the table.
         """
 
     def layer_norm(
@@ -233,7 +235,7 @@ class Backend(Protocol):
         """Normalize the last dimension (biased variance, eps <= 1e-3), then scale."""
 
     def cross_entropy(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Loss of every example: logits (n, classes), y (n,) of int64 give (n,).
+        """Return the loss of every example (n,): logits (n, classes), y (n,) of int64.
 
         Keep y in 0..classes-1, as with `embedding`.
         """

@@ -1,4 +1,4 @@
-"""The PyTorch backend: the verbs of `protocol.py` in PyTorch's words."""
+"""The PyTorch backend: the functions of `protocol.py` with PyTorch's tensors."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ if os.environ.get("D2LMULTI_DETERMINISTIC"):  # PyTorch has no variable of its o
 def gpu_count() -> int:
     if not torch.cuda.is_available():  # device_count() also counts for an old driver
         return 0
-    found = range(torch.cuda.device_count())
-    return next((i for i in found if _trouble(i)), len(found))
+    gpus = range(torch.cuda.device_count())
+    return next((i for i in gpus if _trouble(i)), len(gpus))
 
 
 def _trouble(i: int) -> str:
-    """Say why PyTorch cannot compute on GPU i; an empty string if it can."""
+    """Return why PyTorch cannot compute on GPU i; an empty string if it can."""
     try:
-        have = torch.cuda.get_device_capability(i)
-    except (AssertionError, RuntimeError) as error:  # a part of a GPU (MIG), say
+        has = torch.cuda.get_device_capability(i)
+    except (AssertionError, RuntimeError) as error:  # such as for a part of a GPU (MIG)
         return str(error).partition("\n")[0]
-    names = (
-        torch.cuda.get_arch_list()
-    )  # such as sm_80 (8.0 to 8.9), compute_120 (12.0+)
-    found = [re.match(r"(sm|compute)_(\d+)(\d)", name) for name in names]
-    built = [(m[1], (int(m[2]), int(m[3]))) for m in found if m]
+    # Names such as sm_80 (8.0 to 8.9) and compute_120 (12.0 and later).
+    names = torch.cuda.get_arch_list()
+    matches = [re.match(r"(sm|compute)_(\d+)(\d)", name) for name in names]
+    built = [(m[1], (int(m[2]), int(m[3]))) for m in matches if m]
     if not built or any(
-        at <= have and (kind == "compute" or at[0] == have[0]) for kind, at in built
+        version <= has and (kind == "compute" or version[0] == has[0])
+        for kind, version in built
     ):
         return ""
-    return f"no kernels for capability {have[0]}.{have[1]}, only for {' '.join(names)}"
+    return f"no kernels for capability {has[0]}.{has[1]}, only for {' '.join(names)}"
 
 
 def describe_gpus() -> list[str]:
@@ -84,7 +84,7 @@ def _why_no_cuda() -> str:
 
 def native(device: AnyDevice) -> torch.device:
     if isinstance(device, torch.device):
-        kind, index = device.type, device.index  # "mps" is refused by name
+        kind, index = device.type, device.index  # "mps" raises an error by its name
         if kind == "cuda":
             device = f"gpu:{index or 0}"
         else:  # a numbered CPU is a simulated device
@@ -104,7 +104,7 @@ def device_of(x: Tensor) -> str:
 
 def synchronize() -> None:
     # On a GPU that this process does not use, there is nothing to wait for, and the
-    # call would allocate a CUDA context of some 400 MB there.
+    # call would allocate a CUDA context of about 400 MB.
     for i in range(gpu_count()):
         if torch._C._cuda_hasPrimaryContext(i):
             torch.cuda.synchronize(i)
@@ -223,11 +223,11 @@ def _heads(ys: Tensors, dys: Tensors | None) -> list[Tensor | None]:
 @contextmanager
 def on_grad_ready(params: Tensors, ready: Callable[[int], None]) -> Iterator[None]:
     reporter = Reporter(len(params), ready)
-    # The gradients of a GPU come on a thread of its own, which knows no context.
+    # Gradients on a GPU are ready in another thread, which has no context variables.
     with ExitStack() as hooks:
         for i, p in enumerate(params):
-            tell = partial(copy_context().run, reporter.report, i)
-            hooks.callback(p.register_post_accumulate_grad_hook(tell).remove)
+            report = partial(copy_context().run, reporter.report, i)
+            hooks.callback(p.register_post_accumulate_grad_hook(report).remove)
         yield
     reporter.report_rest()
 
@@ -279,7 +279,7 @@ def log(x: Tensor) -> Tensor:
 def sqrt(x: Tensor) -> Tensor:
     if x.is_cuda:
         return torch.sqrt(x.detach())
-    # On the CPU PyTorch asks MKL, which is one bit off in one element out of 150.
+    # On the CPU PyTorch calls MKL, which is one bit off in one element out of 150.
     root = torch.empty_like(x.detach())
     np.sqrt(x.detach().numpy(), out=root.numpy())
     return root

@@ -1,9 +1,9 @@
-"""PyTorch tensors that know their simulated device: `sim:1` is `torch.device("cpu:1")`.
+"""PyTorch tensors with a simulated device: `sim:1` is `torch.device("cpu:1")`.
 
-PyTorch accepts a numbered CPU and forgets the number. Here it is kept with the storage,
-so that views share it. Methods that name a device are replaced, and a mode sees all
-that PyTorch computes, also in the backward pass. Values and dtypes are PyTorch's own.
-Zeros that it makes for a gradient which an autograd function lacks are on the host.
+PyTorch accepts a numbered CPU and drops the number. Here it is stored with the storage,
+so that views share it. Methods that name a device are replaced, and a dispatch mode
+handles all operations, also in the backward pass. Values and dtypes are PyTorch's own.
+Zeros that PyTorch makes for an undefined gradient are on the host.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WHERE = property(where)
 
 
 def place(x: Any, device: torch.device) -> Any:
-    """Note that x, and all that shares its storage, is on a simulated device."""
+    """Record that x, and all views of its storage, are on a simulated device."""
     if isinstance(x, Tensor) and x.is_cpu and torch._C._has_storage(x):
         x.untyped_storage().simulated = device
     return x
@@ -93,7 +93,7 @@ def cpu(x: Tensor, memory_format: Any = torch.preserve_format) -> Tensor:
 
 
 def copy_(x: Tensor, y: Tensor, non_blocking: bool = False) -> Tensor:
-    if where(x) != where(y):  # otherwise the gradient would stay where it is
+    if where(x) != where(y):  # otherwise the gradient would not be copied back
         y = Copy.apply(y, where(x), torch.preserve_format)
     return NATIVE["copy_"](x, y, non_blocking)
 
@@ -118,21 +118,21 @@ def _of_host(x: Tensor, force: bool = False) -> Tensor:
 
 
 def tensor(*args: Any, device: Any = None, **kwargs: Any) -> Tensor:
-    made = NATIVE_MAKE["tensor"](*args, device=device, **kwargs)
-    return made if device is None else place(made, torch.device(device))
+    x = NATIVE_MAKE["tensor"](*args, device=device, **kwargs)
+    return x if device is None else place(x, torch.device(device))
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
-    made = NATIVE_MAKE["as_tensor"](data, dtype=dtype)
-    return made if device is None else to(made, device)
+    x = NATIVE_MAKE["as_tensor"](data, dtype=dtype)
+    return x if device is None else to(x, device)
 
 
 class Operations(TorchDispatchMode):
-    """What PyTorch computes: with inputs of one device, on which the result is, too."""
+    """Checks that the inputs of operations are on one device, as the result is."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # to skip it would import it, which takes seconds
+        return False  # True would import it, which takes seconds
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -151,9 +151,9 @@ class Operations(TorchDispatchMode):
             if x.dim() or device != CPU:  # a number may be on the host
                 places[name(device)] = device
         device = places.get(one_device(places), CPU)
-        asked = kwargs.get("device")  # by torch.zeros and the like
-        if asked is not None and asked.index is not None:
-            device = asked
+        requested = kwargs.get("device")  # by torch.zeros and the like
+        if requested is not None and requested.index is not None:
+            device = requested
         result = operation(*args, **kwargs)
         if device != CPU:
             for y in tree_leaves(result):
@@ -163,7 +163,7 @@ class Operations(TorchDispatchMode):
 
 @contextmanager
 def hooks() -> Iterator[None]:
-    """Replace the methods, and watch this thread unless PyTorch keeps GPUs apart."""
+    """Replace the methods, and track this thread unless there are several GPUs."""
     methods: dict[str, Any] = {"to": to, "cpu": cpu, "copy_": copy_, "device": WHERE}
     with (
         patch.multiple(Tensor, numpy=numpy, __array__=array, **methods),

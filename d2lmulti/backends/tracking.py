@@ -1,8 +1,8 @@
-"""Tensors that know their simulated device, where the framework allows it.
+"""Tensors with a simulated device, where the framework allows it.
 
-A simulated device lies on the CPU, so a framework sees one device where a program means
-several, and a forgotten copy does no harm. `track` mends that: tensors of `sim:0` and
-`sim:1` then refuse to be mixed, and copies between them are reported to the ledger.
+A simulated device is on the CPU, so a framework sees one device where a program means
+several, and a forgotten copy raises no error. With `track`, operations on tensors of
+`sim:0` and `sim:1` raise an error, and copies between them are reported to the ledger.
 Chapter: *setup*.
 """
 
@@ -25,10 +25,10 @@ _FRAMEWORK = ("torch.", "mxnet.", "contextlib.")
 
 
 def track(framework: str) -> ExitStack:
-    """Let a framework's new tensors know their simulated device until the stack closes.
+    """Record the simulated devices of a framework's tensors until the stack closes.
 
-    Does nothing for Paddle: its place of the CPU has no number, and its tensors cannot
-    be given hooks that the backward pass would also run.
+    Does nothing for Paddle: its place of the CPU has no number, and its tensors have no
+    hooks that the backward pass also runs.
     """
     stack = ExitStack()
     if framework in ("torch", "mxnet", "numpy") and framework not in tracked_frameworks:
@@ -37,9 +37,8 @@ def track(framework: str) -> ExitStack:
             stack.enter_context(hooks())
         elif framework == "mxnet":
             stack.enter_context(_mxnet_hooks())
-        tracked_frameworks[framework] = (
-            stack  # or the hooks would go with the last reference
-        )
+        # A reference, so that the hooks live until the stack is closed.
+        tracked_frameworks[framework] = stack
         stack.callback(tracked_frameworks.pop, framework)
     return stack
 
@@ -49,19 +48,19 @@ def one_device(devices: Iterable[str]) -> str:
 
     Raises `RuntimeError`, as PyTorch does on GPUs, if there are several.
     """
-    found = sorted(set(devices))
-    if len(found) > 1:
+    names = sorted(set(devices))
+    if len(names) > 1:
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two "
-            f"devices, {' and '.join(found)}!"
+            f"devices, {' and '.join(names)}!"
         )
-    return found[0] if found else "cpu"
+    return names[0] if names else "cpu"
 
 
 def report_copy(source: str, target: str, count: int, size: int) -> None:
-    """Report a copy of `count` elements of `size` bytes to those who watch.
+    """Report a copy of `count` elements of `size` bytes to the observers.
 
-    What the library copies for itself it reports itself, as part of a plan.
+    The library's own copies are not reported here, but as part of a plan.
     """
     if source == target or target == "cpu" or not count or not observers.get():
         return
@@ -93,7 +92,7 @@ def _mxnet_hooks() -> Iterator[None]:
     """Check every MXNet operation that a program calls, in all threads.
 
     `sim:1` is `mx.cpu(2)`: MXNet keeps the number of a CPU and copies between two of
-    them, but mixes them in one operation. Its own backward passes are not checked.
+    them, but allows both in one operation. Its backward passes are not checked.
     """
     import mxnet as mx
     from mxnet.ndarray import register
@@ -101,15 +100,15 @@ def _mxnet_hooks() -> Iterator[None]:
     from .mxnet import device_of
 
     kinds = (mx.nd.NDArray, mx.np.ndarray)
-    invoke, before = register._imperative_invoke, [kind.copyto for kind in kinds]
+    invoke, original = register._imperative_invoke, [kind.copyto for kind in kinds]
 
     def checked_invoke(
         handle: Any, inputs: Any, keys: Any, values: Any, out: Any, *rest: Any
     ) -> Any:
         if not _copying.get():
             outputs = out if isinstance(out, (list, tuple)) else [out]
-            made = [x for x in outputs if x is not None]
-            one_device(device_of(x) for x in [*inputs, *made])
+            existing = [x for x in outputs if x is not None]
+            one_device(device_of(x) for x in [*inputs, *existing])
         return invoke(handle, inputs, keys, values, out, *rest)
 
     def reporting(copyto: Any) -> Any:
@@ -133,5 +132,5 @@ def _mxnet_hooks() -> Iterator[None]:
         yield
     finally:
         register._imperative_invoke = invoke
-        for kind, copyto in zip(kinds, before, strict=True):
+        for kind, copyto in zip(kinds, original, strict=True):
             kind.copyto = copyto

@@ -1,1 +1,1 @@
-"""Where bytes move: devices, groups of ranks, cutting, collectives, engines."""
+"""Communication: devices, groups of ranks, meshes, collectives, engines."""

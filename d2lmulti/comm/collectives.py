@@ -1,8 +1,8 @@
-"""The other collectives, each as a plan or, on engines without messages, a native one.
+"""The other collectives: each is a plan, or native on engines without messages.
 
 `reduce`, `broadcast` and `alltoall` work in place; `reduce_scatter` and `allgather`,
 whose results have another size, return new tensors and leave `data` alone. At the end,
-messages from one rank to another. Chapter: *allreduce*.
+point-to-point messages. Chapter: *allreduce*.
 """
 
 from __future__ import annotations
@@ -13,16 +13,10 @@ import numpy as np
 
 from ..backends import DTYPES, backend_of, element_count
 from ..backends.protocol import AnyDevice, Backend, Tensor
-from ..checks import (
-    check_choice,
-    check_count,
-    check_data,
-    check_rows,
-)
+from ..checks import check_count, check_data, check_rows
 from ..errors import InvalidInput
 from ..events import unobserved
 from ..plans import collectives as plans
-from ..plans.collectives import alltoall as plan_alltoall
 from ..plans.rounds import Round, even_bounds, make_round
 from .group import (
     Group,
@@ -38,10 +32,10 @@ from .group import (
 def reduce(
     data: Sequence[Tensor], root: int = 0, group: Group | None = None, op: Op = "sum"
 ) -> None:
-    """Leave the sum of all ranks' entries in that of rank `root`, in place.
+    """Sum all ranks' entries into the entry of rank `root`, in place.
 
-    The other entries end as partial sums: they are the working memory. Raises what
-    `allreduce` raises, and `InvalidInput` for a root that is no rank.
+    The other entries end as partial sums: they are the working memory. Raises
+    `InvalidInput` as `allreduce` does, and for a root that is no rank.
     """
     check_data(data, op)
     group = group_for(len(data), group)
@@ -75,10 +69,10 @@ def broadcast(
 def reduce_scatter(
     data: Sequence[Tensor], group: Group | None = None, op: Op = "sum"
 ) -> list[Tensor]:
-    """Sum all ranks' entries and give each rank its part of the sum, as a new tensor.
+    """Sum all ranks' entries; return each rank's part of the sum, as a new tensor.
 
     The flattened sum is cut by `even_bounds(elements, ranks)`; rank r gets part r, 1-d.
-    `data` is left as it was. Raises what `allreduce` raises.
+    `data` is left as it was. Raises `InvalidInput` as `allreduce` does.
     """
     check_data(data, op)
     group = group_for(len(data), group)
@@ -101,7 +95,7 @@ def reduce_scatter(
 
 
 def allgather(data: Sequence[Tensor], group: Group | None = None) -> list[Tensor]:
-    """Return on every rank all entries, joined along the first dimension in rank order.
+    """Return all entries on every rank, joined along the first dimension by rank.
 
     The entries may differ in their number of rows, the first dimension, and in nothing
     else; (rows of rank 0, ...), (rows of rank 1, ...) give (all rows, ...), new on each
@@ -142,22 +136,13 @@ def alltoall(data: Sequence[Tensor], group: Group | None = None) -> None:
             f"rows; pad to {-(-rows // group.size) * group.size} rows"
         )
     block = element_count(data[0]) // group.size
-    exchange(data, plan_alltoall(group.size, block), group, call="all-to-all")
+    rounds = plans.alltoall(group.size, block)
+    exchange(data, rounds, group, call="all-to-all")
 
 
-def run_plan(
-    data: Sequence[Tensor],
-    rounds: Iterable[Round],
-    group: Group,
-    op: Op = "sum",
-    call: str = "plan",
-) -> None:
-    """Run a plan on `data`, in place, round by round.
-
-    `call` names it to the other processes, which must make the same call.
-    """
-    check_choice("op", op, ("sum", "mean", "max"))
-    exchange(data, rounds, group, op, call)
+def run_plan(data: Sequence[Tensor], rounds: Iterable[Round], group: Group) -> None:
+    """Run a plan on `data`, in place, round by round; `add` means a sum."""
+    exchange(data, rounds, group, call="plan")
 
 
 def usual_algorithm(group: Group) -> str:
@@ -166,29 +151,29 @@ def usual_algorithm(group: Group) -> str:
 
 
 def _rows_of_all(data: Sequence[Tensor], group: Group) -> list[int]:
-    """Return how many rows every rank has; other processes must be asked."""
+    """Return the number of rows of every rank; other processes report theirs."""
     rows = [len(x) for x in data]
     if len(rows) == group.size:
         return rows
     B = backend_of(data[0])
     counts = []
     for x, rank in zip(data, group.local_ranks, strict=True):
-        mine = np.where(np.arange(group.size) == rank, len(x), 0)
-        counts.append(B.array(mine, B.device_of(x)))
+        own_rows = np.where(np.arange(group.size) == rank, len(x), 0)
+        counts.append(B.array(own_rows, B.device_of(x)))
     with unobserved():
         start_allreduce(counts, usual_algorithm(group), group).wait()
     return [int(count) for count in B.numpy(counts[0])]
 
 
-_DIMS = 8  # the most that a form can hold
+_DIMS = 8  # of a tensor, at most: room in the header that is sent first
 
 
 def copy_between(
     x: Tensor, source: int, target: int, device: AnyDevice, group: Group
 ) -> Tensor:
-    """Copy `x` of rank `source` to rank `target`, which lives on `device`; counted.
+    """Copy `x` of rank `source` to rank `target`, on `device`; it is counted.
 
-    Gives a new tensor there, outside any graph. Raises `InvalidInput` for ranks that
+    Returns a new tensor there, outside any graph. Raises `InvalidInput` for ranks that
     are not two different ones of this process.
     """
     if source == target or not {source, target} <= set(group.local_ranks):
@@ -207,7 +192,7 @@ def copy_between(
 
 
 def send(x: Tensor, source: int, target: int, group: Group) -> None:
-    """Send `x` of the local rank `source` to `target` in another process; counted.
+    """Send `x` of the local rank `source` to a rank of another process; it is counted.
 
     Waits until `x` may be changed again. Raises `InvalidInput` for more than 8
     dimensions.
@@ -217,32 +202,35 @@ def send(x: Tensor, source: int, target: int, group: Group) -> None:
         raise InvalidInput(
             f"expected at most {_DIMS} dimensions, got {len(x.shape)}; reshape it"
         )
-    form = np.full(_DIMS + 1, -1)
-    form[: len(x.shape)] = x.shape
-    form[_DIMS] = DTYPES.index(B.dtype_of(x))
+    header = np.full(_DIMS + 1, -1)
+    header[: len(x.shape)] = x.shape
+    header[_DIMS] = DTYPES.index(B.dtype_of(x))
     with B.pause():
         x = B.copy_to(x, B.device_of(x))  # row by row, outside any graph
         with unobserved():
-            _pass(B.array(form, B.device_of(x)), source, target, group)
-        _pass(x, source, target, group)
+            _exchange_one(B.array(header, B.device_of(x)), source, target, group)
+        _exchange_one(x, source, target, group)
 
 
 def receive(
     B: Backend, source: int, target: int, device: AnyDevice, group: Group
 ) -> Tensor:
-    """Take what `source` sends to the local rank `target`, as a new tensor; counted."""
+    """Receive what `source` sends to the local rank `target`; it is counted.
+
+    Returns a new tensor on `device`.
+    """
     with B.pause():
-        form = B.array(np.zeros(_DIMS + 1, np.int64), device)
+        header = B.array(np.zeros(_DIMS + 1, np.int64), device)
         with unobserved():
-            _pass(form, source, target, group)
-        *shape, dtype = B.numpy(form).tolist()
+            _exchange_one(header, source, target, group)
+        *shape, dtype = B.numpy(header).tolist()
         shape = [extent for extent in shape if extent >= 0]
         x = B.zeros(shape, DTYPES[dtype], device)
-        _pass(x, source, target, group)
+        _exchange_one(x, source, target, group)
     return x
 
 
-def _pass(x: Tensor, source: int, target: int, group: Group) -> None:
+def _exchange_one(x: Tensor, source: int, target: int, group: Group) -> None:
     this_round = make_round(source, target, 0, element_count(x), add=False)
     if len(this_round):
         exchange([x], [this_round], group)

@@ -1,4 +1,4 @@
-"""Models that communicate in mid-forward: generators that yield collective requests.
+"""Models that communicate in the forward pass: generators that yield requests.
 
 A collective never runs inside a recorded graph. So the graph is *cut* at every request:
 its tensor ends one segment, and the answer starts the next one as a fresh leaf. The
@@ -99,7 +99,7 @@ class Apply(CollectiveRequest):
 CommGenerator = Generator[CollectiveRequest, Any, Tensor]
 Backward = Callable[[list[Tensor]], Sequence[Tensor]]
 
-# -- who runs a model ------------------------------------------------------------------
+# -- the ranks that run a model --------------------------------------------------------
 
 
 class Ranks(NamedTuple):
@@ -113,7 +113,7 @@ class Ranks(NamedTuple):
 
     @classmethod
     def of(cls, group: Group) -> Ranks:
-        """Let all of one group communicate; along a named axis each rank is alone."""
+        """Return the ranks of one group; along a named axis each of them is alone."""
         ranks = group.local_ranks
 
         def lines(axis: str) -> list[tuple[Group, list[int]]]:
@@ -187,37 +187,33 @@ class Segments:
 
     def _carry(
         self,
-        what: str,
+        collective: str,
         xs: list[Tensor],
         request: CollectiveRequest,
         backwards: list[Backward],
         direction: str,
     ) -> Sequence[Tensor]:
-        """Run one collective in every group, and mark it; some work in place."""
-        if what == "identity":
+        """Run one collective in every group and mark it; some work in place."""
+        if collective == "identity":
             return xs
         results = list(xs)
         for number, (group, indices) in enumerate(self.ranks.lines(request.axis)):
-            here: Sequence[Tensor] = [xs[i] for i in indices]
+            local: Sequence[Tensor] = [xs[i] for i in indices]
             if not isinstance(request, Apply):
-                here = self._collect(what, list(here), request, group)
+                local = self._collect(collective, list(local), request, group)
             elif request.function and direction == "forward":
-                here, backward = request.function(here, group)
+                local, backward = request.function(local, group)
                 backwards.append(backward)
             else:
                 with self.B.pause():
-                    here = backwards[number](list(here))
-            for i, x in zip(indices, here, strict=True):
+                    local = backwards[number](list(local))
+            for i, x in zip(indices, local, strict=True):
                 results[i] = x
         notify("on_mark", f"{request.layer or type(request).__name__} {direction}")
         return results
 
     def _collect(
-        self,
-        what: str,
-        xs: list[Tensor],
-        request: CollectiveRequest,
-        group: Group,
+        self, what: str, xs: list[Tensor], request: CollectiveRequest, group: Group
     ) -> list[Tensor]:
         if what == "all-to-all":
             alltoall(xs, group)
@@ -289,14 +285,14 @@ def _check_alike(ranks: Ranks, requests: dict[int, CollectiveRequest]) -> None:
     end = "the end of the model"
     words = {rank: _in_words(request) for rank, request in requests.items()}
     axis = next(iter(requests.values())).axis
-    what = "every rank to make the same requests", "run the same model on every rank"
+    wording = "every rank to make the same requests", "run the same model on every rank"
     for _, indices in ranks.lines(axis):
-        line = [ranks.ranks[i] for i in indices]
-        check_same({rank: words.get(rank, end) for rank in line}, *what)
+        members = [ranks.ranks[i] for i in indices]
+        check_same({rank: words.get(rank, end) for rank in members}, *wording)
     kinds = {
         rank: _kind(requests[rank]) if rank in requests else end for rank in ranks.ranks
     }
-    check_same(kinds, *what)
+    check_same(kinds, *wording)
 
 
 def _kind(request: CollectiveRequest) -> str:
@@ -311,7 +307,7 @@ def _in_words(request: Any) -> str:
             f"expected a model to yield a request, got {type(request).__name__}; yield "
             "Sum(tensor, keep=(...)) or another of comm.cooperative"
         )
-    if isinstance(request, Apply):  # ranks may differ in tokens; the function checks
+    if isinstance(request, Apply):  # its function checks; ranks may differ in tokens
         return _kind(request)
     B = backend_of(request.tensor)
     shape, dtype = tuple(request.tensor.shape), B.dtype_of(request.tensor)

@@ -1,9 +1,9 @@
 """Devices: the machine's real GPUs, or simulated ones when it has too few.
 
-Tensors that the library puts on simulated devices have storage of their own, and what
-it moves between two of them is counted. Only after `track_devices` is a copy that a
-program makes itself counted too, and one that it forgets an error, with PyTorch, MXNet
-and NumPy. Races and missing waits are never noticed. Chapter: *setup*.
+Tensors that the library puts on simulated devices have storage of their own, and every
+transfer between two of them is counted. After `track_devices`, a copy that a program
+makes itself is counted too, and one that it forgets raises an error, with PyTorch,
+MXNet and NumPy. Races and missing waits are not detected. Chapter: *setup*.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def devices(
     In a started group of n processes the list has one entry, this process's own: a GPU
     that no other process uses, or a simulated device if there are fewer GPUs than
     processes here. Paddle computes on one GPU per process: in one process, its devices
-    are simulated for n > 1. `simulate=True` returns simulated devices even where there
-    are GPUs, and `simulate=False` never does. Raises `InvalidInput` for n < 1, for
-    an n other than the group's, and when `simulate=False` asks for more GPUs than there
-    are.
+    are simulated for n > 1. `simulate=True` asks for simulated devices also where there
+    are GPUs; with `simulate=False` they are an error. Raises `InvalidInput` for n < 1,
+    for another n than the group's, and when `simulate=False` asks for more GPUs than
+    there are.
     """
     n = check_count("devices", n, max=MAX_RANKS, hint="use devices(1)")
     B = get_backend(backend)
-    group, ranks, numbers = current_group.get(), [*range(n)], [*range(n)]
+    group, ranks, gpus = current_group.get(), [*range(n)], [*range(n)]
     enough = B.gpu_count() >= n
     if group is not None and group.is_distributed:
         if n != group.size:
@@ -55,8 +55,9 @@ def devices(
                 f"expected as many devices as the {group.size} processes of the group, "
                 f"got {n}; each process has one device"
             )
-        own = _own_gpu(B, group)
-        enough, ranks, numbers = own is not None, [*group.local_ranks], [own or 0]
+        own_gpu = _own_gpu(B, group)
+        enough = own_gpu is not None
+        ranks, gpus = [*group.local_ranks], [own_gpu or 0]
     if simulate is None:
         simulate = not enough
     if not simulate and not enough:
@@ -66,11 +67,11 @@ def devices(
         )
     if simulate:
         return [Device("sim", i) for i in ranks]
-    return [Device("gpu", i) for i in numbers]
+    return [Device("gpu", i) for i in gpus]
 
 
 def track_devices(backend: str | None = None) -> ExitStack:
-    """Let new tensors know their simulated device, as they know a GPU.
+    """Record the simulated device of new tensors, as frameworks record a GPU.
 
     An operation on tensors of two simulated devices, or of one and the host, then
     raises `RuntimeError`, and a `ledger` also counts what the caller's own framework
@@ -78,18 +79,18 @@ def track_devices(backend: str | None = None) -> ExitStack:
 
     Covered are, with PyTorch, all operations of the calling thread, forward and
     backward; with MXNet and NumPy, those that a program calls, but no backward pass;
-    with Paddle, none. Simulated devices then lie on the CPU. Where a framework finds
-    two GPUs or more, simulated devices are not covered: PyTorch itself keeps GPUs
-    apart, and the ledger counts copies between them by `to`, `cpu`, `copy_`, `copyto`.
+    with Paddle, none. Simulated devices then are on the CPU. Where a framework finds
+    two GPUs or more, simulated devices are not covered: PyTorch itself distinguishes
+    GPUs, and the ledger counts copies between them by `to`, `cpu`, `copy_`, `copyto`.
     """
     return track(get_backend(backend).name)
 
 
 def _own_gpu(B: Backend, group: Group) -> int | None:
-    """Number this process's GPU; None where processes of this machine have to share.
+    """Return the number of this process's GPU; None where processes share GPUs.
 
     An engine that may use NCCL has compared the GPUs of all ranks. For other engines
-    the number of GPUs decides.
+    the number of GPUs on the machine decides.
     """
     if group.engine.name == B.name:
         return group.engine.gpu  # type: ignore[attr-defined]
@@ -102,7 +103,7 @@ def _own_gpu(B: Backend, group: Group) -> int | None:
 
 
 def with_place(device: str, backend: str | None = None) -> str:
-    """Name a device, and for a simulated one on a GPU also the GPU: `sim:3 (gpu:1)`."""
+    """Return a device's name, with the GPU of a simulated one: `sim:3 (gpu:1)`."""
     B = get_backend(backend)
     kind, index = resolve_device(device, B.gpu_count(), B.name)
     shown = device.startswith("sim") and kind == "gpu"

@@ -1,8 +1,8 @@
 """A group of ranks, the engine that joins them, and their all-reduce.
 
 In one process every rank is local; in a run of n processes each process holds one. An
-engine carries bytes between ranks: below stand its contract and the engine of one
-process. Only the launcher sets the current group. `data` always holds one tensor per
+engine moves bytes between ranks; its contract and the engine of one process are below.
+Only the launcher sets the current group. `data` always holds one tensor per
 local rank, in rank order: a tensor's position is its rank. Chapter: *allreduce*.
 """
 
@@ -58,15 +58,15 @@ class Engine(Protocol):
     reducible: Collection[str] | None  # the dtypes that its all-reduce takes; None: all
 
     def begin(self, call: str) -> None:
-        """Note that this rank makes its next call, in words that all ranks share."""
+        """Record this rank's next call, in words that are the same on all ranks."""
 
     def exchange(
         self, data: Sequence[Any], rounds: Iterable[Round], combine: Combine = "sum"
     ) -> None:
         """Run the rounds on `data`, one tensor per local rank, in place.
 
-        The function takes a whole round, not a `send`: an engine with blocking sends
-        must order a round's pairs itself, or a ring of senders waits forever.
+        The argument is a whole round instead of one message: an engine with blocking
+        sends must order a round's messages itself, or a ring of senders deadlocks.
         """
 
     def start(
@@ -113,9 +113,9 @@ class LocalEngine:
         """Sum (or take the maximum) on a root, and copy it to all ranks."""
         size = element_count(data[0])
         others = [rank for rank in range(len(data)) if rank != root]
-        there = make_round(others, root, 0, size, add=True)
-        back = make_round(root, others, 0, size, add=False)
-        self.exchange(data, [there, back], op)
+        to_root = make_round(others, root, 0, size, add=True)
+        from_root = make_round(root, others, 0, size, add=False)
+        self.exchange(data, [to_root, from_root], op)
         return Work()
 
     def allgather_text(self, text: str) -> list[str]:
@@ -134,14 +134,14 @@ def _exchange_tensors(
     parts = [B.read(data[s], a.start, a.stop) for s, a, _, _, _ in this_round.parts]
     for i in this_round.overtaken:  # a view would show what is written before its turn
         parts[i] = B.copy_to(parts[i], B.device_of(parts[i]))
-    for (_, _, target, to, add), part in zip(this_round.parts, parts, strict=True):
+    for (_, _, target, written, add), part in zip(this_round.parts, parts, strict=True):
         if add and combine == "max":
-            B.maximum_(data[target], to.start, to.stop, part)
+            B.maximum_(data[target], written.start, written.stop, part)
         else:
-            B.write_(data[target], to.start, to.stop, part, add=add)
+            B.write_(data[target], written.start, written.stop, part, add=add)
 
 
-# -- the same in NumPy, where it reaches the memory of all ranks --------------------
+# -- the same in NumPy, where it can access the memory of all ranks -----------------
 # On one thread, frameworks take up to a third longer to add or copy the same bytes.
 
 
@@ -163,18 +163,17 @@ def _exchange_in_numpy(
     memories: Sequence[Any], this_round: Round, combine: Combine
 ) -> None:
     merge = np.maximum if combine == "max" else np.add
-    rows, early = this_round.parts, this_round.overtaken
-    kept = {}
-    for i in early:
-        sender, there, *_ = rows[i]
-        kept[i] = memories[sender][there].copy()
-    for i, (sender, there, receiver, here, add) in enumerate(rows):
-        source = kept[i] if i in kept else memories[sender][there]
+    rows, copies = this_round.parts, {}
+    for i in this_round.overtaken:
+        sender, read, *_ = rows[i]
+        copies[i] = memories[sender][read].copy()
+    for i, (sender, read, receiver, written, add) in enumerate(rows):
+        source = copies[i] if i in copies else memories[sender][read]
         if add:
-            part = memories[receiver][here]
+            part = memories[receiver][written]
             merge(part, source, out=part)
         else:
-            memories[receiver][here] = source
+            memories[receiver][written] = source
 
 
 @dataclass(frozen=True)
@@ -227,7 +226,7 @@ def group_for(count: int, group: Group | None = None) -> Group:
     if len(group.local_ranks) != count:
         raise InvalidInput(
             f"expected one entry for each of this process's {len(group.local_ranks)} "
-            f"ranks, got {count}; pass a list in rank order, one entry a rank"
+            f"ranks, got {count}; pass a list in rank order, one entry per rank"
         )
     return group
 
@@ -245,8 +244,8 @@ def allreduce(
 
     The entries have one shape and dtype. Every entry is overwritten in its own storage,
     also that of a gradient, so all replicas see the sum (rebinding `data[i]` would not
-    reach them), and all end with the same bits; `recursive_doubling` alone may leave a
-    maximum of 0 and -0, or a NaN, in two forms. `algorithm` is a name in `ALLREDUCE`,
+    change theirs), and all end with the same bits; `recursive_doubling` alone may leave
+    a maximum of 0 and -0, or a NaN, in two forms. `algorithm` is a name in `ALLREDUCE`,
     `auto` (see `choose_allreduce`), `native` for the engine's own, or a plan of your
     own; `op` is sum, mean or max. Raises `InvalidInput` for entries that differ in
     shape or dtype, an entry given twice, an unknown algorithm or op, a mean of
@@ -262,7 +261,7 @@ def allreduce(
 
 
 def check_algorithm(algorithm: str | Plan) -> None:
-    """Raise for what is neither the name of an all-reduce nor a plan."""
+    """Raise unless `algorithm` is the name of an all-reduce or a plan."""
     if not callable(algorithm):
         check_choice("algorithm", algorithm, (*ALLREDUCE, "auto", "native"))
 
@@ -272,7 +271,7 @@ def start_allreduce(
 ) -> Work:
     """Begin an `allreduce` of tensors that have been checked already.
 
-    The engine's own may be in progress until it is waited for; a plan runs at once.
+    The engine's own runs until `wait` ends it; a plan has finished on return.
     """
     length = element_count(data[0])
     if algorithm == "auto":
@@ -315,8 +314,8 @@ def exchange(
     A mean is only summed. Without a `call`, the calls of processes are not compared.
     """
     if call and group.is_distributed:
-        form = f"{tuple(data[0].shape)} {backend_of(data[0]).dtype_of(data[0])}"
-        group.engine.begin(f"{call} of {form}")
+        shape, dtype = tuple(data[0].shape), backend_of(data[0]).dtype_of(data[0])
+        group.engine.begin(f"{call} of {shape} {dtype}")
     rounds = [*group.to_global_ranks(rounds)]
     group.engine.exchange(data, rounds, "max" if op == "max" else "sum")
     report_rounds(rounds, data[0])
@@ -338,7 +337,7 @@ def start_native(
     op: Op = "sum",
     root: int = 0,
 ) -> Work:
-    """Begin a collective that the engine has; report the rounds it stands for.
+    """Begin a collective that the engine has; report the rounds that it represents.
 
     A mean is only summed. Raises `InvalidInput` where the engine has none.
     """
@@ -359,8 +358,8 @@ def divide_(data: Sequence[Tensor], group: Group) -> None:
     for x in data:
         B, size = backend_of(x), element_count(x)
         plain = B.dtype_of(x) in ("float32", "float64")
-        held = B.memory(x) if plain else None
-        if held is None:
+        memory = B.memory(x) if plain else None
+        if memory is None:
             B.write_(x, 0, size, B.read(x, 0, size) / group.size)
         else:  # fresh memory for the quotient costs far more than the division
-            held /= group.size
+            memory /= group.size

@@ -2,9 +2,9 @@
 
 `Mesh(data=2, tensor=4)` has eight ranks. Those that differ in one coordinate alone are
 a sub-group: along `tensor` there are two, of four ranks each. The axis named last
-varies fastest, so its ranks are neighbors: name that last which moves most. A sub-group
-counts its ranks from 0; what it moves is sent, and reported, with the ranks of the
-whole group. Chapter: *composing*. Source: Narayanan et al. (2021).
+varies fastest, so its ranks are neighbors: put the axis that moves most bytes last. A
+sub-group counts its ranks from 0; its messages are sent and reported with the ranks of
+the whole group. Chapter: *composing*. Source: Narayanan et al. (2021).
 """
 
 from __future__ import annotations
@@ -17,13 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import (
-    MAX_RANKS,
-    check_choice,
-    check_count,
-    check_list,
-    check_same,
-)
+from ..checks import MAX_RANKS, check_choice, check_count, check_list, check_same
 from ..errors import InvalidInput, name_ranks
 from ..plans.rounds import Round
 from .group import Combine, Engine, Group, LocalEngine, Work, current_group, local_group
@@ -50,7 +44,7 @@ class LocalPart(LocalEngine):
         self, data: Sequence[Any], rounds: Iterable[Round], combine: Combine = "sum"
     ) -> None:
         """Carry out rounds in place; `data[i]` is the tensor of `ranks[i]`."""
-        spread = [data[0]] * (self._ranks[-1] + 1)  # the others' places are not used
+        spread = [data[0]] * (self._ranks[-1] + 1)  # other ranks' places are not used
         for rank, x in zip(self._ranks, data, strict=True):
             spread[rank] = x
         super().exchange(spread, rounds, combine)
@@ -63,46 +57,46 @@ class LocalPart(LocalEngine):
 def split_group(
     parts: Sequence[Sequence[int]], group: Group, names: Sequence[str] | None = None
 ) -> list[Subgroup]:
-    """Make a sub-group of each of `parts`, lists of ranks; return this process's.
+    """Make a sub-group of each of `parts`; return those that this process is in.
 
-    The ranks of a part ascend, and no rank is in two. In one process all sub-groups
-    come back, in their order; in a group of processes, where every process must call
-    this alike, the one that this process belongs to, or none. `names` call them in
-    errors. Raises `InvalidInput` for ranks that are not the group's, for ranks of which
-    another process has other parts, for a sub-group to be split again, and on an engine
-    that has no sub-groups (Horovod).
+    `parts` are lists of the group's ranks, which ascend in each, and no rank is in two.
+    In one process, all sub-groups are returned, in their order; in a group of
+    processes, where every process must make the same call, at most one. `names`
+    identify them in errors. Raises `InvalidInput` for ranks that are not the group's,
+    for ranks of which another process has other parts, for a sub-group to be split
+    again, and on an engine that has no sub-groups (Horovod).
     """
     if isinstance(group, Subgroup):
         raise InvalidInput(
             f"expected the group of all ranks, got a sub-group of "
             f"{name_ranks(list(group.ranks))}; split the whole group"
         )
-    cut = _check_parts(parts, group.size)
+    checked = _check_parts(parts, group.size)
     if names is None:
-        names = [f"in the sub-group of {name_ranks(list(part))}" for part in cut]
+        names = [f"in the sub-group of {name_ranks(list(part))}" for part in checked]
     engine = group.engine
     if group.is_distributed:
-        if not hasattr(engine, "part"):  # it has no sub-groups
+        if not hasattr(engine, "part"):
             raise InvalidInput(
                 "expected an engine that has sub-groups (shared_memory, torch or "
                 f"paddle), got {engine.name}; start the processes with one of these"
             )
-        told = engine.allgather_text(json.dumps(cut))
+        texts = engine.allgather_text(json.dumps(checked))
         check_same(
-            {rank: f"the parts {text}" for rank, text in enumerate(told)},
+            {rank: f"the parts {text}" for rank, text in enumerate(texts)},
             "the same parts on every rank",
             "split the group alike in every process",
         )
-        pairs = [pair for pair in zip(cut, names, strict=True) if len(pair[0]) > 1]
+        pairs = [pair for pair in zip(checked, names, strict=True) if len(pair[0]) > 1]
         engine = engine.part([part for part, _ in pairs], [name for _, name in pairs])
-    found = []
-    for part in cut:
+    subgroups = []
+    for part in checked:
         local = tuple(i for i, rank in enumerate(part) if rank in group.local_ranks)
         if local:
-            here = len(local) == len(part)
-            mine: Engine = LocalPart(part) if here else engine
-            found.append(Subgroup(len(part), local, mine, group.info, part))
-    return found
+            is_local = len(local) == len(part)
+            carrier: Engine = LocalPart(part) if is_local else engine
+            subgroups.append(Subgroup(len(part), local, carrier, group.info, part))
+    return subgroups
 
 
 def alone(rank: int, group: Group) -> Subgroup:
@@ -119,9 +113,9 @@ def _check_parts(parts: Any, size: int) -> list[tuple[int, ...]]:
         )
         for part in check_list("parts", parts, "lists of ranks")
     ]
-    every = [rank for part in checked for rank in part]
+    all_ranks = [rank for part in checked for rank in part]
     ascending = all(list(part) == sorted(part) for part in checked)
-    if not ascending or len({*every}) < len(every):
+    if not ascending or len({*all_ranks}) < len(all_ranks):
         raise InvalidInput(
             f"expected ranks that ascend in each part, and each in one part at most, "
             f"got {checked}; sort them, or split the group once more"
@@ -132,8 +126,8 @@ def _check_parts(parts: Any, size: int) -> list[tuple[int, ...]]:
 @lru_cache(maxsize=4096)  # a training step repeats the same few rounds
 def renumber(this_round: Round, ranks: tuple[int, ...]) -> Round:
     """Replace the ranks 0, 1, ... of a sub-group by global ranks, which ascend too."""
-    whole, (source, target, *rest) = np.asarray(ranks), this_round.columns
-    return Round(whole[source], whole[target], *rest)
+    global_ranks, (source, target, *rest) = np.asarray(ranks), this_round.columns
+    return Round(global_ranks[source], global_ranks[target], *rest)
 
 
 AXES = ("data", "tensor", "pipeline", "sequence", "expert")
@@ -166,7 +160,8 @@ class Mesh:
             product = " x ".join(f"{axis}={size}" for axis, size in self.axes.items())
             raise InvalidInput(
                 f"expected axes whose product is the {group.size} devices of the "
-                f"group, got {product} = {self.size}; change an axis, or start as many"
+                f"group, got {product} = {self.size}; change an axis, or use "
+                f"{self.size} devices"
             )
         self.ranks = np.arange(self.size).reshape([*self.axes.values()])
         self._groups = {axis: self._split(axis) for axis in AXES}
@@ -175,7 +170,7 @@ class Mesh:
         return f"Mesh({', '.join(f'{axis}={n}' for axis, n in self.axes.items())})"
 
     def ranks_along(self, axis: str) -> list[tuple[int, ...]]:
-        """List the ranks of every sub-group along an axis (length 1 if not given)."""
+        """Return the ranks of every sub-group along an axis (of size 1 if absent)."""
         check_choice("axis", axis, AXES)
         if axis not in self.axes:
             return [(rank,) for rank in range(self.size)]
@@ -183,17 +178,17 @@ class Mesh:
         return [tuple(line.tolist()) for line in lines.reshape(-1, self.axes[axis])]
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Return where a rank is, on each axis."""
+        """Return the coordinate of a rank on each axis."""
         rank = check_count("rank", rank, min=0, max=self.size - 1)
-        places = np.unravel_index(rank, self.ranks.shape)
-        return {axis: int(at) for axis, at in zip(self.axes, places, strict=True)}
+        index = np.unravel_index(rank, self.ranks.shape)
+        return {axis: int(i) for axis, i in zip(self.axes, index, strict=True)}
 
     def rank(self, **coordinates: int) -> int:
-        """Return the rank with these coordinates; an axis that is not named is at 0."""
-        for axis, at in coordinates.items():
+        """Return the rank at these coordinates; those of other axes are 0."""
+        for axis, coordinate in coordinates.items():
             check_choice("axis", axis, AXES)
-            most = self.axes.get(axis, 1) - 1
-            check_count(f"coordinate on the axis {axis}", at, min=0, max=most)
+            last = self.axes.get(axis, 1) - 1
+            check_count(f"coordinate on the axis {axis}", coordinate, min=0, max=last)
         return int(self.ranks[tuple(coordinates.get(axis, 0) for axis in self.axes)])
 
     def groups(self, axis: str) -> list[Subgroup]:
@@ -212,9 +207,9 @@ class Mesh:
         )
 
     def local(self, axis: str) -> Iterator[tuple[Subgroup, list[int]]]:
-        """Return the sub-groups here, each with its places in a local list.
+        """Yield the local sub-groups, each with the places of its ranks in a list.
 
-        That is a list with one entry for each local rank of the mesh.
+        Such a list has one entry for each local rank of the mesh.
         """
         local = self.group.local_ranks
         for group in self.groups(axis):
@@ -229,8 +224,8 @@ class Mesh:
     ) -> list[Any]:
         """Call a collective in every sub-group along an axis.
 
-        `data` has one tensor for each local rank of the whole mesh, and so has the list
-        that comes back: what the collective returned for it, or None if it worked in
+        `data` has one tensor for each local rank of the whole mesh, and so has the
+        returned list: what the collective returned for it, or None if it works in
         place. `mesh.along("data", allreduce, grads, op="mean")` averages along `data`.
         """
         local = self.group.local_ranks
@@ -239,16 +234,16 @@ class Mesh:
                 f"expected one entry for each of this process's {len(local)} ranks of "
                 f"the mesh, got {len(data)}; pass a list in rank order"
             )
-        found: list[Any] = [None] * len(local)
-        for group, at in self.local(axis):
-            made = collective([data[i] for i in at], group=group, **options)
-            for i, result in zip(at, made or [None] * len(at), strict=True):
-                found[i] = result
-        return found
+        results: list[Any] = [None] * len(local)
+        for group, places in self.local(axis):
+            returned = collective([data[i] for i in places], group=group, **options)
+            for i, result in zip(places, returned or [None] * len(places), strict=True):
+                results[i] = result
+        return results
 
     def _split(self, axis: str) -> list[Subgroup]:
         parts = self.ranks_along(axis)
-        if self.axes.get(axis, 1) == 1:  # each rank alone: nobody else is asked
+        if self.axes.get(axis, 1) == 1:  # each rank alone: no communication
             return [alone(rank, self.group) for rank in self.group.local_ranks]
         names = [f"along {axis}, {name_ranks(list(part))}" for part in parts]
         return split_group(parts, self.group, names)

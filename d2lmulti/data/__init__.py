@@ -2,7 +2,8 @@
 
 Digits and Fashion-MNIST hold gray images of 28 x 28 in ten classes, so one LeNet fits
 both; a short story, written for this book and in the public domain (CC0), is for the
-transformer. Only Fashion-MNIST needs a network, once. Chapter: *data_parallel*.
+transformer. Only Fashion-MNIST needs an internet connection, once. Chapter:
+*data_parallel*.
 """
 
 from __future__ import annotations
@@ -18,10 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import (
-    check_choice,
-    check_count,
-)
+from ..checks import check_choice, check_count
 from ..comm.group import Group
 from ..errors import DataCorrupt, DataUnavailable, InvalidInput
 from ..files import progress
@@ -72,11 +70,11 @@ def batches(
         order = np.random.default_rng([seed, epoch]).permutation(n)
     parts = (order[i * batch_size : (i + 1) * batch_size] for i in range(count))
     if group is not None:
-        parts = (_own(part, group) for part in parts)
+        parts = (_local_part(part, group) for part in parts)
     return ((X[part], y[part]) for part in parts)
 
 
-def _own(part: np.ndarray, group: Group) -> np.ndarray:
+def _local_part(part: np.ndarray, group: Group) -> np.ndarray:
     bounds = even_bounds(len(part), group.size)
     return np.concatenate([part[slice(*bounds[rank])] for rank in group.local_ranks])
 
@@ -113,7 +111,7 @@ SHA256 = {
 def read_fashion_mnist() -> list[np.ndarray]:
     """Read train_X (n, 28, 28), train_y (n,), test_X, test_y as unsigned bytes.
 
-    The files lie in the folder `fashion_mnist` of D2LMULTI_DATA or of the user's cache;
+    The files are in the folder `fashion_mnist` of D2LMULTI_DATA or of the user's cache;
     missing ones are downloaded, 30 MB in all. Raises `DataUnavailable` if that fails
     and `DataCorrupt` for a file with another checksum.
     """
@@ -121,7 +119,7 @@ def read_fashion_mnist() -> list[np.ndarray]:
 
     home = Path(os.environ.get("D2LMULTI_DATA") or pooch.os_cache("d2lmulti"))
     files = pooch.create(home.expanduser() / "fashion_mnist", URL, registry=SHA256)
-    pooch.get_logger().setLevel("WARNING")  # the progress bar shows what happens
+    pooch.get_logger().setLevel("WARNING")  # the progress bar is enough
     arrays = []
     for name in SHA256:
         path = files.abspath / name
@@ -151,7 +149,7 @@ ALPHABET = "abcdefghijklmnopqrstuvwxyz \n.,:;?!'\""
 
 
 def read_story() -> str:
-    """Return the story in lower case: 5,491 characters of `ALPHABET`."""
+    """Return the story in lowercase: 5,491 characters of `ALPHABET`."""
     story = files(__package__).joinpath("stories", "four_sisters.txt")
     return story.read_text("utf-8").lower()
 
@@ -180,7 +178,7 @@ def decode(ids: np.ndarray) -> str:
 def cut_pieces(text: str, length: int) -> tuple[np.ndarray, np.ndarray]:
     """Cut a text into sequences X (n, length) and the characters y that follow each.
 
-    y is X shifted by one place; a rest that fills no sequence is left out. Raises
+    y is X shifted by one character; an incomplete last sequence is left out. Raises
     `InvalidInput` unless there are at least ten sequences.
     """
     longest = (len(text) - 1) // 10
@@ -205,7 +203,7 @@ class Dataset:
     train_y: np.ndarray  #: their targets
     test_X: np.ndarray  #: examples to test on
     test_y: np.ndarray  #: their targets
-    classes: tuple[str, ...]  #: what the targets stand for
+    classes: tuple[str, ...]  #: names of the targets
 
     def first(self, n: int) -> Dataset:
         """Return the same data set with only the first n training examples."""
@@ -250,7 +248,7 @@ def digits(dtype: Any = "float32") -> Dataset:
         table = np.loadtxt(file, delimiter=",")
         pixels, y = table[:, :-1], table[:, -1]  # (1797, 64) from 0 to 16, (1797,)
     else:
-        from sklearn.datasets import load_digits  # a version that keeps it elsewhere
+        from sklearn.datasets import load_digits  # a version with another layout
 
         pixels, y = load_digits(return_X_y=True)
     blocks = pixels.reshape(-1, 8, 8).repeat(3, axis=1).repeat(3, axis=2)
@@ -277,9 +275,9 @@ def fashion_mnist(dtype: Any = "float32") -> Dataset:
 def text(dtype: Any = "float32", length: int = 32) -> Dataset:
     """Load a short story in sequences of `length` characters, to predict the next one.
 
-    X holds ids of the 36 characters and y the same ids one place on, so every character
-    but the first is a target; both are int64, whatever the `dtype` of the weights. The
-    last tenth of the sequences is for testing.
+    X holds ids of the 36 characters, and y the ids of the next characters, so every
+    character but the first is a target; both are int64, whatever the `dtype` of the
+    weights. The last tenth of the sequences is for testing.
     """
     X, y = cut_pieces(read_story(), length)
     train = len(X) - len(X) // 10

@@ -1,8 +1,8 @@
 """LeNet with batch normalization, per device or synchronized across devices.
 
-A shard of 16 examples has noisier statistics than a batch of 64: normalized per device,
-k devices no longer compute what one device would. The synchronized version yields its
-sums wherever the devices communicate, and gets back the sums over all of them.
+A shard of 16 examples has noisier statistics than a batch of 64, so with normalization
+per device, k devices do not compute the result of one. The synchronized version yields
+its sums to be all-reduced, and receives the sums over all devices.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from .networks import LENET, Model
 
 _MOMENTUM = 0.9  # of the moving averages that evaluation uses
 _EPS = 1e-5
-_BUFFERS = 4  # the moving ones, last
+_BUFFERS = 4  # the moving averages, which come last
 
 
 def sums_of(B: Backend, H: Tensor) -> Tensor:
-    """Add up every channel of H (n, c, h, w): sums, sums of squares, and the count.
+    """Return sums, sums of squares, and the count of every channel of H (n, c, h, w).
 
-    As one tensor (1, 2c + 1, 1, 1): the devices' tensors add up to the whole batch's.
+    They are one tensor (1, 2c + 1, 1, 1); its sum over the devices is the whole
+    batch's.
     """
     count = B.array(
         np.full((1, 1, 1, 1), H.shape[0] * H.shape[2] * H.shape[3], B.dtype_of(H)),
@@ -50,8 +51,8 @@ def normalize(
     mean_square = (totals[channels : 2 * channels] / n).reshape((1, channels, 1, 1))
     var = mean_square - mean * mean
     with B.pause():
-        for moving, now in ((moving_mean, mean), (moving_var, var)):
-            new = moving * _MOMENTUM + B.detach(now) * (1 - _MOMENTUM)
+        for moving, current in ((moving_mean, mean), (moving_var, var)):
+            new = moving * _MOMENTUM + B.detach(current) * (1 - _MOMENTUM)
             B.write_(moving, 0, channels, new)
     return (H - mean) / (var + _EPS) ** 0.5 * gamma + beta
 
@@ -70,7 +71,7 @@ def lenet_sync_bn(
 
 
 def lenet_bn(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
-    """Compute the same with the statistics of the device's own shard."""
+    """Compute LeNet's logits, normalized with the statistics of the device's shard."""
     forward, answer = lenet_sync_bn(B, params, X), None
     while True:
         try:
@@ -81,7 +82,7 @@ def lenet_bn(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
 
 
 def lenet_bn_eval(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
-    """Evaluate with the moving averages, which each replica keeps for itself."""
+    """Compute the logits in evaluation, with the replica's own moving averages."""
     W1, W2, W3, b3, W4, b4, g1, s1, g2, s2, m1, v1, m2, v2 = params
     H = (B.conv2d(X, W1, None) - m1) / (v1 + _EPS) ** 0.5 * g1 + s1
     H = B.conv2d(B.avg_pool2d(B.relu(H), 2), W2, None)
@@ -95,9 +96,9 @@ def _dense_layers(B: Backend, params: Sequence[Tensor], H: Tensor) -> Tensor:
 
 
 def initial_bn(rng: np.random.Generator) -> list[np.ndarray]:
-    """Draw LeNet's parameters, then gamma 1 and beta 0, moving mean 0 and variance 1.
+    """Sample LeNet's parameters, then gamma 1, beta 0, moving mean 0 and variance 1.
 
-    The convolutions have no bias: subtracting the mean would take it away again.
+    The convolutions have no bias, because subtracting the mean would cancel it.
     """
     W1, _, W2, _, *dense = LENET.initial(rng)
     shapes = [(1, 20, 1, 1), (1, 50, 1, 1)]
@@ -110,7 +111,7 @@ LENET_BN = Model("lenet_bn", initial_bn, lenet_bn, lenet_bn_eval, _BUFFERS)
 LENET_SYNC_BN = Model(
     "lenet_sync_bn",
     initial_bn,
-    lenet_bn,  # what one device alone would do
+    lenet_bn,  # the same on one device
     lenet_bn_eval,
     _BUFFERS,
     together=together(lenet_sync_bn, _BUFFERS),

@@ -2,7 +2,7 @@
 
 On one device every expert has slots for all tokens that choose it. In expert
 parallelism (`tensor_parallel.transformer.experts_part`) each rank holds some experts:
-an all-to-all takes the tokens to theirs, and another one returns the results.
+one all-to-all dispatches the tokens, and another returns the results.
 Source: Lepikhin et al. (2020), Fedus et al. (2022). Chapter: *experts*.
 """
 
@@ -28,7 +28,8 @@ class Choice(NamedTuple):
 class Route(NamedTuple):
     """The slots of one rank's tokens: `capacity` adjacent slots for each expert.
 
-    An empty slot has the token past the last, a dropped token the slot past the last.
+    An empty slot refers to the token past the last, a dropped token to the slot past
+    the last.
     """
 
     token_of: np.ndarray  #: (experts * capacity,): the token in every slot
@@ -40,9 +41,9 @@ def route_tokens(choice: np.ndarray, experts: int, capacity: int) -> Route:
     token_of = np.full(experts * capacity, len(choice))
     slot_of = np.full(len(choice), experts * capacity)
     for expert in range(experts):
-        here = np.flatnonzero(choice == expert)[:capacity]
-        slots = expert * capacity + np.arange(len(here))
-        token_of[slots], slot_of[here] = here, slots
+        tokens = np.flatnonzero(choice == expert)[:capacity]
+        slots = expert * capacity + np.arange(len(tokens))
+        token_of[slots], slot_of[tokens] = tokens, slots
     return Route(token_of, slot_of)
 
 
@@ -66,13 +67,14 @@ def run_experts(
 ) -> Tensor:
     """Compute relu(x W1) W2 of each expert's own slots.
 
-    W1 (own, width, hidden), W2 (own, hidden, width); slots (ranks * own * capacity,
-    width): what each rank has sent to each of the experts here, and so is the result.
+    W1 (experts, width, hidden), W2 (experts, hidden, width) of the local experts; slots
+    (ranks * experts * capacity, width): the tokens that each rank has sent to each of
+    them. The result has the same shape.
     """
-    own, width = int(W1.shape[0]), int(W1.shape[1])
-    H = B.transpose(slots.reshape((ranks, own, -1, width)), (1, 0, 2, 3))
-    H = B.relu(H.reshape((own, -1, width)) @ W1) @ W2
-    H = B.transpose(H.reshape((own, ranks, -1, width)), (1, 0, 2, 3))
+    experts, width = int(W1.shape[0]), int(W1.shape[1])
+    H = B.transpose(slots.reshape((ranks, experts, -1, width)), (1, 0, 2, 3))
+    H = B.relu(H.reshape((experts, -1, width)) @ W1) @ W2
+    H = B.transpose(H.reshape((experts, ranks, -1, width)), (1, 0, 2, 3))
     return H.reshape((-1, width))
 
 
@@ -96,9 +98,7 @@ def experts_layer(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
 
 
 def expert_capacity(tokens: int, experts: int, factor: float) -> int:
-    """Return the number of slots of each expert: `factor` times an even share.
-
-    It is rounded up.
+    """Return the slots per expert: `factor` times an even share, rounded up.
 
     >>> expert_capacity(100, 8, 1.25)
     16

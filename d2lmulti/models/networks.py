@@ -18,11 +18,11 @@ from ..backends.protocol import Backend, Tensor
 from ..checks import check_choice, check_count, check_ids, check_list
 from ..errors import D2LMultiError, InvalidInput
 
-MAX_WIDTH = 10**7  # of a layer; more is a typing error
+MAX_WIDTH = 10**7  # of a layer; a larger one is a typing error
 
 
 class Layer(NamedTuple):
-    """One step of a network, with the next `params` of the model's parameters."""
+    """One layer of a network, with the next `params` of the model's parameters."""
 
     name: str
     params: int
@@ -38,7 +38,7 @@ class Model(NamedTuple):
     a sequence that can be cut into stages; empty where it cannot. Where the devices
     must communicate in the middle of a step, `together(B, replicas, shards, group,
     algorithm)` runs all of them and returns their logits and the backward pass from the
-    losses. There is one row of logits for each entry of the targets y. X holds numbers,
+    losses. There is one row of logits for each entry of the targets y. X holds floats,
     or, where `vocabulary` is not 0, int64 ids below it.
     """
 
@@ -53,11 +53,11 @@ class Model(NamedTuple):
 
 
 Together = tuple[list[Tensor], Callable[[Sequence[Tensor]], None]]
-MODELS: dict[str, Model] = {}  # by name: those that `register` has taken
+MODELS: dict[str, Model] = {}  # those registered, by name
 
 
 def register(*models: Model) -> None:
-    """Let these models be found by their names."""
+    """Register models by their names."""
     MODELS.update({model.name: model for model in models})
 
 
@@ -71,10 +71,10 @@ def get_model(model: str | Model) -> Model:
 def losses_of(
     B: Backend, logits: Tensor, y: Tensor, on_cpu: Tensor | None = None
 ) -> Tensor:
-    """Compute the cross-entropy of every target in y (n, ...), one a row of logits.
+    """Compute the cross-entropy of every target in y (n, ...), one per row of logits.
 
     Raises `InvalidInput` for another number of rows, and for a target that is no class.
-    Where y lies on a GPU, pass the targets that it was copied from as `on_cpu`.
+    Where y is on a GPU, pass the targets that it was copied from as `on_cpu`.
     """
     y = y.reshape((-1,))
     rows, classes = (int(extent) for extent in logits.shape)
@@ -83,9 +83,9 @@ def losses_of(
             f"expected a row of logits for each of {len(y)} targets, got {rows}; give "
             "the model the examples that it was made for"
         )
-    # A wrong target ends all CUDA work of a PyTorch or Paddle process, MXNet takes the
-    # nearest class, and Paddle on a CPU counts from the last. To read y on a GPU would
-    # mean to wait for the GPU, so there its source is checked.
+    # An invalid target aborts all CUDA work of a PyTorch or Paddle process; MXNet uses
+    # the nearest class, and Paddle on a CPU counts from the end. Reading y on a GPU
+    # would wait for the GPU, so there its source is checked.
     source = y if on_cpu is None or B.device_of(y) == "cpu" else on_cpu
     if B.device_of(source) == "cpu":
         check_ids(B.numpy(source), classes)
@@ -94,9 +94,9 @@ def losses_of(
 
 @contextmanager
 def framework_errors(name: str, X: Any) -> Iterator[None]:
-    """Wrap a framework's own error: which network failed, and on which examples.
+    """Turn a framework's error into `InvalidInput` that names network and examples.
 
-    Raises `InvalidInput`; the errors of this library are not changed.
+    The errors of this library are not changed.
     """
     try:
         yield

@@ -56,7 +56,7 @@ def heads_of(
 
 
 def attend(B: Backend, Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
-    """Mix the values by softmax(Q K^T / sqrt(head_size)), looking only backward.
+    """Compute causal attention, softmax(Q K^T / sqrt(head_size)) V.
 
     Q, K, V and the result are (n * heads, t, head_size). Source: Vaswani et al. (2017).
     """
@@ -68,7 +68,7 @@ def attend(B: Backend, Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
 
 
 def join_heads(B: Backend, mixed: Tensor, W_out: Tensor, n: int) -> Tensor:
-    """Project (n * heads, t, head_size) back to the stream, (n, t, width)."""
+    """Project (n * heads, t, head_size) back to the residual stream, (n, t, width)."""
     heads, (t, size) = mixed.shape[0] // n, mixed.shape[1:]
     mixed = B.transpose(mixed.reshape((n, heads, t, size)), (0, 2, 1, 3))
     return (mixed.reshape((n * t, heads * size)) @ W_out).reshape((n, t, -1))
@@ -101,16 +101,16 @@ def feed_forward(B: Backend, params: Sequence[Tensor], H: Tensor) -> Tensor:
 def block(
     B: Backend, params: Sequence[Tensor], X: Tensor, inner: Callable[..., Tensor]
 ) -> Tensor:
-    """Add attention or an MLP to the stream: X + inner(layer_norm(X)) + b.
+    """Add attention or an MLP to the residual stream: X + inner(layer_norm(X)) + b.
 
-    params: gamma, beta, the inner function's, b.
+    params: gamma, beta, those of the inner function, b.
     """
-    gamma, beta, *own, b = params
-    return X + (inner(B, own, B.layer_norm(X, gamma, beta)) + b)
+    gamma, beta, *inner_params, b = params
+    return X + (inner(B, inner_params, B.layer_norm(X, gamma, beta)) + b)
 
 
 def head(B: Backend, params: Sequence[Tensor], X: Tensor) -> Tensor:
-    """Turn X (n, t, width) into logits (n * t, vocabulary).
+    """Compute logits (n * t, vocabulary) from X (n, t, width).
 
     params: gamma, beta, W (width, vocabulary), b.
     """
@@ -129,9 +129,9 @@ def initial_transformer(
 ) -> list[np.ndarray]:
     """Sample the parameters: weights of variance 1 / fan_in, norms 1, biases 0.
 
-    The projections that end in the stream are smaller by sqrt(2 * blocks), so that it
-    does not grow with depth (Radford et al., 2019); the head is smaller still, so that
-    training begins with a loss near log(vocabulary).
+    The projections into the residual stream are scaled by 1 / sqrt(2 * blocks), so that
+    it does not grow with depth (Radford et al., 2019); the head is smaller still, so
+    that training begins with a loss near log(vocabulary).
     """
 
     def weight(*shape: int, shrink: float = 1.0) -> np.ndarray:
@@ -165,9 +165,9 @@ def make_transformer(
 ) -> Model:
     """Make a transformer of `blocks` blocks: embedding, (attention, MLP)..., head.
 
-    With `experts`, a mixture of so many small MLPs replaces each MLP, and a token takes
-    one of them (see `experts_layer`). Raises `InvalidInput` for heads that
-    do not divide the width.
+    With `experts`, a mixture of that many small MLPs replaces each MLP, and a token
+    uses one of them (see `experts_layer`). Raises `InvalidInput` for heads that do not
+    divide the width.
     """
     sizes = {"vocabulary": vocabulary, "context": context, "width": width}
     for what, size in {**sizes, "heads": heads}.items():

@@ -1,1 +1,1 @@
-"""Observers: they listen to what moves and computes; nothing else knows them."""
+"""Observers: they listen to events of communication and computation."""

@@ -1,11 +1,11 @@
-"""The ledger counts what moves: messages and bytes, per rank, per link and per round.
+"""The ledger counts messages and bytes, per rank, per link, and per round.
 
     with ledger() as l:
         allreduce(data)
     l.bytes, l.messages, l.sent[0], l.links[0, 1]
 
-It counts what was really exchanged, so a chapter can compare it with the formula. All
-counts are exact integers.
+It counts the messages that were exchanged, so a chapter can compare them with the
+formula. All counts are exact integers.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ..checks import MAX_RANKS
 from ..events import observe
 from ..plans.rounds import Round, make_round
 
-_MAX_ROWS = 1 << 16  # messages noted before those of the same link are added up
+_MAX_ROWS = 1 << 16  # of messages, before those of the same link are summed
 
 
 class Mark(NamedTuple):
-    """Something that happened, and what had moved by then: the ledger's clock."""
+    """An event, with the rounds and bytes up to then: the ledger's clock."""
 
     label: str
     rounds: int
@@ -46,7 +46,7 @@ class Ledger:
     _rows: list[list[np.ndarray]] = field(default_factory=list, repr=False)
 
     def count_round(self, this_round: Round, itemsize: int) -> None:
-        """Record one round of transfers of elements of `itemsize` bytes."""
+        """Count one round of transfers of elements of `itemsize` bytes."""
         source, target = this_round.source, this_round.target
         sizes = this_round.length * itemsize
         self.rounds += 1
@@ -62,7 +62,7 @@ class Ledger:
             self._add_up()
 
     def _add_up(self) -> list[np.ndarray]:
-        """Add up the rows of equal links (np.bincount would add floats, and round)."""
+        """Sum the rows of equal links (np.bincount would sum floats, and round)."""
         empty = [np.zeros(0, np.int64)] * 4
         columns = map(np.concatenate, zip(empty, *self._rows, strict=True))
         source, target, *amounts = columns
@@ -84,7 +84,7 @@ class Ledger:
         return totals
 
     def count_plan(self, plan: Iterable[Round], itemsize: int) -> Ledger:
-        """Record a whole plan without running it; returns the ledger itself.
+        """Count a whole plan without running it; return the ledger.
 
         >>> from d2lmulti.plans.allreduce import ring
         >>> Ledger().count_plan(ring(4, 100), itemsize=4).sent[0]
@@ -95,23 +95,23 @@ class Ledger:
         return self
 
     def mark(self, label: str) -> None:
-        """Note that something happened now, between two rounds."""
+        """Record an event between two rounds."""
         self.marks.append(Mark(label, self.rounds, self.bytes))
 
     def on_copy(self, source: int, target: int, count: int, itemsize: int) -> None:
-        """Record a copy that a program made itself, as a round of one message."""
+        """Count a copy that a program made itself: a round of one message."""
         copy = make_round([source], [target], 0, count, add=False)
         self.count_round(copy, itemsize)
 
     def on_load(self, nbytes: int) -> None:
-        """Record bytes that went from the host to a device."""
+        """Count bytes that were copied from the host to a device."""
         self.loaded += nbytes
 
-    on_round, on_mark = count_round, mark  # of what the library does meanwhile
+    on_round, on_mark = count_round, mark  # called on events of the library
 
     @property
     def by_label(self) -> Counter[str]:
-        """Bytes that moved between each mark and the one before, added up by label."""
+        """Return the bytes between each mark and the one before, summed by label."""
         totals: Counter[str] = Counter()
         before = 0
         for mark in self.marks:
@@ -121,22 +121,22 @@ class Ledger:
 
     @property
     def sent(self) -> Counter[int]:
-        """Bytes that each rank sent."""
+        """Return the bytes that each rank sent."""
         return self._by_rank(0, 3)
 
     @property
     def received(self) -> Counter[int]:
-        """Bytes that each rank received."""
+        """Return the bytes that each rank received."""
         return self._by_rank(1, 3)
 
     @property
     def messages_sent(self) -> Counter[int]:
-        """Messages that each rank sent."""
+        """Return the number of messages that each rank sent."""
         return self._by_rank(0, 2)
 
     @property
     def links(self) -> Counter[tuple[int, int]]:
-        """Bytes on each link, by (from, to): the two directions are two links."""
+        """Return the bytes on each link, by (from, to): each direction is a link."""
         source, target, _, nbytes = (column.tolist() for column in self._add_up())
         pairs = zip(source, target, strict=True)
         return Counter(dict(zip(pairs, nbytes, strict=True)))
@@ -144,7 +144,7 @@ class Ledger:
 
 @contextmanager
 def ledger() -> Iterator[Ledger]:
-    """Count all transfers inside the `with` block; ledgers may nest."""
-    mine = Ledger()
-    with observe(mine):
-        yield mine
+    """Count the communication inside the `with` block; ledgers may nest."""
+    opened = Ledger()
+    with observe(opened):
+        yield opened

@@ -1,7 +1,7 @@
 """When workers pull, compute and push: the order of events on a modeled clock.
 
-The order depends on times and on who must wait for whom, never on a tensor. So it is
-computed here, as data; `parallel.parameter_server` plays it with real gradients.
+The order depends on times and on which workers wait, not on tensors. So it is computed
+here, as data; `parallel.parameter_server` executes it with real gradients.
 Chapter: *parameter_server*.
 """
 
@@ -27,11 +27,11 @@ from ..errors import InvalidInput
 from .link import Link
 
 MODES = ("sync", "async", "bounded")
-MAX_STEPS = 10**8  # of all workers: their times lie in memory
+MAX_STEPS = 10**8  # of all workers, whose times are in memory
 
 
 class Event(NamedTuple):
-    """A worker reads the weights (pull), or its gradient is in (push)."""
+    """A worker reads the weights (pull), or its gradient has arrived (push)."""
 
     seconds: float
     kind: Literal["pull", "push"]
@@ -48,7 +48,7 @@ def worker_seconds(
     stragglers: Mapping[int, float] | None = None,
     seed: int = 0,
 ) -> np.ndarray:
-    """Sample how long each worker computes in each step: an array (workers, steps).
+    """Sample the compute time of each worker on each of its steps: (workers, steps).
 
     `seconds` is the usual time. `jitter` is the standard deviation of its logarithm;
     worker i of `stragglers` takes `stragglers[i]` times as long. Raises `InvalidInput`
@@ -65,7 +65,7 @@ def worker_seconds(
         check_positive("a straggler's factor", factor)
     normal = np.random.default_rng(seed).standard_normal((workers, steps))
     factors = np.array([stragglers.get(w, 1.0) for w in range(workers)])
-    with np.errstate(over="ignore"):  # which is refused
+    with np.errstate(over="ignore"):  # which raises an error
         return check_times(seconds * factors[:, None] * np.exp(jitter * normal))
 
 
@@ -81,16 +81,16 @@ def push_pull_events(
 ) -> Iterator[Event]:
     """Yield the events of a run over `batches` mini-batches, in order of (time, rank).
 
-    Each worker pulls, computes for `seconds[worker, step]` and pushes, again and again;
-    the next mini-batch goes to the next worker that pulls. `sync`: nobody pulls before
-    all have pushed, or all but `backups`; who pushes after that continues at once.
-    `async`: nobody waits. `bounded`: who is more than `staleness`
+    Each worker repeatedly pulls, computes for `seconds[worker, step]`, and pushes; the
+    next mini-batch goes to the next worker that pulls. `sync`: no worker pulls before
+    all have pushed, or all but `backups`; a worker that pushes after that continues at
+    once. `async`: no worker waits. `bounded`: a worker that is more than `staleness`
     steps ahead of the slowest waits (stale synchronous parallel: Ho et al., 2013).
     `server_bytes` are the bytes of one push, or pull, by server. Every worker and every
-    server has one `link`, as fast in as out, for one message at a time; the next one
-    waits. Without it messages take no time.
-    Raises `InvalidInput` for what `check_mode` rejects, and in
-    `sync` without backups for a number of batches that the workers do not divide.
+    server has one `link`, with the same bandwidth in both directions, for one message
+    at a time. Without a link, messages take no time. Raises `InvalidInput` as
+    `check_mode` does, and in `sync` without backups for a number of batches that the
+    workers do not divide.
     """
     seconds = check_times(seconds)
     workers = len(seconds)
@@ -114,40 +114,40 @@ def push_pull_events(
     link = Link() if link is None else link
     servers = len(server_bytes)
     latency = link.latency if any(server_bytes) else 0.0
-    # One port a server for what it sends (get), and one for what it receives (put).
-    free = {"get": [0.0] * servers, "put": [0.0] * servers}  # from when each port is
+    # Each server has one port to send (get) and one to receive (put): when it is free.
+    free = {"get": [0.0] * servers, "put": [0.0] * servers}
     heap = [(0.0, worker, "pull", -1, 0) for worker in range(workers)]
-    done, taken = [0] * workers, 0
+    completed, assigned = [0] * workers, 0
     waiting: set[int] = set()
-    version, pulled = 0, [0] * workers  # updates, of all and before a worker's pull
+    version, pulled = 0, [0] * workers  # updates so far, and at each worker's pull
     while heap:
         now, worker, kind, batch, part = heapq.heappop(heap)
         if kind == "pull":
-            if taken == batches:
+            if assigned == batches:
                 continue
-            yield Event(now, "pull", worker, taken)
-            heapq.heappush(heap, (now, worker, "get", taken, 0))
-            taken, pulled[worker] = taken + 1, version
+            yield Event(now, "pull", worker, assigned)
+            heapq.heappush(heap, (now, worker, "get", assigned, 0))
+            assigned, pulled[worker] = assigned + 1, version
         elif kind in free and part < servers:
-            server = (worker + part) % servers  # each begins elsewhere: no queue at 0
+            server = (worker + part) % servers  # workers start at different servers
             if server_bytes[server]:
                 start = max(now, free[kind][server])
                 now = free[kind][server] = start + server_bytes[server] / link.bandwidth
             heapq.heappush(heap, (now, worker, kind, batch, part + 1))
         elif kind == "get":
-            ready = now + latency + float(seconds[worker, done[worker]])
+            ready = now + latency + float(seconds[worker, completed[worker]])
             heapq.heappush(heap, (ready, worker, "put", batch, 0))
         elif kind == "put":
             heapq.heappush(heap, (now + latency, worker, "push", batch, 0))
         else:
             yield Event(now, "push", worker, batch)
-            done[worker] += 1
-            if pulled[worker] < version:  # late: it has nothing to wait for
+            completed[worker] += 1
+            if pulled[worker] < version:  # too late for its update: do not wait
                 heapq.heappush(heap, (now, worker, "pull", -1, 0))
                 continue
             waiting.add(worker)
             version += mode == "sync" and len(waiting) == workers - backups
-            for other in _released(mode, waiting, done, staleness, backups):
+            for other in _released(mode, waiting, completed, staleness, backups):
                 waiting.remove(other)
                 heapq.heappush(heap, (now, other, "pull", -1, 0))
 
@@ -155,15 +155,15 @@ def push_pull_events(
 def _released(
     mode: str,
     waiting: set[int],
-    done: Sequence[int],
+    completed: Sequence[int],
     staleness: int | None,
     backups: int,
 ) -> list[int]:
     """Return the waiting workers that may continue."""
     if mode == "sync":
-        return sorted(waiting) if len(waiting) == len(done) - backups else []
+        return sorted(waiting) if len(waiting) == len(completed) - backups else []
     ahead = math.inf if staleness is None else staleness
-    return [w for w in sorted(waiting) if done[w] - min(done) <= ahead]
+    return [w for w in sorted(waiting) if completed[w] - min(completed) <= ahead]
 
 
 def check_times(seconds: Any) -> np.ndarray:
@@ -183,14 +183,14 @@ def check_times(seconds: Any) -> np.ndarray:
 
 
 def check_mode(mode: str, workers: int, staleness: int | None, backups: int) -> None:
-    """Raise for a mode, a bound on staleness, or backups that do not fit together."""
+    """Raise unless the mode, the bound on staleness, and the backups fit together."""
     check_choice("mode", mode, MODES)
     check_count("workers", workers, max=MAX_RANKS)
     check_count("backups", backups, min=0, max=workers - 1)
     if backups and mode != "sync":
         raise invalid("no backups unless mode is 'sync'", backups)
     if mode == "bounded":
-        hint = "say how far ahead of the slowest a worker may be, as in staleness=2"
+        hint = "pass how many steps ahead of the slowest a worker may be: staleness=2"
         check_count("staleness", staleness, min=0, hint=hint)
     elif staleness is not None:
         raise invalid("no staleness unless mode is 'bounded'", staleness)

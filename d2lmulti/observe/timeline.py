@@ -1,9 +1,9 @@
-"""The timeline: which device did what and when, on a measured or a modeled clock.
+"""The timeline: spans of work on tracks, on a measured or a modeled clock.
 
-`with timeline() as t:` records what the library does in the block, as `ledger()` counts
-it; then `t.busy("sim:0")` gives seconds, and `t.trace()` a file for Perfetto.
-What is recorded is a span: a track (a device or a worker), a name and two times. The
-same object is drawn in the chapters and opens in Perfetto. Chapter: *bottlenecks*.
+`with timeline() as t:` records the work of the library in the block; then
+`t.busy("sim:0")` returns seconds, and `t.trace()` a trace for Perfetto. A span has a
+track (a device or a worker), a name, and two times. `d2lmulti_book.figures.timelines`
+draws a timeline. Chapter: *bottlenecks*.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ..events import observe
 
 
 class Span(NamedTuple):
-    """One piece of work: seconds are counted from the timeline's start."""
+    """One span of work, in seconds from the timeline's start."""
 
     track: str  # the device, worker or process that worked
-    name: str  # what it did
+    name: str  # of the work
     begin: float
     end: float
 
@@ -31,8 +31,8 @@ class Span(NamedTuple):
 class Timeline:
     """Named spans on tracks, in the order in which they were recorded.
 
-    `clock` is what measured spans read, in seconds. Modeled spans come with times of
-    their own, by `add`. Tracks stand in the order of their first span.
+    `clock` returns seconds, for measured spans. Modeled spans are added with their
+    times, by `add`. Tracks are in the order of their first span.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -45,7 +45,7 @@ class Timeline:
         return self.clock() - self.start
 
     def add(self, track: object, name: str, begin: float, end: float) -> None:
-        """Record a span, in seconds from the start; `track` is converted to text.
+        """Add a span in seconds from the start; `track` is converted to text.
 
         For times that another process read from the same clock, subtract `start`.
         Raises `InvalidInput` unless both are finite and begin <= end.
@@ -61,7 +61,7 @@ class Timeline:
 
     @contextmanager
     def span(self, track: object, name: str) -> Iterator[None]:
-        """Measure the `with` block, even if an error ends it."""
+        """Add a span for the `with` block, also when an error ends it."""
         begin = self.now()
         try:
             yield
@@ -72,13 +72,13 @@ class Timeline:
     def on_work(
         self, tracks: Sequence[object], name: str, wait: Callable[[], object] | None
     ) -> Iterator[None]:
-        """Measure a block in which devices work, each a track.
+        """Add a span for a block in which devices work, to the track of each.
 
-        `wait` (a backend's `synchronize`) comes before the clock is read, so that work
-        which runs asynchronously is measured where it happens.
+        `wait` (a backend's `synchronize`) is called before the clock is read, so that
+        asynchronous work is measured in its own block.
         """
         if wait:
-            wait()  # what ran before is no part of this
+            wait()  # for work that started before
         begin = self.now()
         try:
             yield
@@ -91,21 +91,21 @@ class Timeline:
 
     @property
     def tracks(self) -> list[str]:
-        """All tracks, each once."""
+        """Return every track once."""
         return list(dict.fromkeys(span.track for span in self.spans))
 
     @property
     def names(self) -> list[str]:
-        """All kinds of work, each once."""
+        """Return every name once."""
         return list(dict.fromkeys(span.name for span in self.spans))
 
     @property
     def end(self) -> float:
-        """The end of the last span, in seconds; 0 without spans."""
+        """Return the end of the last span, in seconds; 0 without spans."""
         return max((span.end for span in self.spans), default=0.0)
 
     def busy(self, track: object, name: str | None = None) -> float:
-        """Return the seconds of this (or any) work on a track; overlaps count once.
+        """Return the seconds of a track's spans (of a name); overlaps count once.
 
         >>> t = Timeline()
         >>> t.add("device 0", "forward", 0.0, 2.0)
@@ -121,17 +121,17 @@ class Timeline:
         return total
 
     def trace(self) -> dict[str, Any]:
-        """Return the spans in Chrome's trace format, which Perfetto opens.
+        """Return a trace in the Chrome trace-event format, for Perfetto and Chrome.
 
-        Times are in microseconds. Spans of one track that overlap without one holding
-        the other go to a second lane, because a viewer would drop one of them.
-        Write it with `d2lmulti.files.write_json(path, t.trace())`.
+        Times are in microseconds. Spans of one track that overlap without nesting go to
+        a second lane, because a viewer would drop one of them. Write it with
+        `files.write_json(path, t.trace())`.
         """
         zero = min((span.begin for span in self.spans), default=0.0)
         lanes: dict[tuple[str, int], list[Span]] = {}
         for track in self.tracks:
-            mine = [span for span in self.spans if span.track == track]
-            for span in sorted(mine, key=lambda span: (span.begin, -span.end)):
+            own_spans = [span for span in self.spans if span.track == track]
+            for span in sorted(own_spans, key=lambda span: (span.begin, -span.end)):
                 lane = 0
                 while not _fits(lanes.setdefault((track, lane), []), span):
                     lane += 1
@@ -144,7 +144,7 @@ class Timeline:
             order = {"name": "thread_sort_index", "args": {"sort_index": tid}}
             header.append({"ph": "M", "pid": 0, "tid": tid, **order})
             for span in spans:
-                # Rounded ends, not durations: a span stays inside the one around it.
+                # Round the ends, not the durations, so that nested spans stay nested.
                 begin, end = (round(1e9 * (t - zero)) for t in span[2:])
                 when = {"ts": begin / 1e3, "dur": (end - begin) / 1e3}
                 event = {"ph": "X", "pid": 0, "tid": tid, "name": span.name}
@@ -164,7 +164,7 @@ def _fits(lane: list[Span], span: Span) -> bool:
 
 @contextmanager
 def timeline(clock: Callable[[], float] = time.perf_counter) -> Iterator[Timeline]:
-    """Record what the library does inside the `with` block; timelines may nest."""
-    mine = Timeline(clock)
-    with observe(mine):
-        yield mine
+    """Record the work of the library inside the `with` block; timelines may nest."""
+    opened = Timeline(clock)
+    with observe(opened):
+        yield opened

@@ -1,1 +1,1 @@
-"""The ways to split the work of training over devices."""
+"""Parallelism strategies: how a training step is split over devices."""

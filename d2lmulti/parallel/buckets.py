@@ -1,9 +1,10 @@
-"""Buckets: gradients are sent in flat vectors of a chosen size, as soon as ready.
+"""Buckets: gradients are all-reduced in flat vectors, as soon as they are ready.
 
-One all-reduce per parameter pays the latency of a message too often; one for all of
-them starts only when the backward pass is over. Buckets of neighboring parameters, the
-last layer's first, are reduced while earlier layers still compute. Where the framework
-allows it, the gradients live in the bucket from then on and are not copied back.
+One all-reduce per parameter pays the latency of a message too often; one for all
+parameters starts only when the backward pass is over. Buckets of neighboring
+parameters, the last layer's first, are reduced while earlier layers still compute.
+Where the framework allows it, gradients then stay in the bucket and are not copied
+back.
 Chapter: *allreduce*. Source: Li et al., PyTorch Distributed (2020).
 """
 
@@ -23,7 +24,7 @@ from ..events import notify
 from ..optimizers import zeros_like
 from ..plans.rounds import Plan
 
-DEFAULT_BYTES = 25 * 2**20  # as PyTorch's DistributedDataParallel
+DEFAULT_BYTES = 25 * 2**20  # the default of PyTorch's DistributedDataParallel
 
 
 def cut_into_buckets(params: Sequence[Tensor], bucket_bytes: int) -> list[list[int]]:
@@ -53,9 +54,9 @@ def reduce_in_buckets(
     group: Group | None = None,
     op: Op = "sum",
 ) -> Iterator[list[list[int]]]:
-    """Inside, backward passes sum the gradients over the devices, bucket by bucket.
+    """Sum the gradients of backward passes in the block over devices, by buckets.
 
-    For one step; see `GradientBuckets`, which is made once for many.
+    For one step; see `GradientBuckets`, which is made once for many steps.
     """
     buckets = GradientBuckets(device_params, bucket_bytes, algorithm, group, op)
     with buckets.reduce():
@@ -63,7 +64,7 @@ def reduce_in_buckets(
 
 
 class GradientBuckets:
-    """Sums gradients over the devices, bucket by bucket, during the backward pass.
+    """Gradients that are summed over devices bucket by bucket in the backward pass.
 
     The parameters may be those of a module, one list per device:
 
@@ -74,7 +75,7 @@ class GradientBuckets:
     `buckets` are lists of parameter numbers, reduced in this order, so that every
     process makes the same calls. With the algorithm `native` of an engine, all-reduces
     run during the pass. Frozen parameters (requires_grad=False, stop_gradient=True) are
-    left out. One that has no gradient is an error.
+    left out. A parameter without a gradient raises an error.
     """
 
     def __init__(
@@ -92,14 +93,14 @@ class GradientBuckets:
         self.device_params, self.algorithm = device_params, algorithm
         self.group = group_for(len(device_params), group)
         self.trained = _trained(device_params)
-        cut = cut_into_buckets(
+        buckets = cut_into_buckets(
             [device_params[0][i] for i in self.trained], bucket_bytes
         )
-        self.buckets = [[self.trained[j] for j in bucket] for bucket in cut]
+        self.buckets = [[self.trained[j] for j in bucket] for bucket in buckets]
         # Parameter by parameter, so that waiting from the end visits all devices.
         self.params = [params[i] for i in self.trained for params in device_params]
         self.flats: dict[int, list[Tensor]] = {}  # by the bucket, one per device
-        self.lock = Lock()  # GPUs report from threads of their own
+        self.lock = Lock()  # gradients of GPUs are reported from other threads
 
     @contextmanager
     def reduce(self) -> Iterator[None]:
@@ -132,7 +133,7 @@ class GradientBuckets:
             )
 
     def _ready(self, index: int) -> None:
-        """Count one gradient; reduce the next bucket when its last one has come."""
+        """Count one gradient; reduce the next bucket when all of its own are ready."""
         i = self.trained[index // len(self.device_params)]
         with self.lock:
             if not self._missing[i]:
@@ -150,7 +151,7 @@ class GradientBuckets:
                 self._works.append(work)
 
     def _pack(self, number: int) -> list[Tensor]:
-        """Bring a bucket's gradients into one vector per device."""
+        """Collect a bucket's gradients in one vector per device."""
         bucket = self.buckets[number]
         rows = [[_grad(params[i]) for i in bucket] for params in self.device_params]
         for row in rows:
@@ -168,7 +169,7 @@ class GradientBuckets:
             B = backend_of(flat)
             for j, (i, g) in enumerate(zip(bucket, row, strict=True)):
                 span = firsts[j], firsts[j + 1]
-                if g is None:  # which is an error on this device, zeros for the others
+                if g is None:  # an error here, after the others have added zeros
                     B.write_(flat, *span, zeros_like((span[1] - span[0],), flat))
                 elif not B.move_grad(params[i], flat, span[0]):
                     B.write_(flat, *span, g)
@@ -189,20 +190,20 @@ class GradientBuckets:
                     B.write_(B.grad(p), 0, element_count(p), part)
 
     def _firsts(self, bucket: Sequence[int]) -> list[int]:
-        """Where each gradient begins in the bucket's vector, and where they end."""
+        """Return where each gradient begins in the bucket's vector, and the end."""
         sizes = [element_count(self.device_params[0][i]) for i in bucket]
         return [0, *accumulate(sizes)]
 
 
 def _trained(device_params: Sequence[Sequence[Tensor]]) -> list[int]:
-    """Number the parameters that are not frozen, the same on every device."""
-    words, trained = {}, []
+    """Return the numbers of the parameters that are not frozen."""
+    trained_by_rank, trained = {}, []
     for rank, params in enumerate(device_params):
         collect = [backend_of(p).collects_grad(p) for p in params]
-        trained = [i for i, does in enumerate(collect) if does]
-        words[rank] = f"{trained} of {len(params)}"
+        trained = [i for i, collects in enumerate(collect) if collects]
+        trained_by_rank[rank] = f"{trained} of {len(params)}"
     check_same(
-        words,
+        trained_by_rank,
         "the same parameters to collect gradients on every device",
         "freeze the same ones in every replica",
     )

@@ -1,7 +1,7 @@
 """Data parallelism: every device holds the whole network and a part of each batch.
 
-D2L's functions with D2L's names (`get_params`, `split_batch`, `train_batch`), for any
-framework and any number of devices. Chapter: *data_parallel*.
+D2L's functions with D2L's names (`get_params`, `split_batch`, `train_batch`), for every
+framework and number of devices. Chapter: *data_parallel*.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Reducer = Callable[..., AbstractContextManager[Any]]  # such as `reduce_in_bucke
 def get_params(params: Sequence[Tensor], device: AnyDevice) -> list[Tensor]:
     """Copy parameters to a device and attach gradients (D2L's `get_params`).
 
-    The copies have storage of their own even where `params` lie on that device already:
+    The copies have storage of their own even where `params` are on that device already:
     with shared storage, k replicas on one device would step 2^(k-1) times too far.
     Gradients are those of D2L's loops: with MXNet a backward pass overwrites them, with
     PyTorch and Paddle it adds. To add up several passes with each of them, call
@@ -90,28 +90,28 @@ def train_batch(
 
     trained = [params[: len(params) - model.buffers] for params in device_params]
     step.clear_(trained)
-    if accumulate > 1:  # with MXNet a pass would overwrite the gradient of p itself
+    if accumulate > 1:  # with MXNet, a pass would overwrite the gradient of p
         device_params = [
-            [*B.accumulating(mine), *params[len(mine) :]]
-            for mine, params in zip(trained, device_params, strict=True)
+            [*B.accumulating(trainable), *params[len(trainable) :]]
+            for trainable, params in zip(trained, device_params, strict=True)
         ]
     losses: list[Tensor] = []
     for number, (Xs, ys) in enumerate(parts, 1):
-        found, backward = _forward(step, model, device_params, Xs, ys, algorithm)
+        part_losses, backward = _forward(step, model, device_params, Xs, ys, algorithm)
         if reducer is not None and number == accumulate:
             with (
                 step.span("backward and all-reduce"),
                 reducer(trained, algorithm=algorithm, group=step.group),
             ):
-                backward(found)
+                backward(part_losses)
         elif model.together is not None:
             with step.span("backward"):
-                backward(found)
+                backward(part_losses)
         else:
-            for loss, device in zip(found, devices, strict=True):
+            for loss, device in zip(part_losses, devices, strict=True):
                 with step.span("backward", device):
                     backward([loss])
-        losses += [B.detach(loss) for loss in found]
+        losses += [B.detach(loss) for loss in part_losses]
     if reducer is None:
         step.allreduce_(trained, algorithm)
     step.update_(trained)

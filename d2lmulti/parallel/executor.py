@@ -1,10 +1,10 @@
-"""Carry out instruction lists on real tensors: one executor for every schedule.
+"""Execute instruction lists on tensors: one executor for all schedules.
 
-Each stage has a graph of its own. What is sent to the next stage is cut from the graph;
-in the backward pass the gradient that arrives starts `backward(ys, dys)`. A stage
-stores what an instruction made until another has used it, and no longer. What runs is
-reported to listeners, such as `PipelineTrace`. In a group of processes each goes
-through all lists and carries out its own instructions. Chapter: *pipeline_parallel*.
+Each stage records its own graph. The tensor sent to the next stage is detached; in the
+backward pass the gradient that arrives starts `backward(ys, dys)`. A stage stores a
+tensor until the instruction that uses it has run. Instructions are reported to
+listeners, such as `PipelineTrace`. In a group of processes, each goes through all lists
+and executes its own instructions. Chapter: *pipeline_parallel*.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from ..plans.pipeline import (
 
 
 class Line(NamedTuple):
-    """A chain of ranks, one for each place of the pipeline.
+    """A chain of ranks, one for each position of the pipeline.
 
     A pipeline on one axis has one line. On a mesh, where a stage is computed by several
     ranks, each of them sends to the rank at its own position in the next stage.
     """
 
-    group: Group  # of the ranks of the line, in order of the places
-    devices: dict[int, AnyDevice]  # of this process's places
+    group: Group  # of the ranks of the line, in order of the positions
+    devices: dict[int, AnyDevice]  # of this process's positions
 
 
 class Run(NamedTuple):
-    """What a stage's forward pass left, one entry per local line."""
+    """The results of a stage's forward pass, one entry per local line."""
 
     outs: list[Tensor]  # outputs, or summed losses on the last stage
     saved: Sequence[Tensor]  # the activations that are stored
@@ -74,8 +74,8 @@ class Stages(Protocol):
         """Compute the outputs, or on the last stage, with targets ys, the losses."""
 
 
-class _Kept:
-    """What a stage stores of one micro-batch until its backward pass is done."""
+class _Stored:
+    """The activations of one micro-batch that a stage stores for its backward pass."""
 
     def __init__(self, xs: list[Tensor], ys: list[Tensor] | None) -> None:
         self.xs, self.ys = xs, ys
@@ -84,15 +84,15 @@ class _Kept:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the activations and gradients."""
+        """Return the bytes of the activations and gradients."""
         saved = self.run.saved if self.run else ()
         return sum(nbytes(t) for t in (*self.xs, *saved, *(self.dys or ())))
 
 
 class Executor:
-    """The stages on their devices; `run` carries out one step's instructions.
+    """The stages on their devices; `run` executes the instructions of one step.
 
-    With `recompute` a stage stores its input only, and runs forward again in the
+    With `recompute` a stage stores its input only, and repeats the forward pass in the
     backward pass.
     """
 
@@ -101,18 +101,18 @@ class Executor:
     ) -> None:
         self.stages, self.lines, self.recompute = stages, lines, recompute
         self.B, self.last = stages.B, stages.count - 1
-        self.kept: dict[tuple[int, int], _Kept] = {}  # by stage and micro-batch
-        # Made here and not used yet; by the number of the line.
+        self.stored: dict[tuple[int, int], _Stored] = {}  # by stage and micro-batch
+        # Tensors that no instruction has used yet, by the number of the line.
         self.values: dict[Name, dict[int, Tensor]] = {}
-        self.losses: dict[int, list[Tensor]] = {}  # by the micro-batch
+        self.losses: dict[int, list[Tensor]] = {}  # by micro-batch
 
     def run(
         self, lists: Lists, update: Callable[[int], None] | None = None
     ) -> dict[int, list[Tensor]]:
-        """Carry out the lists of all places; return each micro-batch's summed losses.
+        """Execute the lists of all positions; return each micro-batch's summed losses.
 
         Only the process of the last stage has losses. `update(place)` updates the
-        weights of a place's stages.
+        weights of the stages at a position.
         """
         notify("on_pipeline", len(lists), self.last + 1, self.recompute)
         for place, i in simulate(lists):
@@ -128,17 +128,17 @@ class Executor:
                 with notify_work(devices, name, self.B.synchronize):
                     self._compute(place, i)
                 if isinstance(i, (Backward, BackwardWeight)):
-                    # Only here, when no variable of a method holds a tensor any more.
-                    del self.kept[i.stage, i.micro]
+                    # Only now do no local variables refer to its tensors.
+                    del self.stored[i.stage, i.micro]
                     self._report_stored(place, i)
         return self.losses
 
     def _here(self, place: int) -> list[int]:
-        """Return the numbers of the lines whose rank at a place is in this process."""
+        """Return the numbers of the lines whose rank at a position is local."""
         return [j for j, line in enumerate(self.lines) if place in line.devices]
 
     def _transfer(self, place: int, i: StageTransfer) -> None:
-        """Carry out a receive and its send, as far as their ranks are here."""
+        """Execute a receive and its send, as far as their ranks are local."""
         tensors, arrived = self.values.pop(awaited(i), {}), {}
         for j, (group, devices) in enumerate(self.lines):
             if place not in devices:
@@ -153,7 +153,7 @@ class Executor:
         self.values[awaited(i)] = arrived
 
     def _take(self, i: Instruction) -> list[Tensor]:
-        """Take what a computation waits for; from now on only the taker has it."""
+        """Remove and return the tensors that a computation waits for."""
         return [*self.values.pop(awaited(i)).values()]
 
     def _compute(self, place: int, i: Instruction) -> None:
@@ -170,47 +170,53 @@ class Executor:
     def _forward(self, place: int, i: Instruction) -> list[Tensor]:
         xs = self._take(i) if i.stage else self.stages.inputs(i.micro)
         ys = self.stages.targets(i.micro) if i.stage == self.last else None
-        kept = self.kept[i.stage, i.micro] = _Kept(xs, ys)
-        run = self._run(i, kept, record=not self.recompute)
+        stored = self.stored[i.stage, i.micro] = _Stored(xs, ys)
+        run = self._run(i, stored, record=not self.recompute)
         outs = [self.B.detach(out) for out in run.outs]
         if not self.recompute:
-            kept.run = run
+            stored.run = run
         del run
         self._report_stored(place, i)
         return outs
 
-    def _run(self, i: Instruction, kept: _Kept, record: bool) -> Run:
+    def _run(self, i: Instruction, stored: _Stored, record: bool) -> Run:
         B = self.B
         if record and i.stage:
-            for x in kept.xs:
+            for x in stored.xs:
                 B.attach_grad(x)
         with B.record() if record else B.pause():
-            return self.stages.forward(i.stage, i.micro, kept.xs, kept.ys)
+            return self.stages.forward(i.stage, i.micro, stored.xs, stored.ys)
 
     def _backward(self, place: int, i: Instruction) -> list[Tensor]:
-        """Backward and BackwardInput: return the gradients of the stage's inputs."""
-        B, kept = self.B, self.kept[i.stage, i.micro]
+        """Run `Backward` or `BackwardInput`; return the gradients of the inputs."""
+        B, stored = self.B, self.stored[i.stage, i.micro]
         if i.stage < self.last:
-            kept.dys = self._take(i)
+            stored.dys = self._take(i)
         if self.recompute:
-            kept.run = self._run(i, kept, record=True)
+            stored.run = self._run(i, stored, record=True)
         self._report_stored(place, i)
-        outs, _, backward = kept.run  # type: ignore[misc]
+        outs, _, backward = stored.run  # type: ignore[misc]
         if isinstance(i, Backward):
-            backward(outs, kept.dys)
-            return [B.grad(x) for x in kept.xs] if i.stage else []
-        return B.grad_of(outs, kept.xs, kept.dys, keep_graph=True) if i.stage else []
+            backward(outs, stored.dys)
+            return [B.grad(x) for x in stored.xs] if i.stage else []
+        if not i.stage:
+            return []
+        return B.grad_of(outs, stored.xs, stored.dys, keep_graph=True)
 
     def _backward_weight(self, i: Instruction) -> None:
-        B, kept = self.B, self.kept[i.stage, i.micro]
+        B, stored = self.B, self.stored[i.stage, i.micro]
         params = self.stages.params(i.stage)
-        grads = B.grad_of(kept.run.outs, params, kept.dys)  # type: ignore[union-attr]
+        outs = stored.run.outs  # type: ignore[union-attr]
+        grads = B.grad_of(outs, params, stored.dys)
         for p, dp in zip(params, grads, strict=True):
             B.write_(B.grad(p), 0, element_count(p), dp, add=True)
 
     def _report_stored(self, place: int, i: Instruction) -> None:
-        """Report what the stage stores now, counted from the tensors that are here."""
+        """Report what the stage stores now, counted from its local tensors."""
         if observers.get():
-            kept = [kept for (stage, _), kept in self.kept.items() if stage == i.stage]
-            size = sum(one.nbytes for one in kept)
-            notify("on_stored", place, i.stage, len(kept), size)
+            sizes = [
+                stored.nbytes
+                for (stage, _), stored in self.stored.items()
+                if stage == i.stage
+            ]
+            notify("on_stored", place, i.stage, len(sizes), sum(sizes))

@@ -1,6 +1,6 @@
-"""What each device holds under ZeRO 1, 2, and 3, and how to gather it again.
+"""The flat, sharded parameters of ZeRO 1, 2, and 3, and how to gather them.
 
-In mixed precision, layers are held, computed, and sent in 16 bits. One update is small
+In mixed precision, layers are stored, computed, and sent in 16 bits. An update is small
 compared with its weight: in bfloat16, with 8 significant bits, adding less than 1/256
 of a weight changes nothing. So each rank also stores its shard of the weights in
 float32, the *master weights*, and its optimizer updates those.
@@ -18,7 +18,7 @@ import numpy as np
 
 from ..backends import backend_of, element_count
 from ..backends.protocol import AnyDevice, Backend, Tensor
-from ..checks import check_choice, check_count, check_list
+from ..checks import check_choice, check_count, check_list, check_params
 from ..comm.collectives import allgather, reduce_scatter
 from ..comm.group import Group, exchange, group_for
 from ..errors import InvalidInput
@@ -35,19 +35,19 @@ PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
 
 
 class FlatParameter(NamedTuple):
-    """One layer's parameters as one flat vector: what is gathered together."""
+    """One layer's parameters as one flat vector, which is gathered as a unit."""
 
     layers: tuple[Layer, ...]  # one, and its neighbors without parameters
     shapes: tuple[tuple[int, ...], ...]  # of the parameters
 
     @property
     def name(self) -> str:
-        """The name of the layer."""
+        """Return the name of the layer."""
         return next(layer.name for layer in self.layers if layer.params)
 
     @property
     def size(self) -> int:
-        """The number of elements of the flat vector."""
+        """Return the number of elements of the flat vector."""
         return sum(map(math.prod, self.shapes))
 
     def unflatten(self, flat: Tensor) -> list[Tensor]:
@@ -61,11 +61,11 @@ class FlatParameter(NamedTuple):
 
 
 class ShardedParams(Flats):
-    """What each device holds: per layer a flat vector, or (ZeRO 3) its own shard of it.
+    """Per device and layer a flat vector, or (ZeRO 3) the device's shard of it.
 
-    Made by `shard_params`. `bounds` are the limits of each device's own shards. In
-    mixed precision the vectors have the `compute_dtype`, and `master_weights` are the
-    own shards in float32.
+    Made by `shard_params`. `bounds` are the limits of each device's shards. In mixed
+    precision the vectors have the `compute_dtype`, and `master_weights` are the
+    device's shards in float32.
     """
 
     def __init__(
@@ -97,20 +97,21 @@ class ShardedParams(Flats):
 
     @property
     def grads(self) -> Flats:
-        """The stored gradients: full vectors with ZeRO 1, own shards with 2 and 3.
+        """Return the stored gradients: full vectors with ZeRO 1, shards with 2 and 3.
 
-        Own shards are summed over all devices; the rest of a full vector is not.
+        A device's own shards are summed over all devices; the rest of a full vector is
+        not.
         """
         if self.zero == 2:
             return self._grads
-        return [[backend_of(p).grad(p) for p in held] for held in self]
+        return [[backend_of(p).grad(p) for p in vectors] for vectors in self]
 
     def parts(self) -> Flats:
-        """Return copies of each device's own shards, or of its master weights."""
+        """Return copies of each device's shards, or of its master weights."""
         return [[*map(_copy, own)] for own in self.to_update()]
 
     def to_update(self) -> Flats:
-        """Return what the optimizer updates; the backend may share storage or copy."""
+        """Return the tensors that the optimizer updates, as views or copies."""
         if self.compute_dtype:
             return [
                 [backend_of(p).detach(p) for p in own] for own in self.master_weights
@@ -122,10 +123,10 @@ class ShardedParams(Flats):
             return [*self]
         return [
             [
-                backend_of(p).read(p, *limits)
-                for p, limits in zip(held, own, strict=True)
+                backend_of(p).read(p, *limit)
+                for p, limit in zip(vectors, limits, strict=True)
             ]
-            for held, own in zip(self, self.bounds, strict=True)
+            for vectors, limits in zip(self, self.bounds, strict=True)
         ]
 
 
@@ -137,13 +138,13 @@ def shard_params(
     group: Group | None = None,
     precision: str | None = None,
 ) -> ShardedParams:
-    """Copy to every device what it holds of the parameters under ZeRO 1, 2, or 3.
+    """Copy to every device its parameters, or shards of them, for ZeRO 1, 2, or 3.
 
     Each layer's parameters become one vector, which `even_bounds` cuts into one shard
     per device; sizes need not divide evenly, and shards may be empty. Optimizer states
     belong to the shards: `[optimizer.init(own) for own in sharded.parts()]`. With
-    `precision` bf16 or fp16, layers are held, computed, and sent in 16 bits, and each
-    device also stores its own shards in float32. Raises `InvalidInput` for a model
+    `precision` bf16 or fp16, layers are stored, computed, and sent in 16 bits, and each
+    device also stores its shards in float32. Raises `InvalidInput` for a model
     that is not a sequence of layers, for parameters of another model or of several
     dtypes, for another `zero`, and for a precision that the backend cannot compute in.
     """
@@ -157,39 +158,35 @@ def shard_params(
     limits = [even_bounds(layer.size, group.size) for layer in flat_params]
     bounds = [[layer[rank] for layer in limits] for rank in group.local_ranks]
     flats: Flats = []
-    for device, own in zip(devices, bounds, strict=True):
-        rest, held = iter(params), []
-        for layer, (first, last) in zip(flat_params, own, strict=True):
+    for device, device_bounds in zip(devices, bounds, strict=True):
+        remaining, vectors = iter(params), []
+        for layer, (first, last) in zip(flat_params, device_bounds, strict=True):
             with B.pause():
-                flat = B.concat([next(rest).reshape((-1,)) for _ in layer.shapes])
+                flat = B.concat([next(remaining).reshape((-1,)) for _ in layer.shapes])
                 flat = B.read(flat, first, last) if zero == 3 else flat
-                held.append(load(flat, device))
-        flats.append(held)
+                vectors.append(load(flat, device))
+        flats.append(vectors)
     return ShardedParams(flats, zero, model, flat_params, bounds, compute_dtype)
 
 
-def gather_shards(
-    sharded: ShardedParams, group: Group | None = None
-) -> list[list[Tensor]]:
+def gather_shards(sharded: ShardedParams) -> list[list[Tensor]]:
     """Return a copy of all parameters for every device, in the model's shapes.
 
-    Vectors that a device holds in full are copied from that device itself, so replicas
-    that differ stay visible. In mixed precision the master weights are gathered.
+    Vectors that a device has in full are copied from that device, so replicas that
+    differ stay visible. In mixed precision the master weights are gathered.
     """
     flats: Sequence[Sequence[Tensor]] = sharded
     if sharded.zero == 3 or sharded.compute_dtype:
-        flats = gather_parts(sharded.master_weights or sharded, group)
+        flats = gather_parts(sharded.master_weights or sharded)
     return unflatten(sharded.flat_params, flats)
 
 
-def gather_parts(
-    parts: Sequence[Sequence[Tensor]], group: Group | None = None
-) -> list[list[Tensor]]:
+def gather_parts(parts: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
     """All-gather the flat vectors of parameters, or of optimizer states."""
     gathered = []
     for shards in zip(*parts, strict=True):
         with backend_of(shards[0]).pause():
-            gathered.append(allgather(shards, group))
+            gathered.append(allgather(shards))
         notify("on_mark", "all-gather")
     return [list(flats) for flats in zip(*gathered, strict=True)]
 
@@ -202,10 +199,10 @@ def unflatten(
         return [
             [
                 _copy(p)
-                for layer, flat in zip(flat_params, held, strict=True)
+                for layer, flat in zip(flat_params, vectors, strict=True)
                 for p in layer.unflatten(flat)
             ]
-            for held in flats
+            for vectors in flats
         ]
 
 
@@ -217,12 +214,7 @@ def flatten_layers(model: Model, params: Sequence[Tensor]) -> list[FlatParameter
             "sequence of layers; use a model with `layers`, such as lenet, or the "
             "strategy data"
         )
-    count = sum(layer.params for layer in model.layers)
-    if len(params) != count:
-        raise InvalidInput(
-            f"expected the {count} parameters of {model.name!r}, got {len(params)}; "
-            "take them from model.initial(rng)"
-        )
+    check_params(params, sum(layer.params for layer in model.layers))
     dtypes = {backend_of(p).dtype_of(p) for p in params}
     if len(dtypes) > 1:
         raise InvalidInput(
@@ -232,19 +224,19 @@ def flatten_layers(model: Model, params: Sequence[Tensor]) -> list[FlatParameter
     shapes = iter([tuple(int(extent) for extent in p.shape) for p in params])
     flat_params: list[FlatParameter] = []
     for layer in model.layers:
-        own = tuple(next(shapes) for _ in range(layer.params))
-        if flat_params and not (own and flat_params[-1].shapes):
+        layer_shapes = tuple(next(shapes) for _ in range(layer.params))
+        if flat_params and not (layer_shapes and flat_params[-1].shapes):
             layers, before = flat_params.pop()  # it, or this layer, has no parameters
-            flat_params.append(FlatParameter((*layers, layer), before + own))
+            flat_params.append(FlatParameter((*layers, layer), before + layer_shapes))
         else:
-            flat_params.append(FlatParameter((layer,), own))
+            flat_params.append(FlatParameter((layer,), layer_shapes))
     return flat_params
 
 
 def attach_grads(flats: Iterable[Iterable[Tensor]]) -> None:
-    """Let each of these tensors collect a gradient."""
-    for held in flats:
-        for p in held:
+    """Attach a gradient to each of these tensors."""
+    for tensors in flats:
+        for p in tensors:
             backend_of(p).attach_grad(p)
 
 
@@ -294,7 +286,7 @@ def gather_flat(shards: Sequence[Tensor], size: int, group: Group) -> list[Tenso
 
 
 def gather_flat_(flats: Sequence[Tensor], group: Group) -> None:
-    """Fill flat vectors in which every device has written its own shard."""
+    """Complete flat vectors into which every device has written its own shard."""
     B, size = backend_of(flats[0]), element_count(flats[0])
     with B.pause():
         if group.engine.point_to_point:
@@ -302,8 +294,8 @@ def gather_flat_(flats: Sequence[Tensor], group: Group) -> None:
             exchange(flats, rounds, group, call="all-gather of shards")
         else:
             bounds = even_bounds(size, group.size)
-            own = [bounds[rank] for rank in group.local_ranks]
-            shards = [B.read(x, *cut) for x, cut in zip(flats, own, strict=True)]
+            cuts = [bounds[rank] for rank in group.local_ranks]
+            shards = [B.read(x, *cut) for x, cut in zip(flats, cuts, strict=True)]
             for flat, full in zip(flats, allgather(shards, group), strict=True):
                 B.write_(flat, 0, size, full)
     notify("on_mark", "all-gather")

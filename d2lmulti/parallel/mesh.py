@@ -1,9 +1,9 @@
-"""All parallelism strategies at once: replicas, split layers and stages on one mesh.
+"""All parallelism strategies at once: replicas, split layers, and stages on a mesh.
 
-A replica is a pipeline (axis `pipeline`) of stages, each of which is held by ranks with
-a part of every layer (axis `tensor`), with some tokens of every example (`sequence`),
-and with some of the experts (`expert`); replicas (`data`) share the batch, and, with
-ZeRO 1, the optimizer's state. Chapter: *composing*.
+A replica is a pipeline (axis `pipeline`) of stages. The ranks of a stage hold a shard
+of every layer (axis `tensor`), some tokens of every example (`sequence`), and some of
+the experts (`expert`). The batch is split over the replicas (`data`), and, with ZeRO 1,
+so is the optimizer's state. Chapter: *composing*.
 Source: Narayanan et al. (2021).
 """
 
@@ -27,12 +27,7 @@ from ..plans.pipeline import BackwardInput, BackwardWeight, Lists
 from ..plans.rounds import Plan, even_bounds
 from ..plans.schedules import Schedule
 from .executor import Executor, Line, Run
-from .mesh_placement import (
-    MeshParams,
-    gather_from_mesh,
-    of_stage,
-    place_on_mesh,
-)
+from .mesh_placement import MeshParams, gather_from_mesh, of_stage, place_on_mesh
 from .pipeline import make_lists, micro_bounds
 from .sequence import ring_attention, token_positions
 from .step import Step, load
@@ -47,9 +42,10 @@ __all__ = [
 
 
 class Replica:
-    """The stages of the replica at a place along `data`, as far as they are here.
+    """The local stages of the replica at a coordinate along `data`.
 
-    `bounds` are the micro-batches' examples in X and y, for each place along `expert`.
+    `bounds` limit the micro-batches' examples in X and y, for each coordinate along
+    `expert`.
     """
 
     def __init__(
@@ -64,13 +60,13 @@ class Replica:
         self.B, self.count, self.algorithm = step.B, len(placed.stages), algorithm
         mesh = placed.mesh
         self.places = [mesh.coordinates(rank) for rank in range(mesh.size)]
-        own = [rank for rank in range(mesh.size) if self.place(rank, "data") == at]
-        self.ranks = [  # at each place along `pipeline`, all and those of this process
-            [rank for rank in own if self.place(rank, "pipeline") == p]
+        ranks = [rank for rank in range(mesh.size) if self.place(rank, "data") == at]
+        self.ranks = [  # by coordinate along `pipeline`: all, and below the local ones
+            [rank for rank in ranks if self.place(rank, "pipeline") == p]
             for p in range(mesh.axes.get("pipeline", 1))
         ]
         self.index = {rank: i for i, rank in enumerate(mesh.group.local_ranks)}
-        self.here = [[r for r in row if r in self.index] for row in self.ranks]
+        self.local = [[r for r in row if r in self.index] for row in self.ranks]
         self.tokens = self._split_tokens()
 
     def lines(self) -> list[Line]:
@@ -89,40 +85,40 @@ class Replica:
         return lines
 
     def inputs(self, micro: int) -> list[Tensor]:
-        """Load each rank's examples, and of them its tokens."""
-        ranks = self.here[self.placed.stages[0].rank]
+        """Load each rank's tokens of its examples."""
+        ranks = self.local[self.placed.stages[0].rank]
         return [self._load(self.step.X, rank, micro) for rank in ranks]
 
     def targets(self, micro: int) -> list[Tensor]:
         """Load each rank's targets."""
-        ranks = self.here[self.placed.stages[-1].rank]
+        ranks = self.local[self.placed.stages[-1].rank]
         return [self._load(self.step.y, rank, micro) for rank in ranks]
 
     def params(self, stage: int) -> list[Tensor]:
-        """Return a stage's parameters, of all its ranks here."""
-        there = self.placed.stages[stage]
-        at = [self.index[rank] for rank in self.here[there.rank]]
-        return [p for i in at for p in self.placed.of_stage(i, there)]
+        """Return a stage's parameters, of all its local ranks."""
+        this_stage = self.placed.stages[stage]
+        places = [self.index[rank] for rank in self.local[this_stage.rank]]
+        return [p for i in places for p in self.placed.of_stage(i, this_stage)]
 
     def forward(
         self, stage: int, micro: int, xs: list[Tensor], ys: list[Tensor] | None
     ) -> Run:
-        """Run the stage's layers on all its ranks together, and at the end the loss."""
-        there = self.placed.stages[stage]
-        ranks = self.here[there.rank]
+        """Run the layers of a stage, and the loss on the last, on all its ranks."""
+        this_stage = self.placed.stages[stage]
+        ranks = self.local[this_stage.rank]
         passes = [
             run_to_loss(
                 self.B,
-                there.model,
-                self.placed.of_stage(self.index[rank], there),
+                this_stage.model,
+                self.placed.of_stage(self.index[rank], this_stage),
                 x,
                 ys[i] if ys is not None else None,
                 self._info(rank, micro),
             )
             for i, (rank, x) in enumerate(zip(ranks, xs, strict=True))
         ]
-        talkers = Ranks(ranks, lambda axis: self._groups(ranks, axis or "tensor"))
-        outs, segments = run_cooperatively(self.B, passes, talkers, self.algorithm)
+        members = Ranks(ranks, lambda axis: self._groups(ranks, axis or "tensor"))
+        outs, segments = run_cooperatively(self.B, passes, members, self.algorithm)
         return Run(outs, outs, segments.backward)
 
     def place(self, rank: int, axis: str) -> int:
@@ -132,7 +128,7 @@ class Replica:
     def _groups(
         self, ranks: Sequence[int], axis: str
     ) -> Iterator[tuple[Group, list[int]]]:
-        """Yield the sub-groups along an axis among these ranks; see `Ranks`."""
+        """Yield these ranks' sub-groups along an axis; see `Ranks`."""
         for group in self.placed.mesh.groups(axis):
             if group.ranks[0] in self.ranks[self.place(ranks[0], "pipeline")]:
                 yield group, [ranks.index(group.ranks[i]) for i in group.local_ranks]
@@ -145,7 +141,7 @@ class Replica:
         length = int(self.step.X.shape[1])
         positions = token_positions(length, ranks)
         attend = _attend_by_ring(positions)
-        return [SequencePart(own, length, attend) for own in positions]
+        return [SequencePart(part, length, attend) for part in positions]
 
     def _load(self, x: Tensor, rank: int, micro: int) -> Tensor:
         """Load a rank's part of X or y: one row per example, one column per token."""
@@ -153,9 +149,9 @@ class Replica:
         device = self.step.devices[self.index[rank]]
         if not self.tokens:
             return load(x[first:last], device)
-        at = self.tokens[self.place(rank, "sequence")].positions
-        own = np.ascontiguousarray(self.B.numpy(x[first:last])[:, at])
-        return self.B.array(own, device)
+        positions = self.tokens[self.place(rank, "sequence")].positions
+        rows = np.ascontiguousarray(self.B.numpy(x[first:last])[:, positions])
+        return self.B.array(rows, device)
 
     def _info(self, rank: int, micro: int) -> RankInfo:
         axes = self.placed.mesh.axes
@@ -170,7 +166,7 @@ class Replica:
 
 
 def _attend_by_ring(positions: Sequence[np.ndarray]) -> Callable[..., Any]:
-    """Make the function of an `Apply` that attends to all tokens along `sequence`.
+    """Return the function of an `Apply` that attends to all tokens along `sequence`.
 
     It takes queries, keys and values, (3 * heads, tokens, size) on each rank, where the
     heads are those of all examples, and returns the attention's outputs, (heads,
@@ -186,10 +182,10 @@ def _attend_by_ring(positions: Sequence[np.ndarray]) -> Callable[..., Any]:
 
         def backward(grads: Sequence[Tensor]) -> list[Tensor]:
             B = backend_of(grads[0])
-            found = attended.backward([_swap(grad) for grad in grads])
+            input_grads = attended.backward([_swap(grad) for grad in grads])
             return [
                 B.concat([_swap(d) for d in of_rank])
-                for of_rank in zip(*found, strict=True)
+                for of_rank in zip(*input_grads, strict=True)
             ]
 
         return [_swap(x) for x in attended.outputs], backward
@@ -219,11 +215,11 @@ def train_on_mesh(
     """Take one step on a batch, split along all axes of a mesh.
 
     X (n, ...), y (n, ...): the whole batch, in every process. Each replica takes its
-    part, as even as possible, in `micro_batches`; one is a place along `data`, and
-    where there are experts, along `data` and `expert`. Along `sequence` each rank has
+    part, as even as possible, in `micro_batches`; there is one per coordinate along
+    `data`, and with experts along `data` and `expert`. Along `sequence` each rank has
     some tokens of every example, in a zigzag, and attention runs in a ring. placed:
-    from `place_on_mesh`, updated in place; what several ranks hold stays equal bit for
-    bit. `states`: the optimizer's, of `placed.parts()`, one list per local rank. The
+    from `place_on_mesh`, updated in place; replicated tensors stay equal bit for bit.
+    `states`: the optimizer's, of `placed.parts()`, one list per local rank. The
     gradient is the sum over all targets in y, divided once by their number: experts
     drop no token, and no loss keeps them equally busy. Returns the summed losses of
     each rank's own tokens, once, where the last stage is in this process. Raises
@@ -240,14 +236,14 @@ def train_on_mesh(
 
     step.clear_(placed)
     losses: list[tuple[int, Tensor]] = []  # with the rank that has it
-    for at in range(replicas):
-        own = bounds[at * experts : (at + 1) * experts]
-        replica = Replica(step, placed, own, at, algorithm)
+    for place in range(replicas):
+        replica_bounds = bounds[place * experts : (place + 1) * experts]
+        replica = Replica(step, placed, replica_bounds, place, algorithm)
         if lines := replica.lines():
-            found = Executor(replica, lines).run(lists)
-            ranks = replica.here[placed.stages[-1].rank]
-            for k in sorted(found):
-                for rank, loss in zip(ranks, found[k], strict=True):
+            stage_losses = Executor(replica, lines).run(lists)
+            ranks = replica.local[placed.stages[-1].rank]
+            for k in sorted(stage_losses):
+                for rank, loss in zip(ranks, stage_losses[k], strict=True):
                     if not replica.place(rank, "tensor"):  # all along it have the same
                         losses.append((rank, loss))
     with step.span("all-reduce"):
@@ -256,7 +252,7 @@ def train_on_mesh(
     step.update_(parts)
     if placed.zero:
         _gather_parts(placed, parts)
-    # In the order of ranks, in which those of several processes are added up.
+    # In rank order, in which the losses of several processes are summed, too.
     return [loss for _, loss in sorted(losses, key=lambda pair: pair[0])]
 
 
@@ -268,7 +264,7 @@ def mesh_lists(
     lists, ranks = make_lists(schedule, len(placed.stages), micro_batches, group)
     halves = (BackwardInput, BackwardWeight)
     if ranks != [stage.rank for stage in placed.stages] or any(
-        isinstance(i, halves) for mine in lists for i in mine
+        isinstance(i, halves) for rank_list in lists for i in rank_list
     ):
         raise InvalidInput(
             "expected a schedule with stage s at s mod p and whole backward passes, "
@@ -281,52 +277,49 @@ def mesh_lists(
 def _sum_copies(placed: MeshParams, algorithm: str | Plan) -> None:
     """Sum within each replica the partial gradients of ranks with different tokens.
 
-    Along `sequence` that is all, and along `expert` all but the experts, to which the
-    tokens of all ranks have come.
+    Along `sequence` those are the gradients of all parameters, along `expert` of all
+    but the experts, which have received the tokens of all ranks.
     """
-    shares = {
-        "sequence": lambda spec: True,
-        "expert": lambda spec: not spec.experts,
-    }
-    for axis, stage in itertools.product(shares, placed.stages):
+    partial = {"sequence": lambda spec: True, "expert": lambda spec: not spec.experts}
+    for axis, stage in itertools.product(partial, placed.stages):
         if placed.mesh.axes.get(axis, 1) == 1:
             continue
         for j, (_, spec) in enumerate(stage.model.specs):
-            if not shares[axis](spec):
+            if not partial[axis](spec):
                 continue
-            for group, at in of_stage(placed.mesh, stage, axis):
-                grads = [_grad(placed.of_stage(i, stage)[j]) for i in at]
+            for group, places in of_stage(placed.mesh, stage, axis):
+                grads = [_grad(placed.of_stage(i, stage)[j]) for i in places]
                 start_allreduce(grads, algorithm, group).wait()
 
 
 def _sum_replicas(placed: MeshParams, algorithm: str | Plan) -> list[list[Tensor]]:
     """Sum the gradients along `data`; return what each rank's optimizer updates."""
     parts = placed.parts()
-    for group, at in placed.mesh.local("data"):
-        for j in range(len(placed[at[0]])):
-            grads = [_grad(placed[i][j]) for i in at]
+    for group, places in placed.mesh.local("data"):
+        for j in range(len(placed[places[0]])):
+            grads = [_grad(placed[i][j]) for i in places]
             if not placed.zero:
                 start_allreduce(grads, algorithm, group).wait()
                 continue
             B = backend_of(grads[0])
             with B.pause():
                 summed = reduce_scatter(grads, group)
-            for i, grad in zip(at, summed, strict=True):
+            for i, grad in zip(places, summed, strict=True):
                 B.attach_grad(parts[i][j])
                 B.write_(B.grad(parts[i][j]), 0, element_count(grad), grad)
     return parts
 
 
 def _gather_parts(placed: MeshParams, parts: Sequence[Sequence[Tensor]]) -> None:
-    """Let all replicas have what each has updated."""
-    for group, at in placed.mesh.local("data"):
-        for j in range(len(placed[at[0]])):
-            mine = [parts[i][j] for i in at]
-            B = backend_of(mine[0])
+    """All-gather the shards that each replica has updated."""
+    for group, places in placed.mesh.local("data"):
+        for j in range(len(placed[places[0]])):
+            shards = [parts[i][j] for i in places]
+            B = backend_of(shards[0])
             with B.pause():
-                wholes = allgather(mine, group)
-            for i, whole in zip(at, wholes, strict=True):
-                B.write_(placed[i][j], 0, element_count(whole), whole)
+                full = allgather(shards, group)
+            for i, x in zip(places, full, strict=True):
+                B.write_(placed[i][j], 0, element_count(x), x)
 
 
 def _grad(p: Tensor) -> Tensor:
@@ -334,12 +327,12 @@ def _grad(p: Tensor) -> Tensor:
 
 
 def _bounds(n: int, replicas: int, micro_batches: int) -> list[list[tuple[int, int]]]:
-    """Cut a batch for the replicas, and each part into micro-batches."""
+    """Split a batch over the replicas, and each part into micro-batches."""
     if n // replicas < micro_batches:
         raise InvalidInput(
             f"cannot split {plural(n, 'example')} over {replicas} replicas of "
             f"{micro_batches} micro-batches each; use at least "
-            f"{replicas * micro_batches} examples, or fewer of these"
+            f"{replicas * micro_batches} examples, or fewer micro-batches"
         )
     return [
         [(first + a, first + b) for a, b in micro_bounds(last - first, micro_batches)]

@@ -1,8 +1,8 @@
-"""Attention to keys and values that come in blocks: the online softmax.
+"""Attention to keys and values that arrive in blocks: the online softmax.
 
 Softmax needs the largest score of a row and the sum of its exponentials. Both can be
-updated block by block: when a larger score comes, the earlier sums are scaled down. So
-no row of scores is ever stored in full. The backward pass computes the scores again.
+updated block by block: when a larger score arrives, the earlier sums are scaled down.
+So no row of scores is stored in full. The backward pass recomputes the scores.
 Source: Milakov and Gimelshein (2018); Dao et al. (2022).
 """
 
@@ -17,7 +17,8 @@ from ..backends.protocol import Backend, Tensor
 from ..plans.rounds import even_bounds
 
 MASKED = -1e9  # added to the score of a later key: exp(-1e9) is 0
-State = tuple[Tensor, Tensor, Tensor]  # so far: largest score, sum, sum of values
+# The largest score so far, the sum of the weights, the weighted sum of the values.
+State = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -55,21 +56,24 @@ def add_block(B: Backend, so_far: State | None, scores: Tensor, V: Tensor) -> St
 class BlockAttention:
     """The queries of one rank, (tokens, heads, size), and their online softmax.
 
-    `at` are the tokens' positions. Queries and keys are processed in halves, because in
-    a zigzag one half of a block may come after all queries, and is then skipped.
+    `positions` are those of the tokens. Queries and keys are processed in halves,
+    because in a zigzag one half of a block may come after all queries, and is then
+    skipped.
     """
 
-    def __init__(self, B: Backend, Q: Tensor, at: np.ndarray, causal: bool) -> None:
-        self.B, self._at, self._causal = B, _halves(at), causal
+    def __init__(
+        self, B: Backend, Q: Tensor, positions: np.ndarray, causal: bool
+    ) -> None:
+        self.B, self._positions, self._causal = B, _halves(positions), causal
         self._scale = int(Q.shape[-1]) ** -0.5
-        self._queries = self._cut(Q, self._at)
-        self._states: list[State | None] = [None] * len(self._at)
+        self._queries = self._cut(Q, self._positions)
+        self._states: list[State | None] = [None] * len(self._positions)
 
-    def update(self, K: Tensor, V: Tensor, at: np.ndarray) -> None:
-        """Attend to the keys and values of the tokens at positions `at`."""
-        parts = _halves(at)
-        Ks, Vs = self._cut(K, parts), self._cut(V, parts)
-        for i, j, scores in self._pairs(Ks, parts):
+    def update(self, K: Tensor, V: Tensor, positions: np.ndarray) -> None:
+        """Attend to the keys and values of the tokens at these positions."""
+        halves = _halves(positions)
+        Ks, Vs = self._cut(K, halves), self._cut(V, halves)
+        for i, j, scores in self._pairs(Ks, halves):
             self._states[i] = add_block(self.B, self._states[i], scores, Vs[j])
 
     def finish(self) -> Tensor:
@@ -85,19 +89,19 @@ class BlockAttention:
 
     def start_backward(self, dO: Tensor) -> None:
         """Begin the backward pass, with the gradient of the output."""
-        self._dO = self._cut(dO, self._at)
-        both = zip(self._dO, self._mixed, strict=True)
-        self._means = [self.B.sum(d * o, -1, keepdims=True) for d, o in both]
+        self._dO = self._cut(dO, self._positions)
+        pairs = zip(self._dO, self._mixed, strict=True)
+        self._means = [self.B.sum(d * o, -1, keepdims=True) for d, o in pairs]
         self._dQ = [Q * 0 for Q in self._queries]
 
     def backward_block(
-        self, K: Tensor, V: Tensor, at: np.ndarray
+        self, K: Tensor, V: Tensor, positions: np.ndarray
     ) -> tuple[Tensor, Tensor]:
-        """Return these queries' part of the gradients of K and V; add to their own."""
-        parts = _halves(at)
-        Ks, Vs = self._cut(K, parts), self._cut(V, parts)
+        """Return the partial gradients of K and V; add to that of the queries."""
+        halves = _halves(positions)
+        Ks, Vs = self._cut(K, halves), self._cut(V, halves)
         dK, dV = [k * 0 for k in Ks], [v * 0 for v in Vs]
-        for i, j, scores in self._pairs(Ks, parts):
+        for i, j, scores in self._pairs(Ks, halves):
             weights, dO = self.B.exp(scores - self._logs[i]), self._dO[i]
             dV[j] = dV[j] + self._transposed(weights) @ dO
             # The softmax subtracts the mean of the weights' gradients from each.
@@ -111,22 +115,22 @@ class BlockAttention:
         return self._join(self._dQ)
 
     def _pairs(
-        self, Ks: Sequence[Tensor], parts: Sequence[np.ndarray]
+        self, Ks: Sequence[Tensor], halves: Sequence[np.ndarray]
     ) -> Iterator[tuple[int, int, Tensor]]:
         """Yield (half of the queries, half of the keys, scores) that are not masked."""
-        for i, (Q, own) in enumerate(zip(self._queries, self._at, strict=True)):
-            for j, (K, at) in enumerate(zip(Ks, parts, strict=True)):
-                if self._causal and at.min() > own.max():
+        for i, (Q, q_at) in enumerate(zip(self._queries, self._positions, strict=True)):
+            for j, (K, k_at) in enumerate(zip(Ks, halves, strict=True)):
+                if self._causal and k_at.min() > q_at.max():
                     continue
                 scores = Q @ self._transposed(K) * self._scale
-                if self._causal and at.max() > own.min():
-                    mask = np.where(at > own[:, None], MASKED, 0.0)
+                if self._causal and k_at.max() > q_at.min():
+                    mask = np.where(k_at > q_at[:, None], MASKED, 0.0)
                     mask = mask.astype(self.B.dtype_of(Q))
                     scores = scores + self.B.array(mask, self.B.device_of(Q))
                 yield i, j, scores
 
     def _cut(self, x: Tensor, parts: Sequence[np.ndarray]) -> list[Tensor]:
-        """Cut by tokens, and put the heads first."""
+        """Cut by tokens, and move the heads to the front."""
         cut, first = [], 0
         for part in parts:
             last = first + len(part)
@@ -141,6 +145,6 @@ class BlockAttention:
         return self.B.transpose(x, (0, 2, 1))
 
 
-def _halves(at: np.ndarray) -> list[np.ndarray]:
-    """Cut positions in two, the first not shorter, as a zigzag's parts are."""
-    return [at[a:b] for a, b in even_bounds(len(at), 2) if a < b]
+def _halves(positions: np.ndarray) -> list[np.ndarray]:
+    """Cut positions into two halves as a zigzag does; the first is not shorter."""
+    return [positions[a:b] for a, b in even_bounds(len(positions), 2) if a < b]

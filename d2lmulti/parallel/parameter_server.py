@@ -1,8 +1,8 @@
 """A parameter server: workers push gradients and pull weights, event by event.
 
-The weights live on the CPU, or in shards on several servers. Workers need not
+The weights are on the CPU, or in shards on several servers. Workers need not
 synchronize, so a gradient may be computed from weights that have changed since then:
-its *staleness* is counted here, not assumed. At the end, TF-Slim's deployment: one set
+its *staleness* is counted. At the end, TF-Slim's deployment: one set
 of variables on the CPU, clones of the model on GPUs. Chapter: *parameter_server*.
 """
 
@@ -29,11 +29,11 @@ from .step import Step, load
 
 
 class Applied(NamedTuple):
-    """One gradient that became part of an update."""
+    """One gradient that an update used."""
 
     worker: int
     version: int  # number of updates, this one included
-    staleness: int  # updates between the weights it was computed from and this one
+    staleness: int  # updates between the weights of its computation and this one
 
 
 class ParameterServer:
@@ -74,9 +74,9 @@ class ParameterServer:
         self.server_bytes = [size * itemsize(params[0]) for size in self._sizes]
         self.version = 0  # number of updates
         self.applied: list[Applied] = []
-        self.dropped = 0  # gradients that came after their update
+        self.dropped = 0  # gradients that arrived after their update
         self._steps = [0] * len(devices)  # of each worker
-        # Shard i holds part i of `parts`, flat, in storage of its own.
+        # Shard i holds part i of `parts`, flattened, in storage of its own.
         self._shards = [
             load(B.read(params[part.parameter], part.first, part.last), "cpu")
             for part in self.parts
@@ -93,8 +93,8 @@ class ParameterServer:
     def pull(self, worker: int) -> list[Tensor]:
         """Copy the weights into the worker's replica and return it.
 
-        Raises `InvalidInput` for a worker that would have to wait: nobody else can push
-        while this process waits.
+        Raises `InvalidInput` for a worker that would have to wait: no other worker can
+        push while this process waits.
         """
         self._check_worker(worker)
         if late := self._must_wait_for(worker):
@@ -134,7 +134,7 @@ class ParameterServer:
         self._count(worker, pull=False)
         self._steps[worker] += 1
         if self.backups and self._pulled[worker] < self.version:
-            self.dropped += 1  # its update was made without it
+            self.dropped += 1  # the update did not use it
             del self._pulled[worker]
             return
         self._pushed[worker] = [
@@ -197,8 +197,8 @@ def run_events(
 ) -> None:
     """Execute events in order: pull weights, push real gradients.
 
-    `gradient(event, params)` computes what the worker pushes, from the weights that it
-    pulled: its replica still holds them on a push, however late that is.
+    `gradient(event, params)` computes the gradients that the worker pushes, from the
+    weights that it pulled: its replica still has them, however late the push is.
     """
     replicas: dict[int, list[Tensor]] = {}
     for event in events:
@@ -224,7 +224,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class DeploymentConfig:
-    """Where variables, inputs, optimizer and clones live.
+    """The devices of variables, inputs, optimizer and clones.
 
     num_clones: copies of the model per replica, one per GPU (simulated if need be);
     clone_on_cpu: put them all on the CPU. num_replicas: worker processes, of which this
@@ -248,25 +248,25 @@ class DeploymentConfig:
         if self.num_ps_tasks < (self.num_replicas > 1):
             raise InvalidInput(
                 f"expected at least one of num_ps_tasks for {self.num_replicas} "
-                f"replicas, got {self.num_ps_tasks}: they share variables by servers"
+                f"replicas, got {self.num_ps_tasks}: servers hold the shared variables"
             )
 
     def variables_device(self, number: int = 0) -> Place:
-        """Return where variable `number` lives: on the CPU, of the servers in turn."""
+        """Return the place of variable `number`: a CPU, of the servers in turn."""
         if self.num_ps_tasks:
             return Place(_CPU, "ps", number % self.num_ps_tasks)
         return Place(_CPU)
 
     def inputs_device(self) -> Place:
-        """Return where batches are read: this worker's CPU."""
+        """Return the place where batches are read: this worker's CPU."""
         return self._here(_CPU)
 
     def optimizer_device(self) -> Place:
-        """Return where the clones' gradients are summed: this worker's CPU."""
+        """Return the place where gradients are summed: this worker's CPU."""
         return self._here(_CPU)
 
     def clone_device(self, i: int) -> Place:
-        """Return where clone i computes."""
+        """Return the place where clone i computes."""
         if self.clone_on_cpu:
             return self._here(_CPU)
         return self._here(devices(self.num_clones, self.backend)[i])
@@ -290,9 +290,9 @@ def train_clones(
     scale: str = "clones",
     weight_decay: float = 0.0,
 ) -> float:
-    """Take one step on a batch: clones compute, the CPU sums up and updates `params`.
+    """Take one step on a batch: clones compute, the CPU sums and updates `params`.
 
-    X (n, ...), y (n,): the whole batch, on the CPU. `params` lie on the CPU with
+    X (n, ...), y (n,): the whole batch, on the CPU. `params` are on the CPU with
     gradients attached (`get_params(params, "cpu")`) and are updated in place. scale
     `clones` is TF-Slim's: each clone's *mean* loss divided by the number of clones;
     `examples` divides the sums by n. weight_decay / 2 times the sum of all squared
@@ -300,8 +300,8 @@ def train_clones(
     loss.
 
     In the ledger clones are ranks 0 to k-1, the CPU, or each server, the ranks after
-    them. Raises `InvalidInput` as `split_batch` does, for an unknown scale and
-    for a model with statistics besides its weights.
+    them. Raises `InvalidInput` as `split_batch` does, for an unknown scale, and for a
+    model with statistics besides its weights.
     """
     model, k = get_model(model), config.num_clones
     check_list("params", params, "tensors", hint='use get_params(params, "cpu")')
@@ -340,9 +340,9 @@ def train_clones(
 
 
 def _count(params: Sequence[Tensor], config: DeploymentConfig, add: bool) -> None:
-    """Count the weights that are sent to the clones, or the gradients back (`add`)."""
+    """Report the weights sent to the clones, or (`add`) the gradients sent back."""
     if config.clone_on_cpu and not config.num_ps_tasks:
-        return  # they are there already
+        return  # they are on that CPU already
     clones = list(range(config.num_clones))
     for i, p in enumerate(params):
         home = config.num_clones + config.variables_device(i).task

@@ -1,7 +1,7 @@
 """Pipeline parallelism: the network is cut into stages, one or more per device.
 
-The slowest stage sets the pace of a pipeline, so a good cut gives all stages the
-same work. Chapter: *pipeline_parallel*.
+The slowest stage limits a pipeline, so a good cut gives all stages the same work.
+Chapter: *pipeline_parallel*.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .step import Step, load
 
 
 class Stage(NamedTuple):
-    """Neighboring layers, and the range of the model's parameters that they use."""
+    """Neighboring layers, and their range of the model's parameters."""
 
     layers: tuple[Layer, ...]
     first: int  # its parameters are params[first:last]
@@ -94,15 +94,15 @@ def cut_stages(
 
 
 def _balanced(costs: Sequence[float], stages: int) -> list[tuple[int, int]]:
-    """Find neighboring groups whose most expensive one is as cheap as possible.
+    """Return bounds of groups such that the most expensive is as cheap as possible.
 
-    Of several such cuts, take the one whose groups are most alike.
+    Of several such cuts, return the one with the smallest sum of squared costs.
     """
     sums = [0.0, *accumulate(costs)]
 
     @cache
     def best(last: int, groups: int) -> tuple[float, float, tuple[int, ...]]:
-        """Cut layers 0 to last: the largest cost, the sum of squares, the edges."""
+        """Cut layers 0 to last; return the largest cost, sum of squares, edges."""
         if groups == 1:
             return sums[last], sums[last] ** 2, (0, last)
         cuts = []
@@ -136,10 +136,10 @@ def place_params(
 ) -> StageParams:
     """Copy every stage's parameters to its device and attach gradients.
 
-    Stage s lies on rank `ranks[s]`, as `stage_ranks(lists)` returns them for a
+    Stage s is placed on rank `ranks[s]`, as `stage_ranks(lists)` returns them for a
     schedule; without `ranks` on rank s mod p. Returns one list for each stage of this
     process's ranks, in order. Raises `InvalidInput` for ranks that do not fit, and for
-    a number of parameters that is not the stages'.
+    another number of parameters than the stages have.
     """
     group = group_for(len(devices), group)
     if ranks is None:
@@ -153,7 +153,7 @@ def place_params(
     if len(params) != stages[-1].last:
         raise InvalidInput(
             f"expected the {stages[-1].last} parameters of the model that was cut, got "
-            f"{len(params)}"
+            f"{len(params)}; take them from model.initial(rng) of the same model"
         )
     placed = StageParams([], ranks, group)
     for s in placed.local:
@@ -166,31 +166,27 @@ def place_params(
     return placed
 
 
-def gather_stages(
-    stage_params: StageParams,
-    device: AnyDevice = "cpu",
-    group: Group | None = None,
-) -> list[Tensor]:
+def gather_stages(stage_params: StageParams, device: AnyDevice = "cpu") -> list[Tensor]:
     """Copy the parameters of all stages to one device, in the model's order.
 
-    stage_params: from `place_params`. Without a group it is the current one; where that
-    is spread over processes, each of them gets all parameters.
+    stage_params: from `place_params`. In a group of processes, each process gets all
+    parameters.
     """
-    group = current_group.get() if group is None else group
+    group = current_group.get()
     if group is None or not group.is_distributed:
-        return [backend_of(p).copy_to(p, device) for mine in stage_params for p in mine]
+        return [backend_of(p).copy_to(p, device) for held in stage_params for p in held]
     B = backend_of(stage_params[0][0])
-    forms = [[[list(p.shape), B.dtype_of(p)] for p in mine] for mine in stage_params]
+    forms = [[[list(p.shape), B.dtype_of(p)] for p in held] for held in stage_params]
     texts = group.engine.allgather_text(json.dumps(forms))
     forms_by_rank = [json.loads(text) for text in texts]
     local, gathered = stage_params.local, []
     for stage, owner in enumerate(stage_params.ranks):
         for i, (shape, dtype) in enumerate(forms_by_rank[owner].pop(0)):
-            whole = B.zeros(shape, dtype, device)
+            full = B.zeros(shape, dtype, device)
             if stage in local:
-                whole = B.copy_to(stage_params[local.index(stage)][i], device)
-            broadcast([whole], owner, group)
-            gathered.append(whole)
+                full = B.copy_to(stage_params[local.index(stage)][i], device)
+            broadcast([full], owner, group)
+            gathered.append(full)
     return gathered
 
 
@@ -218,17 +214,17 @@ def train_stages(
     micro-batches as even as possible. stage_params: from `place_params`, updated in
     place; `stages`: from `cut_stages`. The gradient is the sum over all targets in y,
     divided once by their number. `schedule`: a name, a function of (devices, micro-
-    batches, stages per device), or the lists themselves; they say which rank computes
-    which stage, and the parameters must lie there. `states`: the optimizer's, one per
-    *stage*. With `recompute` a stage stores its input only and runs forward again in
-    the backward pass. Returns each micro-batch's summed loss, not yet waited for; in a
-    group of processes, that of the last stage has them, and the others return none.
+    batches, stages per device), or the lists themselves, which determine the rank of
+    each stage; the parameters must be there. `states`: the optimizer's, one per
+    *stage*. With `recompute` a stage stores its input only and repeats the forward pass
+    in the backward pass. Returns each micro-batch's summed loss, not yet waited for; in
+    a group of processes, that of the last stage has them, and the others return none.
     There, `stage_params` and `states` are those of this process's stages, and X and y
     are still the whole batch.
 
-    Before anything moves, raises `InvalidInput` for fewer examples than micro-batches,
-    an unknown schedule and parameters that lie elsewhere, and `PlanError`, which names
-    device and instruction, for lists that are no right schedule.
+    Before any transfer, raises `InvalidInput` for fewer examples than micro-batches, an
+    unknown schedule, and parameters on other ranks, and `PlanError`, which names device
+    and instruction, for lists that are not a correct schedule.
     """
     check_lists("stage_params", stage_params, len(stage_params), "stage")
     step = Step(
@@ -243,7 +239,7 @@ def train_stages(
     sizes = [stages[s].last - stages[s].first for s in local]
     if stage_params.ranks != ranks or list(map(len, stage_params)) != sizes:
         raise InvalidInput(
-            f"expected {sizes} parameters of stages that lie on ranks {ranks}, which "
+            f"expected {sizes} parameters of stages on ranks {ranks}, which "
             f"compute them in this schedule, got {list(map(len, stage_params))} of "
             f"stages on {stage_params.ranks}; make them with "
             "place_params(params, stages, devices, stage_ranks(lists))"
@@ -296,7 +292,7 @@ class _Layers:
     def forward(
         self, stage: int, micro: int, xs: list[Tensor], ys: list[Tensor] | None
     ) -> Run:
-        """Run the stage's layers, and on the last stage the loss."""
+        """Run the stage's layers, and the loss on the last stage."""
         B, params, first = self.B, self.stage_params[stage], 0
         (H,), outputs = xs, []
         with framework_errors(f"stage {stage}", H):
@@ -316,11 +312,12 @@ def make_lists(
     group: Group,
     recompute: bool = False,
 ) -> tuple[Lists, list[int]]:
-    """Return the lists of all ranks, and the rank of every stage, which they say.
+    """Return the lists of all ranks, and from them the rank of every stage.
 
     Raises `InvalidInput` for an unknown name, and for a number of stages that is not a
-    multiple of the ranks' (only lists may distribute them unevenly); `PlanError` for
-    lists of another number of ranks, and for those that `verify_schedule` rejects.
+    multiple of the number of ranks (only lists may distribute them unevenly);
+    `PlanError` for lists of another number of ranks, and for those that
+    `verify_schedule` rejects.
     """
     if isinstance(schedule, (list, tuple)):
         lists: Lists = schedule
@@ -359,7 +356,7 @@ def _verified(
 
 
 def micro_bounds(examples: int, micro_batches: int) -> list[tuple[int, int]]:
-    """Split so many examples into micro-batches, as evenly as possible."""
+    """Return the bounds of micro-batches, as even as possible."""
     check_count("micro_batches", micro_batches)
     if examples < micro_batches:
         raise InvalidInput(

@@ -1,8 +1,8 @@
 """Sequence parallelism of attention: each rank holds some of the tokens, of all heads.
 
 In *ring attention* a rank keeps its queries and works on one block of keys and values
-at a time, which it then passes to the next rank. In the backward pass the blocks go
-around once more, followed by their gradients, to which each rank adds its part.
+at a time, which it then sends to the next rank. In the backward pass the blocks go
+around once more, together with their gradients, to which each rank adds its own.
 Source: Liu et al. (2023). Chapter: *long_sequences*.
 """
 
@@ -16,14 +16,7 @@ import numpy as np
 
 from ..backends import backend_of, element_count
 from ..backends.protocol import Backend, Tensor
-from ..checks import (
-    MAX_RANKS,
-    check_choice,
-    check_count,
-    check_list,
-    form,
-    invalid,
-)
+from ..checks import MAX_RANKS, check_choice, check_count, check_list, form, invalid
 from ..comm.group import Group, exchange, group_for
 from ..errors import InvalidInput, plural
 from ..events import notify
@@ -71,10 +64,10 @@ class Tokens(NamedTuple):
     causal: bool
 
     def call(self, name: str) -> str:
-        """Name the call; ranks that cut the tokens differently then get an error."""
-        cut = zlib.crc32(repr([part.tolist() for part in self.at]).encode())
+        """Name the call, so that ranks that cut the tokens differently get an error."""
+        checksum = zlib.crc32(repr([part.tolist() for part in self.at]).encode())
         kind = "causal " if self.causal else ""
-        return f"{kind}{name} of {sum(map(len, self.at))} tokens (cut {cut:08x})"
+        return f"{kind}{name} of {sum(map(len, self.at))} tokens (cut {checksum:08x})"
 
     def elements(self) -> np.ndarray:
         """Count the elements of each rank's queries."""
@@ -97,15 +90,15 @@ def check_tokens(
     B, group = backend_of(queries[0]), group_for(len(queries), group)
     if (dtype := B.dtype_of(queries[0])) not in ("float32", "float64"):
         raise invalid("queries of float32 or float64", dtype, "convert them")
-    at = [np.array(part) for part in positions]
-    every = np.concatenate(at)
-    if len(at) != group.size or (np.sort(every) != np.arange(len(every))).any():
+    by_rank = [np.array(part) for part in positions]
+    flat = np.concatenate(by_rank)
+    if len(by_rank) != group.size or (np.sort(flat) != np.arange(len(flat))).any():
         raise InvalidInput(
-            f"expected each position from 0 to {len(every) - 1} on one of "
+            f"expected each position from 0 to {len(flat) - 1} on one of "
             f"{group.size} ranks, once; use token_positions(length, ranks)"
         )
     _, heads, size = map(int, queries[0].shape)
-    tokens = Tokens(B, group, at, heads, size, causal)
+    tokens = Tokens(B, group, by_rank, heads, size, causal)
     for name, xs in {"queries": queries, "keys": keys, "values": values}.items():
         check_like(name, xs, tokens, dtype)
     return tokens
@@ -115,10 +108,10 @@ def check_like(name: str, xs: Sequence[Tensor], tokens: Tokens, dtype: str) -> N
     """Raise `InvalidInput` unless each tensor has a row for each token of its rank."""
     ranks = tokens.group.local_ranks
     for rank, x in zip(ranks, check_list(name, xs, "tensors"), strict=True):
-        wanted = (len(tokens.at[rank]), tokens.heads, tokens.size), dtype
-        if (tuple(x.shape), backend_of(x).dtype_of(x)) != wanted:
+        shape = len(tokens.at[rank]), tokens.heads, tokens.size
+        if (tuple(x.shape), backend_of(x).dtype_of(x)) != (shape, dtype):
             raise invalid(
-                f"{name} of shape {wanted[0]} {dtype} on rank {rank}, one row for each "
+                f"{name} of shape {shape} {dtype} on rank {rank}, one row for each "
                 "of its tokens", form(x), "cut all of them by the same positions",
             )  # fmt: skip
 
@@ -135,21 +128,21 @@ def ring_attention(
 
     Each list has one tensor (tokens, heads, size) per local rank; `positions` are those
     of *every* rank's tokens (see `token_positions`). With `causal` a query sees its own
-    position and earlier ones. Each of n ranks sends n - 1 blocks of keys and values, in
-    the backward pass as many again and as many of their gradients. Records no graph:
-    call `AttentionOutput.backward`. Raises `InvalidInput` for tensors that do not fit
-    `positions`, and for a dtype other than float32 and float64.
+    position and earlier ones. Each of n ranks sends n - 1 blocks of keys and values,
+    and in the backward pass again as many, and as many blocks of gradients. Records no
+    graph: call `AttentionOutput.backward`. Raises `InvalidInput` for tensors that do
+    not fit `positions`, and for a dtype other than float32 and float64.
     """
     tokens = check_tokens(queries, keys, values, positions, causal, group)
     B, ranks, n = tokens.B, tokens.group.local_ranks, tokens.group.size
 
     def blocks_at(step: int, blocks: Sequence[Tensor]) -> list[tuple[Any, ...]]:
         """Return the keys, values, and positions that each rank has at a step."""
-        held = []
+        rank_blocks = []
         for rank, block in zip(ranks, blocks, strict=True):
             at = tokens.at[(rank - step) % n]
-            held.append((block[: len(at)], block[len(at) :], at))
-        return held
+            rank_blocks.append((block[: len(at)], block[len(at) :], at))
+        return rank_blocks
 
     with B.pause():
         attention = [
@@ -160,41 +153,41 @@ def ring_attention(
         for step in range(n):
             if step:
                 blocks = _pass_on(tokens, blocks, step - 1)
-            for own, block in zip(attention, blocks_at(step, blocks), strict=True):
-                own.update(*block)
-        outputs = [own.finish() for own in attention]
+            for local, block in zip(attention, blocks_at(step, blocks), strict=True):
+                local.update(*block)
+        outputs = [local.finish() for local in attention]
     notify("on_mark", "ring attention forward")
 
     def backward(grads: Sequence[Tensor]) -> tuple[list[Tensor], ...]:
         check_like("gradients", grads, tokens, B.dtype_of(queries[0]))
         with B.pause():
-            for own, grad in zip(attention, grads, strict=True):
-                own.start_backward(grad)
+            for local, grad in zip(attention, grads, strict=True):
+                local.start_backward(grad)
             blocks = [B.concat([K, V]) for K, V in zip(keys, values, strict=True)]
-            home: list[Tensor] = []  # the gradients of a rank's own block
-            sums: list[Tensor] = []  # those of the block that the rank has now
+            own_grads: list[Tensor] = []  # of a rank's own block
+            moving: list[Tensor] = []  # of the block that the rank has now
             for step in range(n):
                 if step:
                     blocks = _pass_on(tokens, blocks, step - 1)
                 partial = [
-                    B.concat([*own.backward_block(*block)])
-                    for own, block in zip(
+                    B.concat([*local.backward_block(*block)])
+                    for local, block in zip(
                         attention, blocks_at(step, blocks), strict=True
                     )
                 ]
                 if step == 0:
-                    home = partial
+                    own_grads = partial
                 elif step == 1:
-                    sums = partial
+                    moving = partial
                 else:
-                    sums = _add(_pass_on(tokens, sums, step - 1), partial)
+                    moving = _add(_pass_on(tokens, moving, step - 1), partial)
             if n > 1:
-                home = _add(home, _pass_on(tokens, sums, n - 1))
-            dQs = [own.finish_backward() for own in attention]
+                own_grads = _add(own_grads, _pass_on(tokens, moving, n - 1))
+            dQs = [local.finish_backward() for local in attention]
             dKs, dVs = (
                 [
                     B.copy_to(pair[i], B.device_of(pair[i]))
-                    for pair in blocks_at(0, home)
+                    for pair in blocks_at(0, own_grads)
                 ]
                 for i in (0, 1)
             )
@@ -225,9 +218,9 @@ def _add(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> list[Tensor]:
     return [x + y for x, y in zip(xs, ys, strict=True)]
 
 
-def _padded(tokens: Tokens, x: Tensor, room: int) -> Tensor:
-    """Copy x to a vector of `room` elements."""
+def _padded(tokens: Tokens, x: Tensor, elements: int) -> Tensor:
+    """Copy x to a vector of `elements` elements."""
     B = tokens.B
-    flat = B.zeros((room,), B.dtype_of(x), B.device_of(x))
+    flat = B.zeros((elements,), B.dtype_of(x), B.device_of(x))
     B.write_(flat, 0, element_count(x), x)
     return flat

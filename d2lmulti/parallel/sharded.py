@@ -1,9 +1,9 @@
 """Sharded data parallelism: ZeRO 1, 2, and 3, the last also known as FSDP.
 
-Each device trains on its part of the batch, as in data parallelism, and owns one shard
-of every layer. ZeRO 1 stores the optimizer's state of that shard only, ZeRO 2 also the
-gradients, ZeRO 3 also the parameters. Chapter: *sharding*.
-Source: Rajbhandari et al. (2020); Zhao et al., PyTorch FSDP (2023).
+As in data parallelism, each device trains on its shard of the batch; in addition it
+owns one shard of every layer. ZeRO 1 stores the optimizer's state of that shard only,
+ZeRO 2 also the gradients, ZeRO 3 also the parameters. Chapter: *sharding*. Source:
+Rajbhandari et al. (2020); Zhao et al., PyTorch FSDP (2023).
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class _Graph(NamedTuple):
 class ForwardBackward:
     """The passes of one step, with one recorded graph per layer.
 
-    Full (unsharded) tensors are local to the methods that process one layer, so at most
-    one layer is materialized.
+    Unsharded tensors are local to the methods that process one layer, so at most one
+    layer is unsharded at a time.
     """
 
     def __init__(self, step: Step, sharded: ShardedParams, loss_scale: float) -> None:
@@ -62,9 +62,10 @@ class ForwardBackward:
         self.add = False  # whether gradients are added to those of an earlier pass
 
     def run(self, Xs: list[Tensor], ys: list[Tensor]) -> list[Tensor]:
-        """Leave the gradients in `sharded.grads`; return the losses.
+        """Write the gradients to `sharded.grads`; return the losses.
 
-        With ZeRO 1 those are each device's own: `sum_gradients` follows the last pass.
+        With ZeRO 1 the gradients are not yet summed over the devices: call
+        `sum_gradients` after the last pass.
         """
         stored: list[Any] = []  # per layer its inputs or, with ZeRO 1, its graph
         Hs, last = Xs, len(self.sharded.flat_params) - 1
@@ -81,27 +82,27 @@ class ForwardBackward:
         grads = self.backward(last, graph, grads)
         for l in reversed(range(last)):
             del graph
-            before = stored.pop()
-            graph = before if isinstance(before, _Graph) else self.record(l, before)
+            saved = stored.pop()
+            graph = saved if isinstance(saved, _Graph) else self.record(l, saved)
             grads = self.backward(l, graph, grads)
         self.add = True
         return losses
 
     def sum_gradients(self) -> None:
-        """Sum the gradients over the devices, with ZeRO 1: each gets its own shards."""
+        """Reduce-scatter the gradients over the devices, with ZeRO 1."""
         for l in range(len(self.sharded.flat_params)):
             self.reduce_scatter(l, [grads[l] for grads in self.sharded.grads])
 
     def weights(self, l: int) -> list[Tensor]:
         """Return a layer's full weights, as a flat vector per device."""
-        held = [flats[l] for flats in self.sharded]
+        vectors = [flats[l] for flats in self.sharded]
         if self.sharded.zero < 3:
-            return held
+            return vectors
         with self.span("all-gather", l):
-            return gather_flat(held, self.sharded.flat_params[l].size, self.group)
+            return gather_flat(vectors, self.sharded.flat_params[l].size, self.group)
 
     def forward_only(self, l: int, Hs: list[Tensor]) -> list[Tensor]:
-        """Compute a layer without a graph; the backward pass computes it again."""
+        """Compute a layer without a graph; the backward pass recomputes it."""
         weights = self.weights(l)
         with self.B.pause(), self.span("forward", l):
             params = [*map(self.sharded.flat_params[l].unflatten, weights)]
@@ -110,7 +111,7 @@ class ForwardBackward:
     def record(self, l: int, Hs: list[Tensor]) -> _Graph:
         """Compute a layer in a graph of its own.
 
-        Its leaves are not the tensors that are held: their gradients end with the
+        Its leaves are not the stored tensors, so their gradients are freed with the
         graph.
         """
         B, layer = self.B, self.sharded.flat_params[l]
@@ -128,9 +129,9 @@ class ForwardBackward:
     ) -> list[Tensor]:
         """Apply a layer on each device."""
         layers, outs = self.sharded.flat_params[l].layers, []
-        for own, H in zip(params, Hs, strict=True):
+        for layer_params, H in zip(params, Hs, strict=True):
             with framework_errors(self.sharded.model.name, H):
-                outs.append(run_layers(self.B, layers, own, H))
+                outs.append(run_layers(self.B, layers, layer_params, H))
         return outs
 
     def loss_gradients(
@@ -155,7 +156,7 @@ class ForwardBackward:
         return [B.detach(loss) for loss in losses], grads
 
     def backward(self, l: int, graph: _Graph, grads: list[Tensor]) -> list[Tensor]:
-        """Turn the gradients of a layer's outputs into those of its inputs."""
+        """Return the gradients of a layer's inputs, from those of its outputs."""
         with self.span("backward", l):
             self.B.backward(graph.outs, grads)
         flats = self.flatten_gradients(l, graph)
@@ -168,7 +169,7 @@ class ForwardBackward:
         B, add = self.B, self.add and self.sharded.zero == 1
         if self.sharded.zero == 1:
             flats = [grads[l] for grads in self.sharded.grads]
-        else:  # MXNet takes seven times as long to concatenate
+        else:  # with MXNet, to concatenate takes seven times as long
             size = (self.sharded.flat_params[l].size,)
             flats = [zeros_like(size, leaves[0]) for leaves in graph.leaves]
         for flat, leaves in zip(flats, graph.leaves, strict=True):
@@ -183,8 +184,8 @@ class ForwardBackward:
         """Sum a layer's gradients over the devices; store each device's shard."""
         with self.span("reduce-scatter", l):
             shards = scatter_flat(flats, self.group)
-        held = zip(self.sharded.grads, self.sharded.bounds, shards, strict=True)
-        for grads, bounds, shard in held:
+        rows = zip(self.sharded.grads, self.sharded.bounds, shards, strict=True)
+        for grads, bounds, shard in rows:
             if self.sharded.zero == 1:
                 self.B.write_(grads[l], *bounds[l], shard)
             else:
@@ -220,16 +221,15 @@ def train_shards(
     of them in the last layer, on k devices cost 2 (k - 1) N, with ZeRO 3 (k - 1)
     (3 N - N_last), because the last layer runs backward at once. With ZeRO 2 and 3 at
     most one layer's gradients (with ZeRO 3, parameters) are unsharded at a time. They
-    store only the inputs of the layers and compute each layer again in the backward
-    pass.
+    store only the inputs of the layers and recompute each layer in the backward pass.
 
     In mixed precision (see `shard_params`) the loss and the update are in float32. The
     loss's gradient is multiplied by `loss_scale` in the backward pass, so that fp16,
     whose smallest positive value is 6e-8, can represent small gradients. A power of two
     rounds nothing.
 
-    With `accumulate` each device takes its shard of the batch in so many parts, one
-    after another, and one update follows. ZeRO 1 adds up gradients on each device and
+    With `accumulate` each device processes its shard of the batch in that many parts,
+    one after another, before one update. ZeRO 1 adds up gradients on each device and
     moves no more bytes; ZeRO 2 and 3 reduce-scatter those of each part, and ZeRO 3
     gathers the weights for each part.
 
@@ -272,7 +272,7 @@ def train_shards(
 def _set_grads(
     sharded: ShardedParams, shards: Sequence[Sequence[Tensor]], loss_scale: float
 ) -> None:
-    """Set the gradients of what is updated, in float32 for master weights."""
+    """Set the gradients of the updated tensors, in float32 for master weights."""
     B = backend_of(shards[0][0])
     for own, grads, bounds in zip(shards, sharded.grads, sharded.bounds, strict=True):
         for p, grad, limits in zip(own, grads, bounds, strict=True):
@@ -286,18 +286,18 @@ def _set_grads(
 def _store(
     sharded: ShardedParams, shards: Sequence[Sequence[Tensor]], group: Group
 ) -> None:
-    """Write the updated shards to the tensors held; all-gather these if not sharded."""
+    """Write the updated shards back; all-gather the vectors that are not sharded."""
     B, dtype = backend_of(shards[0][0]), sharded.compute_dtype
     for l in range(len(sharded.flat_params)):
-        flats = [held[l] for held in sharded]
+        flats = [vectors[l] for vectors in sharded]
         for i, flat in enumerate(flats):
-            own = shards[i][l]
+            shard = shards[i][l]
             if dtype:
-                B.write_(sharded.master_weights[i][l], 0, element_count(own), own)
-                own = B.cast(own, dtype)
+                B.write_(sharded.master_weights[i][l], 0, element_count(shard), shard)
+                shard = B.cast(shard, dtype)
             if sharded.zero < 3:
-                B.write_(flat, *sharded.bounds[i][l], own)
+                B.write_(flat, *sharded.bounds[i][l], shard)
             elif dtype:  # otherwise it was updated in place
-                B.write_(flat, 0, element_count(own), own)
+                B.write_(flat, 0, element_count(shard), shard)
         if sharded.zero < 3:
             gather_flat_(flats, group)

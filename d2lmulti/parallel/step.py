@@ -1,8 +1,8 @@
 """The frame of a training step, which every parallelism strategy fills in.
 
 Check the arguments, split the batch, clear the gradients, run forward and backward on
-one part of the batch after another, sum the gradients, update the parameters. Between
-`clear_` and `update_` stands what is a strategy's own. Chapter: *data_parallel*.
+one part of the batch after another, sum the gradients, update the parameters. The steps
+between `clear_` and `update_` differ by strategy. Chapter: *data_parallel*.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def load(x: Tensor, device: AnyDevice) -> Tensor:
 
 
 def check_batch(X: Tensor, y: Tensor, vocabulary: int = 0) -> Backend:
-    """Raise unless X and y have as many examples and y is whole numbers.
+    """Return the backend of a batch of equally many examples and integer labels.
 
-    With a vocabulary, X holds ids below it, which are checked if X lies on the CPU.
-    `losses_of` checks that the labels are below the number of classes. Returns
-    the backend of the batch.
+    With a vocabulary, X holds ids below it, which are checked if X is on the CPU.
+    `losses_of` checks that the labels are below the number of classes. Raises
+    `InvalidInput` for another batch.
     """
     B = backend_of(X)
     _check_lengths(X, y)
@@ -76,8 +76,8 @@ def split_batch(
             f"{plural(group.size, 'example')} or fewer devices"
         )
     bounds = even_bounds(len(X), group.size)
-    mine = [bounds[rank] for rank in group.local_ranks]
-    pairs = list(zip(mine, devices, strict=True))
+    local_bounds = [bounds[rank] for rank in group.local_ranks]
+    pairs = list(zip(local_bounds, devices, strict=True))
     X_shards, y_shards, wait = [], [], backend_of(X).synchronize
     for (first, last), device in pairs:
         with notify_work([device], "load", wait):
@@ -165,7 +165,7 @@ class Step:
         return split_in_parts(self.X, self.y, self.devices, group, parts)
 
     def clear_(self, owned: Sequence[Sequence[Tensor]]) -> None:
-        """Set all gradients to zero: backward passes add to them."""
+        """Set all gradients to zero, because backward passes add to them."""
         for params in owned:
             for p in params:
                 self.B.clear_grad_(p)
@@ -188,6 +188,6 @@ class Step:
     def span(
         self, name: str, device: AnyDevice | None = None
     ) -> AbstractContextManager[Any]:
-        """Report that a device, or without one all of them, work in the block."""
+        """Report that a device, or by default all devices, work in the block."""
         devices = self.devices if device is None else [device]
         return notify_work(devices, name, self.B.synchronize)

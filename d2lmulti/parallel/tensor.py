@@ -11,7 +11,7 @@ from typing import Any
 
 from ..backends import backend_of
 from ..backends.protocol import AnyDevice, Backend, Tensor
-from ..checks import check_list, check_lists
+from ..checks import check_list, check_lists, check_params
 from ..comm.collectives import allgather
 from ..comm.cooperative import run_cooperatively
 from ..comm.group import Group, check_algorithm, group_for
@@ -37,15 +37,14 @@ def split_params(
     model: AnyModel,
     group: Group | None = None,
 ) -> list[list[Tensor]]:
-    """Return each device's shards of the whole parameters, with gradients attached.
+    """Return each device's shards of the parameters, with gradients attached.
 
     All are copies. Raises `InvalidInput` for a number of parameters that is not the
     model's, and, naming layer and dimension, for what cannot be divided evenly.
     """
     specs = get_split(model).specs
-    check_list("params", params, "tensors", hint="take them from model.initial(rng)")
+    check_params(params, len(specs))
     check_list("devices", devices, "devices", hint="use devices(1)")
-    _check_count(params, specs, "parameters")
     group = group_for(len(devices), group)
     for i, (p, (layer, spec)) in enumerate(zip(params, specs, strict=True)):
         _check_divides(i, p, layer, spec, group.size)
@@ -67,10 +66,10 @@ def gather_params(
     model: AnyModel,
     group: Group | None = None,
 ) -> list[list[Tensor]]:
-    """Return the whole parameters for every device; also of gradients in their form.
+    """Return the unsharded parameters for every device.
 
-    Replicated parameters are copied from the device itself, so replicas that differ
-    stay visible.
+    Gradients can be gathered, too. Replicated parameters are copied from the device
+    itself, so replicas that differ stay visible.
     """
     specs = get_split(model).specs
     _check_shards(device_shards, specs, len(device_shards))
@@ -81,7 +80,7 @@ def gather_params(
             zip(*device_shards, strict=True), specs, strict=True
         )
     ]
-    return [list(whole) for whole in zip(*joined, strict=True)]
+    return [list(full) for full in zip(*joined, strict=True)]
 
 
 def train_layers(
@@ -97,12 +96,13 @@ def train_layers(
     algorithm: str | Plan = "star",
     group: Group | None = None,
 ) -> list[Tensor]:
-    """Take one step on a batch that every device sees whole, each with its shards.
+    """Take one step on a batch, of which every device computes its shards of layers.
 
-    X (n, ...), y (n, ...): the whole batch. device_shards: from `split_params`; updated
-    in place, and replicated parameters stay equal bit for bit. `states` are the
-    optimizer's, one per device. All devices have the same summed loss: the process of
-    rank 0 returns it, as a list of one, and the others return an empty list.
+    X (n, ...), y (n, ...): the whole batch, on every device. device_shards: from
+    `split_params`; updated in place, and replicated parameters stay equal bit for bit.
+    `states` are the optimizer's, one per device. All devices have the same summed loss:
+    the process of rank 0 returns it, as a list of one, and the others return an empty
+    list.
     """
     model = get_split(model)
     step = Step(X, y, devices, lr, optimizer=optimizer, states=states, group=group)
@@ -133,17 +133,7 @@ def _check_shards(
     check_list("device_shards", device_shards, "lists of shards", hint=hint)
     check_lists("device_shards", device_shards, devices, hint=hint)
     for shards in device_shards:
-        _check_count(shards, specs, "shards per device")
-
-
-def _check_count(
-    params: Sequence[Tensor], specs: Sequence[tuple[str, ShardSpec]], what: str
-) -> None:
-    if len(params) != len(specs):
-        raise InvalidInput(
-            f"expected {len(specs)} {what}, as the model has, got {len(params)}; take "
-            "them from model.initial(rng) of the same model"
-        )
+        check_params(shards, len(specs), "shards per device")
 
 
 def _check_divides(i: int, p: Tensor, layer: str, spec: ShardSpec, ranks: int) -> None:

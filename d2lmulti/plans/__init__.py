@@ -1,1 +1,1 @@
-"""What is sent when: collectives and schedules as data, pure functions of counts."""
+"""Plans of communication: collectives and schedules as data, functions of counts."""

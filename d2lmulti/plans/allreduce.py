@@ -27,7 +27,7 @@ from .rounds import Plan, Round, even_edges, make_round, plan, sort_rows
 
 @plan
 def star(ranks: int, length: int) -> Iterator[Round]:
-    """Everyone sends the whole vector to rank 0, which adds and sends back (D2L).
+    """Send every vector to rank 0, which sums them and sends the sum back (D2L).
 
     Two rounds; rank 0 receives and sends (ranks - 1) vectors: it is the bottleneck.
     """
@@ -38,9 +38,9 @@ def star(ranks: int, length: int) -> Iterator[Round]:
 
 @plan
 def tree(ranks: int, length: int) -> Iterator[Round]:
-    """Sum along a binomial tree to rank 0, then copy back along the same tree.
+    """Reduce along a binomial tree to rank 0, then broadcast along the same tree.
 
-    2 ceil(log2 ranks) rounds of whole vectors: short in latency, long in bytes.
+    2 ceil(log2 ranks) rounds of whole vectors: few rounds, but many bytes.
     Source: Thakur, Rabenseifner, Gropp (2005).
     """
     yield from reduce(ranks, length)
@@ -82,10 +82,10 @@ def halving_doubling(ranks: int, length: int) -> Iterator[Round]:
 def _folded(
     swaps: Callable[[np.ndarray, int], Iterator[Round]], ranks: int, length: int
 ) -> Iterator[Round]:
-    """Run `swaps` on a power of two of the ranks; first, neighbors join forces.
+    """Run `swaps` on the largest power of two of the ranks.
 
-    Each rank that is too many adds its vector to its left neighbor's, which sends the
-    sum back in the end.
+    Each surplus rank first adds its vector to its left neighbor's, which returns the
+    sum at the end.
     """
     power = 1 << ranks.bit_length() - 1  # the largest power of two up to `ranks`
     extra = np.arange(1, 2 * (ranks - power), 2)
@@ -102,13 +102,13 @@ def _swap_vectors(ranks: np.ndarray, length: int) -> Iterator[Round]:
 
 def _swap_halves(ranks: np.ndarray, length: int) -> Iterator[Round]:
     place, edges = np.arange(len(ranks)), even_edges(length, len(ranks))
-    first, halving = np.zeros_like(place), []  # of the block each place still reduces
+    first, halving = np.zeros_like(place), []  # of the block each place reduces
     for i in range(len(ranks).bit_length() - 1):
         half, partner = len(ranks) >> i + 1, place ^ 1 << i
         first = first + half * (place >> i & 1)
         start, size = edges[first], edges[first + half] - edges[first]
         halving.append((ranks[partner], start, size))
-        target = start[partner], size[partner]  # the partner keeps the other half
+        target = start[partner], size[partner]  # the partner reduces the other half
         yield make_round(ranks, ranks[partner], *target, add=True)
     for partner, start, size in reversed(halving):
         yield make_round(ranks, partner, start, size, add=False)
@@ -172,15 +172,17 @@ ALLREDUCE: dict[str, Plan] = {
     "hierarchical": hierarchical,
 }
 
-# What a link could carry while one message starts up: 5 microseconds at 13 GB/s.
+# The bytes that a link could send while one message starts up: 5 microseconds at 13
+# GB/s.
 START_UP_BYTES = 64 * 1024
 
 
 def choose_allreduce(ranks: int, nbytes: int) -> str:
-    """Name the fastest algorithm for vectors of `nbytes` bytes where all links agree.
+    """Return the fastest algorithm for vectors of `nbytes` bytes and equal links.
 
-    In this model, a round costs START_UP_BYTES and its busiest rank's bytes. Between
-    nodes with slow links `hierarchical` may be faster; the number of ranks cannot say.
+    A model: a round costs START_UP_BYTES plus the bytes of its busiest rank. Between
+    nodes with slow links `hierarchical` may be faster, which the number of ranks does
+    not show.
 
     >>> [choose_allreduce(8, nbytes) for nbytes in (10**4, 10**6)]
     ['recursive_doubling', 'halving_doubling']

@@ -1,8 +1,8 @@
 """Broadcast, reduce, reduce-scatter, all-gather and all-to-all as plans.
 
 The tree and the ring below are the two shapes that all-reduce is built from as well
-(see `allreduce.py`). A vector is cut into one *part* a rank by `even_bounds`; parts may
-be uneven or empty. Chapter: *allreduce*.
+(see `allreduce.py`). A vector is cut into one *part* per rank by `even_bounds`; parts
+may be uneven or empty. Chapter: *allreduce*.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from .rounds import Round, even_edges, make_round, plan
 
 @plan
 def reduce(ranks: int, length: int, root: int = 0) -> Iterator[Round]:
-    """Add every rank's vector up on `root`, along a binomial tree.
+    """Sum every rank's vector on `root`, along a binomial tree.
 
-    ceil(log2 ranks) rounds: half of the ranks that still matter send to the other half.
+    ceil(log2 ranks) rounds: half of the remaining ranks send to the other half.
     """
     root = check_count("root", root, min=0, max=ranks - 1)
     distance = 1
@@ -41,7 +41,7 @@ def broadcast(ranks: int, length: int, root: int = 0) -> Iterator[Round]:
 
 @plan
 def reduce_scatter(ranks: int, length: int) -> Iterator[Round]:
-    """Afterwards rank r holds, in part r, the sum of all ranks; a ring.
+    """Sum part r of all ranks on rank r, along a ring.
 
     ranks - 1 rounds; every rank sends all parts but its own, one per round.
     """
@@ -50,7 +50,7 @@ def reduce_scatter(ranks: int, length: int) -> Iterator[Round]:
 
 @plan
 def allgather(ranks: int, length: int) -> Iterator[Round]:
-    """Rank r starts with part r; afterwards every rank holds all parts; a ring."""
+    """Copy part r of rank r to all ranks, along a ring."""
     return ring_allgather(np.arange(ranks), even_edges(length, ranks))
 
 
@@ -59,10 +59,10 @@ def alltoall(ranks: int, length: int) -> Iterator[Round]:
     """Swap blocks: block t of rank s goes to block s of rank t (a transposition).
 
     Every rank holds `ranks` blocks of `length` elements. It sends ranks - 1 blocks, one
-    after the other, and is never idle (pairwise exchange). One vector a rank is memory
-    enough: what arrives replaces what was sent. So two ranks swap; an even number of
-    ranks forms pairs, in ranks - 1 rounds. An odd number cannot be paired off: there a
-    rank swaps with two, to its left and right, in half as many rounds.
+    after the other, and is never idle (pairwise exchange). No second vector is needed:
+    an arriving block replaces the block that was sent. So two ranks swap; an even
+    number of ranks forms pairs, in ranks - 1 rounds. An odd number cannot be paired:
+    each rank swaps with two others, to its left and right, in half as many rounds.
     """
     rank, n = np.arange(ranks), ranks - 1
     if ranks % 2:
@@ -70,9 +70,7 @@ def alltoall(ranks: int, length: int) -> Iterator[Round]:
             left, right = (rank - distance) % ranks, (rank + distance) % ranks
             yield _swap(np.tile(rank, 2), np.concatenate([left, right]), length)
         return
-    for k in range(
-        n
-    ):  # a round-robin tournament: s swaps with t where s + t = k modulo n
+    for k in range(n):  # a round-robin tournament: s and t swap if s + t = k modulo n
         partner = (k - rank) % n
         partner[n] = np.flatnonzero(partner == rank)[0]  # it would swap with itself
         partner[partner[n]] = n
@@ -85,9 +83,9 @@ def _swap(rank: np.ndarray, partner: np.ndarray, length: int) -> Round:
 
 
 def ring_reduce_scatter(ring: np.ndarray, edges: np.ndarray) -> Iterator[Round]:
-    """Add up part i, edges[i] to edges[i + 1], on the i-th rank of the ring.
+    """Sum part i, edges[i] to edges[i + 1], on the i-th rank of the ring.
 
-    Part i starts its way at rank i + 1 and grows by one contribution at each stop.
+    Part i starts at rank i + 1, and each rank on its way adds its contribution.
     """
     n, right = len(ring), np.roll(ring, -1)
     first, length = _twice(edges[:-1]), _twice(np.diff(edges))
@@ -97,7 +95,7 @@ def ring_reduce_scatter(ring: np.ndarray, edges: np.ndarray) -> Iterator[Round]:
 
 
 def ring_allgather(ring: np.ndarray, edges: np.ndarray) -> Iterator[Round]:
-    """Pass part i, which the i-th rank of the ring holds, once round the ring."""
+    """Send part i, which the i-th rank of the ring holds, once around the ring."""
     n, right = len(ring), np.roll(ring, -1)
     first, length = _twice(edges[:-1]), _twice(np.diff(edges))
     for step in range(n - 1):  # the i-th rank sends part i - step

@@ -1,9 +1,9 @@
-"""Put a round's messages into turns, so that engines whose sends wait do not hang.
+"""Order a round's messages in turns, so that engines with blocking sends do not hang.
 
 If every rank of a ring sent first, all would wait for receivers that are busy sending.
-In a *turn* each rank has at most one message, sent or received: a matching. Everybody
-takes the turns in order, so the first message that is not done yet always finds both of
-its ends waiting for it. Chapter: *many_machines*.
+In a *turn* each rank has at most one message, sent or received: a matching. All ranks
+take the turns in order, so both ends of the first unfinished message are always waiting
+for it. Chapter: *many_machines*.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True)
 class RankMessages:
-    """What one rank has to do in a round, each list in row order."""
+    """The messages of one rank in a round, each list in row order."""
 
     sends: list[Message]
     receives: list[Message]
 
     @cached_property
     def peers(self) -> tuple[int, ...]:
-        """The ranks at the other ends."""
+        """Return the ranks at the other ends."""
         return tuple(sorted({m.peer for m in (*self.sends, *self.receives)}))
 
 
@@ -67,34 +67,34 @@ def order_messages(pairs: Iterable[tuple[int, int]]) -> list[int]:
 
 @lru_cache(maxsize=1024)  # a training step repeats the same few rounds
 def messages_of(this_round: Round, rank: int) -> RankMessages:
-    """Pick out what `rank` sends and receives, and when.
+    """Return the messages that `rank` sends and receives, with their turns.
 
     Raises `PlanError` for a message of a rank to itself, which no engine can send.
     """
     turns = order_messages((t.source, t.target) for t in this_round.transfers)
     rows = enumerate(this_round.transfers)
-    mine = [(row, t) for row, t in rows if rank in (t.source, t.target)]
-    into = {
+    own_rows = [(row, t) for row, t in rows if rank in (t.source, t.target)]
+    written = {
         row: (t.target_first, t.target_first + t.length)
-        for row, t in mine
+        for row, t in own_rows
         if t.target == rank
     }
     sends: list[Message] = []
     receives: list[Message] = []
-    for row, t in mine:
+    for row, t in own_rows:
         if t.source == t.target:
             raise PlanError(
                 f"expected messages between two ranks, got one from rank {rank} to "
                 "itself; leave it out of the plan, or run the plan in one process"
             )
-        part, peer, found = into.get(row), t.source, receives
+        part, peer, messages = written.get(row), t.source, receives
         if part is None:
             part = t.source_first, t.source_first + t.length
-            peer, found = t.target, sends
+            peer, messages = t.target, sends
         clashes = any(
             part[0] < last and first < part[1]
-            for other, (first, last) in into.items()
+            for other, (first, last) in written.items()
             if other != row
         )
-        found.append(Message(row, peer, *part, t.add, turns[row], clashes))
+        messages.append(Message(row, peer, *part, t.add, turns[row], clashes))
     return RankMessages(sends, receives)

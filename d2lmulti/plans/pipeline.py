@@ -1,8 +1,8 @@
-"""A pipeline as data: what each device computes, sends and receives, in order.
+"""A pipeline as data: the computations, sends, and receives of each device, in order.
 
 A network is cut into stages, a batch into micro-batches. A schedule (`schedules.py`) is
-one list of instructions per device. It knows no framework and no tensor, so the same
-lists are verified, run, timed and drawn. Chapter: *pipeline_parallel*.
+one list of instructions per device, independent of framework and tensors. So the same
+lists are verified, executed, timed, and drawn. Chapter: *pipeline_parallel*.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..errors import PlanError
 
 @dataclass(frozen=True)
 class Instruction:
-    """What a device does for one stage and one micro-batch."""
+    """One instruction of a device, for one stage and one micro-batch."""
 
     stage: int  #: from 0, at the input
     micro: int  #: micro-batch, from 0
@@ -31,7 +31,7 @@ class Instruction:
 
 
 class Forward(Instruction):
-    """Compute the stage's output, and store what the backward pass will need."""
+    """Compute the stage's output, and store the activations for the backward pass."""
 
 
 class Backward(Instruction):
@@ -39,11 +39,11 @@ class Backward(Instruction):
 
 
 class BackwardInput(Instruction):
-    """The half of `Backward` that the previous stage needs: the input's gradient."""
+    """Compute the input's gradient: the half that the previous stage waits for."""
 
 
 class BackwardWeight(Instruction):
-    """The half that no other stage waits for: the weights' gradients; then free."""
+    """Compute the weights' gradients, the other half; then free memory."""
 
 
 @dataclass(frozen=True)
@@ -89,24 +89,24 @@ Name = tuple[str, int, int]  # of a tensor: kind, stage that made it, micro-batc
 
 
 def made(i: Instruction) -> Name:
-    """Return the name of what a computation makes."""
+    """Return the name of the tensor that a computation makes."""
     kind = {Forward: "activation", BackwardWeight: "weights"}.get(type(i), "gradient")
     return kind, i.stage, i.micro
 
 
 def awaited(i: Instruction) -> Name:
-    """Return the name of what a computation or a receive takes from another stage."""
+    """Return the name of the tensor of another stage that an instruction uses."""
     if isinstance(i, (Forward, ReceiveActivation)):
         return "activation", i.stage - 1, i.micro
     return "gradient", i.stage + 1, i.micro
 
 
 def needs(i: Instruction, ranks: Sequence[int]) -> set[Name]:
-    """Return what must have been computed before, on any device."""
+    """Return the tensors that must have been computed before, on any device."""
     if isinstance(i, BackwardWeight):
         return {("gradient", i.stage, i.micro)}
-    own = set() if isinstance(i, Forward) else {("activation", i.stage, i.micro)}
-    return own | ({awaited(i)} if awaited(i)[1] in range(len(ranks)) else set())
+    needed = set() if isinstance(i, Forward) else {("activation", i.stage, i.micro)}
+    return needed | ({awaited(i)} if awaited(i)[1] in range(len(ranks)) else set())
 
 
 def arrival(i: Instruction, ranks: Sequence[int]) -> StageTransfer | None:
@@ -175,7 +175,7 @@ def stage_ranks(
 
 @dataclass(frozen=True)
 class Durations:
-    """How long a stage works on one micro-batch, in slots of a modeled clock.
+    """How long a stage computes one micro-batch, in slots of a modeled clock.
 
     A backward pass does about twice the work of a forward pass: one half for the
     input's gradient, one for the weights'. Raises `InvalidInput` for a negative time.
@@ -199,31 +199,31 @@ class Durations:
             BackwardInput: self.backward_input,
             BackwardWeight: self.backward_weight,
         }
-        again = recompute and isinstance(i, (Backward, BackwardInput))
-        return kinds[type(i)] + (self.forward if again else 0)
+        recomputed = recompute and isinstance(i, (Backward, BackwardInput))
+        return kinds[type(i)] + (self.forward if recomputed else 0)
 
 
 def add_transfers(
     order: Sequence[Sequence[Instruction]], durations: Durations | None = None
 ) -> Lists:
-    """Insert the messages, and a step at the end, into what each device computes.
+    """Insert the messages, and a step at the end, into the order of each device.
 
-    An engine's send may wait until its receiver is there, so all messages get *one*
-    order for all devices, and each device lists its part of it: the first unfinished
-    message then finds both of its ends waiting for it. The order is that of a clock on
-    which what can happen first happens first, and at a tie messages do. Raises
+    An engine's send may block until its receiver is ready, so all messages have *one*
+    order on all devices: both ends of the first unfinished message are then waiting for
+    it. The order is that of a modeled clock on which each event happens as early as
+    possible, and at a tie messages come first. Raises
     `PlanError` where no device can continue, and as `stage_ranks` does.
     """
     durations = Durations() if durations is None else durations
     ranks = stage_ranks(order)
     lists: Lists = [[] for _ in order]
-    left = [deque(device_order) for device_order in order]
+    remaining = [deque(device_order) for device_order in order]
     free = [0.0] * len(order)  # the time from which each device is free
     done: set[Name] = set()
     arrived: set[StageTransfer] = set()
     receives = {arrival(i, ranks) for device_order in order for i in device_order}
     receive_of = {awaited(r): r for r in receives if r is not None}
-    # Time, whether it is a computation, stage, micro-batch, device, and what happens.
+    # Time, whether it is a computation, stage, micro-batch, device, instruction.
     events: list[tuple[float, bool, int, int, int, Instruction]] = []
 
     def time_of(d: int, i: Instruction) -> float:
@@ -234,9 +234,9 @@ def add_transfers(
         heappush(events, (time_of(d, i), computes, i.stage, i.micro, d, i))
 
     def offer_next(d: int) -> None:
-        """Offer the device's next computation, if its inputs are there."""
-        if left[d]:
-            i = left[d][0]
+        """Offer the device's next computation, if its inputs have arrived."""
+        if remaining[d]:
+            i = remaining[d][0]
             receive = arrival(i, ranks)
             if (receive is None or receive in arrived) and needs(i, ranks) <= done:
                 offer(d, i)
@@ -245,27 +245,27 @@ def add_transfers(
         offer_next(d)
     while events:
         planned, *_, d, i = heappop(events)
-        if time_of(d, i) > planned:  # a device has begun something else meanwhile
+        if time_of(d, i) > planned:  # a device has begun another instruction meanwhile
             offer(d, i)
         elif isinstance(i, StageTransfer):
             lists[i.device].append(send_of(i, d))
             lists[d].append(i)
             free[d] = free[i.device] = planned + durations.transfer
             arrived.add(i)
-            if left[d] and arrival(left[d][0], ranks) == i:
+            if remaining[d] and arrival(remaining[d][0], ranks) == i:
                 offer_next(d)
         else:
-            lists[d].append(left[d].popleft())
+            lists[d].append(remaining[d].popleft())
             free[d] += durations.of(i)
             done.add(made(i))
             if receive := receive_of.get(made(i)):
                 offer(ranks[receive.stage], receive)
             offer_next(d)
-    for d, rest in enumerate(left):
-        if rest:
+    for d, queue in enumerate(remaining):
+        if queue:
             raise PlanError(
-                f"device {d}, {rest[0]}: nobody can go on, because each device waits "
-                "for what another computes later"
+                f"device {d}, {queue[0]}: no device can continue, because each waits "
+                "for a result that another computes later"
             )
     return [[*device_list, Step()] for device_list in lists]
 
@@ -273,40 +273,41 @@ def add_transfers(
 def simulate(
     lists: Sequence[Sequence[AnyInstruction]],
 ) -> Iterator[tuple[int, AnyInstruction]]:
-    """Yield (device, instruction) in an order in which they may happen, to the end.
+    """Yield (device, instruction) in a possible order of execution.
 
     A send waits for the matching receive (rendezvous) and is directly followed by it.
-    Lists that end under this rule also end with buffered sends, with the same result.
+    Lists that complete with such sends also complete with buffered sends, with the same
+    result.
     Raises `PlanError` for a deadlock, and for a message that is not the one that its
     receiver takes next.
     """
-    left = [deque(device_list) for device_list in lists]
+    remaining = [deque(device_list) for device_list in lists]
     progress = True
     while progress:
         progress = False
-        for d, mine in enumerate(left):
-            while mine and not isinstance(i := mine[0], Receives):
-                if isinstance(i, Sends) and not _receiver_is_there(i, d, left):
+        for d, queue in enumerate(remaining):
+            while queue and not isinstance(i := queue[0], Receives):
+                if isinstance(i, Sends) and not _receiver_is_there(i, d, remaining):
                     break
-                yield d, mine.popleft()
+                yield d, queue.popleft()
                 if isinstance(i, Sends):
-                    yield i.device, left[i.device].popleft()
+                    yield i.device, remaining[i.device].popleft()
                 progress = True
-    stuck = [f"device {d} at {mine[0]}" for d, mine in enumerate(left) if mine]
+    stuck = [f"device {d} at {queue[0]}" for d, queue in enumerate(remaining) if queue]
     if stuck:
-        raise PlanError(f"deadlock, nobody can go on: {'; '.join(stuck)}")
+        raise PlanError(f"deadlock, no device can continue: {'; '.join(stuck)}")
 
 
 def _receiver_is_there(
-    send: StageTransfer, device: int, left: Sequence[deque[AnyInstruction]]
+    send: StageTransfer, device: int, remaining: Sequence[deque[AnyInstruction]]
 ) -> bool:
     """Return whether the receiver's next instruction is the receive of this message."""
-    if send.device == device or send.device not in range(len(left)):
+    if send.device == device or send.device not in range(len(remaining)):
         raise PlanError(
-            f"device {device}: {send} is a message to nobody; expected another device "
-            f"from 0 to {len(left) - 1}"
+            f"device {device}: {send} has no receiver; expected another device "
+            f"from 0 to {len(remaining) - 1}"
         )
-    head = left[send.device][0] if left[send.device] else None
+    head = remaining[send.device][0] if remaining[send.device] else None
     if not isinstance(head, Receives) or head.device != device:
         return False
     if send_of(head, send.device) != send:
@@ -323,8 +324,8 @@ def verify_schedule(
     """Check the lists of all devices without a tensor.
 
     Every computation must happen once, on the device that has the stage; every input
-    must be there before it is used; every message must be sent and received once; and
-    nobody may wait forever. Raises `PlanError` with the device and the instruction.
+    must be available before it is used; every message must be sent and received once;
+    and no device may deadlock. Raises `PlanError` with the device and the instruction.
     """
     ranks = stage_ranks(lists, check_count("stages", stages, max=MAX_RANKS))
     check_count("micro_batches", micro_batches, max=MAX_RANKS)
@@ -361,7 +362,7 @@ def verify_schedule(
 def _expected(
     lists: Sequence[Sequence[AnyInstruction]], ranks: Sequence[int], m: int
 ) -> list[Counter[AnyInstruction]]:
-    """Count what each device's list has to hold; a backward pass is whole or halved."""
+    """Count the instructions that each list needs; backward is whole or in halves."""
     expected = [Counter[AnyInstruction]([Step()]) for _ in lists]
     present = [set(device_list) for device_list in lists]
     for stage, d in enumerate(ranks):

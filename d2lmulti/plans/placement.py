@@ -1,7 +1,7 @@
-"""The placement of parameters: which server stores which part of which parameter.
+"""The placement of parameters, or parts of them, on servers.
 
 A placement is a pure function of the parameters' sizes and the number of servers. Every
-element lies in exactly one part, and every part on one server.
+element is in exactly one part, and every part on one server.
 Chapter: *parameter_server*.
 """
 
@@ -15,7 +15,7 @@ from .rounds import even_bounds
 
 
 class ServerShard(NamedTuple):
-    """Elements first..last-1 of the flattened parameter, kept by one server."""
+    """Elements first..last-1 of the flattened parameter, stored by one server."""
 
     parameter: int
     first: int
@@ -27,7 +27,7 @@ Placement = Callable[[Sequence[int], int], list[ServerShard]]
 
 
 def round_robin(sizes: Sequence[int], servers: int) -> list[ServerShard]:
-    """Deal out whole parameters in turn, whatever their size (TensorFlow's default).
+    """Assign whole parameters to the servers in turn (TensorFlow's default).
 
     >>> server_sizes(round_robin([100, 1, 100, 1], 2), 2)
     [200, 2]
@@ -51,7 +51,7 @@ def greedy(sizes: Sequence[int], servers: int) -> list[ServerShard]:
 
 
 def cut(sizes: Sequence[int], servers: int) -> list[ServerShard]:
-    """Join all parameters end to end and cut the result into equal pieces.
+    """Concatenate all parameters and cut the result into equal pieces.
 
     >>> cut([3, 2], 2)
     [ServerShard(parameter=0, first=0, last=3, server=0), ServerShard(parameter=1, ...)]

@@ -2,8 +2,8 @@
 
 All transfers of a round read the state *before* the round, and reductions into the
 same part happen in ascending order of the source rank. So the same plan gives the same
-bits in one process and across processes. A plan knows no framework and no operation
-(sum, max): `add` only says "combine" instead of "overwrite".
+bits in one process and across processes. A plan depends on no framework and no
+operation (sum, max): `add` only means "combine" instead of "overwrite".
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from ..checks import MAX_INDEX, MAX_RANKS, check_count
 
 
 class Transfer(NamedTuple):
-    """One row of a round: `length` elements go from one rank to another."""
+    """One row of a round: `length` elements are sent from one rank to another."""
 
     source: int  #: rank that sends
     target: int  #: rank that receives
-    source_first: int  #: first element, there
-    target_first: int  #: first element, here
+    source_first: int  #: first element, at the source
+    target_first: int  #: first element, at the target
     length: int  #: in elements
     add: bool  #: combine, or overwrite
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity: a cache key
 class Round:
-    """One table of transfers, one NumPy array a column, sorted by source rank."""
+    """One table of transfers, one NumPy array per column, sorted by source rank."""
 
     source: np.ndarray  #: ranks that send
     target: np.ndarray  #: ranks that receive
-    source_first: np.ndarray  #: first elements, there
-    target_first: np.ndarray  #: first elements, here
+    source_first: np.ndarray  #: first elements, at the source
+    target_first: np.ndarray  #: first elements, at the target
     length: np.ndarray  #: in elements
     add: np.ndarray  #: combine, or overwrite
 
@@ -48,13 +48,13 @@ class Round:
 
     @cached_property
     def transfers(self) -> list[Transfer]:
-        """The rows as Python integers (kept: a plan may be run many times)."""
+        """Return the rows as Python integers (cached, as plans are run many times)."""
         rows = zip(*(column.tolist() for column in self.columns), strict=True)
         return list(map(Transfer._make, rows))
 
     @cached_property
     def parts(self) -> list[tuple[int, slice, int, slice, bool]]:
-        """The rows as (source, its part, target, its part, add)."""
+        """Return the rows as (source, its part, target, its part, add)."""
         return [
             (t.source, slice(a := t.source_first, a + t.length), t.target,
              slice(b := t.target_first, b + t.length), t.add)
@@ -63,35 +63,38 @@ class Round:
 
     @cached_property
     def overtaken(self) -> frozenset[int]:
-        """Rows that send from a part which an earlier row writes to.
+        """Return the rows that send from a part which an earlier row writes to.
 
-        Whoever carries out the rows one by one must read and keep these parts first.
+        To execute the rows one by one, copy these parts first.
         """
-        found = set()
+        rows = set()
         written: dict[int, list[tuple[int, int]]] = {}
         for i, t in enumerate(self.transfers):
             first, last = t.source_first, t.source_first + t.length
             if any(a < last and first < b for a, b in written.get(t.source, ())):
-                found.add(i)
-            into = (t.target_first, t.target_first + t.length)
-            written.setdefault(t.target, []).append(into)
-        return frozenset(found)
+                rows.add(i)
+            target = (t.target_first, t.target_first + t.length)
+            written.setdefault(t.target, []).append(target)
+        return frozenset(rows)
 
     @cached_property
     def reach(self) -> int:
-        """The shortest vector that holds every part; none does if one is below 0."""
+        """Return the length of the shortest vector that holds every part.
+
+        A part below 0 is in no vector.
+        """
         below = any(min(a.start, b.start) < 0 for _, a, _, b, _ in self.parts)
         ends = (max(a.stop, b.stop) for _, a, _, b, _ in self.parts)
         return MAX_INDEX if below else max(ends, default=0)
 
     @property
     def columns(self) -> tuple[np.ndarray, ...]:
-        """The columns, in the order of `Transfer`."""
+        """Return the columns, in the order of `Transfer`."""
         return tuple(vars(self)[name] for name in Transfer._fields)
 
 
 Plan = Callable[..., Iterator[Round]]  # of (ranks, length), sometimes with more
-MAX_ELEMENTS = 2**40  # of a vector: bytes of all ranks still fit into 64 bits
+MAX_ELEMENTS = 2**40  # of a vector: the bytes of all ranks fit in 64 bits
 
 
 def make_round(
@@ -111,7 +114,7 @@ def make_round(
     columns = [np.asarray(c, dtype=np.int64) for c in (*given, length)]
     columns.append(np.asarray(add, dtype=bool))
     rows = max((c.size for c in columns if c.ndim), default=1)
-    # Full columns stay the same objects: in a round of thousands every copy counts.
+    # Full columns are not copied, which would be slow in a round of thousands.
     columns = [c if c.ndim else np.full(rows, c) for c in columns]
     return sort_rows(columns)
 
@@ -129,7 +132,7 @@ def sort_rows(columns: list[np.ndarray]) -> Round:
 
 
 def plan(rounds: Plan) -> Plan:
-    """Make a function of (ranks, length) a plan: check both, leave out empty rounds."""
+    """Decorate a function of (ranks, length): check both, skip empty rounds."""
 
     @wraps(rounds)
     def checked(ranks: int, length: int, *more: Any, **named: Any) -> Iterator[Round]:

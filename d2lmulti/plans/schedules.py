@@ -32,7 +32,7 @@ Schedule = Callable[..., Lists]  # of (devices, micro_batches, chunks)
 
 
 def sequential(p: int, m: int) -> Order:
-    """Run each micro-batch forward and backward through all stages before the next."""
+    """Run each micro-batch forward and backward before the next: the naive order."""
     return [
         [kind(d, k) for k in range(m) for kind in (Forward, Backward)] for d in range(p)
     ]
@@ -50,7 +50,7 @@ def gpipe(p: int, m: int) -> Order:
 
 
 def one_f_one_b(p: int, m: int) -> Order:
-    """Alternate one forward, one backward once the pipeline is full (Fan et al., 2021).
+    """Alternate forward and backward once the pipeline is full (Fan et al., 2021).
 
     PipeDream's order with a flush at the end of the batch. Device d first runs p-d-1
     forward passes ahead, so it stores at most min(m, p-d) activations for any m.
@@ -64,11 +64,11 @@ def one_f_one_b(p: int, m: int) -> Order:
 
 
 def interleaved(p: int, m: int, v: int) -> Order:
-    """v stages (chunks) per device, in groups of p micro-batches.
+    """Interleave v stages (chunks) per device, in groups of p micro-batches.
 
     A group that is not full is planned as if it were, and the missing micro-batches are
-    left out. Such a group costs idle time twice: in the order itself, and because sends
-    and receives that wait for each other then miss each other (up to 9 slots for
+    left out. Such a group costs idle time twice: in the order itself, and because
+    matching sends and receives are then reached at different times (up to 9 slots for
     p <= 8, m <= 16 and v <= 4; none if p divides m). Source: Narayanan et al. (2021).
     """
     full = -(-m // p) * p
@@ -86,13 +86,13 @@ def interleaved(p: int, m: int, v: int) -> Order:
 def _alternate(
     forwards: Sequence[Instruction], backwards: Sequence[Instruction], ahead: int
 ) -> list[Instruction]:
-    """`ahead` forwards, then forward and backward in turn, then the other backwards."""
+    """Order `ahead` forwards, then both in turn, then the remaining backwards."""
     steady = chain.from_iterable(zip(forwards[ahead:], backwards, strict=False))
     return [*forwards[:ahead], *steady, *backwards[len(forwards) - ahead :]]
 
 
 def zb_h1(p: int, m: int) -> Order:
-    """Zero bubble in the memory of 1F1B (ZB-H1): a third of its bubble.
+    """Shrink the bubble to a third of 1F1B's, with its memory (ZB-H1).
 
     The backward pass comes in two halves. The previous stage waits for the input's
     gradient only; the weights' gradients fill slots that would be idle. Each device
@@ -102,7 +102,7 @@ def zb_h1(p: int, m: int) -> Order:
 
 
 def zb_h2(p: int, m: int) -> Order:
-    """Zero bubble with about twice the memory (ZB-H2): no bubble if m >= 2p - 1.
+    """Remove the bubble if m >= 2p - 1, with about twice the memory (ZB-H2).
 
     Each device stores at most min(m, 2p - 1) activations. With fewer micro-batches
     device d runs fewer forwards ahead, down to ZB-H1's order for m <= p: a longer
@@ -116,7 +116,7 @@ def zb_h2(p: int, m: int) -> Order:
 
 
 def _delay_weights(d: int, m: int, ahead: int, behind: int) -> list[Instruction]:
-    """`ahead` forwards first; the weights' gradients `behind` micro-batches late."""
+    """Order `ahead` forwards first, weights' gradients `behind` micro-batches late."""
     forwards = [Forward(d, k) for k in range(m)]
     order: list[Instruction] = [*forwards[:ahead]]
     for k in range(m):
@@ -128,23 +128,23 @@ def _delay_weights(d: int, m: int, ahead: int, behind: int) -> list[Instruction]
 
 
 def zb_v(p: int, m: int) -> Order:
-    """Zero bubble in the memory of 1F1B (ZB-V): two stages per device, placed as a V.
+    """Remove the bubble with 1F1B's memory: two stages per device, as a V (ZB-V).
 
     Device d has the stages d and 2p-1-d. If m >= 2p - 1, no device is idle from its
     first to its last computation, and each stores 2p activations of its stages, which
     are half as large. Source: Qi et al. (2023).
     """
-    full = max(m, 2 * p - 1)  # fewer are planned as so many, and the others left out
+    full = max(m, 2 * p - 1)  # fewer are planned as that many; the surplus is left out
     lists = []
     for d in range(p):
         F1, I1, W1 = [(kind, d) for kind in (Forward, BackwardInput, BackwardWeight)]
         F2, I2, W2 = [(kind, 2 * p - 1 - d) for kind, _ in (F1, I1, W1)]
         order = [
-            *[F1] * (2 * (p - d) - 1),  # until the first micro-batch is back from p-1
-            *[F2, F1] * d,  # until its gradient is; 2p activations are stored then,
-            *[F2, I2, W2] * (p - d),  # and each new one takes the place of an old one
+            *[F1] * (2 * (p - d) - 1),  # until the first micro-batch returns from p-1
+            *[F2, F1] * d,  # until its gradient does; then 2p activations are stored,
+            *[F2, I2, W2] * (p - d),  # and each new one replaces an old one
             *[F1, I1, W1, F2, I2, W2] * (full - p),
-            *[I1, I2] * d,  # first what the previous devices wait for
+            *[I1, I2] * d,  # the gradients that previous devices wait for come first
             *[I1, W1] * (p - d),
             *[W2] * d,
             *[W1] * d,
@@ -164,10 +164,11 @@ def _numbered(order: Iterable[tuple[type[Instruction], int]]) -> list[Instructio
 
 
 def _weights_in_gaps(lists: Order, ranks: Sequence[int]) -> Order:
-    """Move each weights' gradient to where its device would wait for an input.
+    """Move each weights' gradient to a slot in which its device would be idle.
 
-    Play the lists slot by slot. A device computes a weights' gradient if the input of
-    its next computation is missing, or if another forward would exceed 2p activations.
+    Simulate the lists slot by slot. A device computes a weights' gradient if the input
+    of its next computation is missing, or if another forward would exceed 2p
+    activations.
     """
     p = len(lists)
     left = [deque(i for i in one if type(i) is not BackwardWeight) for one in lists]
@@ -193,13 +194,13 @@ def _weights_in_gaps(lists: Order, ranks: Sequence[int]) -> Order:
     return order
 
 
-MAX_WORK = 10**6  # a schedule is lists in memory: a gigabyte of them
+MAX_WORK = 10**6  # instructions: about a gigabyte of memory
 
 
 def _schedule(order: Callable[..., Order], chunks: int = 1) -> Schedule:
-    """Make an order of computations a schedule: check, add messages and steps.
+    """Turn an order of computations into a schedule: check, add messages and steps.
 
-    `chunks` is how many stages a device has, if the order does not leave that open.
+    `chunks` is the number of stages per device, unless the order leaves that open.
     """
     usual, any_chunks = chunks, order is interleaved
 

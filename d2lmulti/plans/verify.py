@@ -1,9 +1,9 @@
 """Verify a plan as data, without running a tensor.
 
-The state says, for every rank and every piece of its vector, how many times each rank's
-contribution is in it. A plan is right when every count that matters ends at exactly
-what the collective promises. A count is a count on every input, so one check of
-(ranks, length) covers all values, dtypes and frameworks. Chapter: *allreduce*.
+The state counts, for every rank and every piece of its vector, how many times each
+rank's contribution is in it. A plan is correct if every checked count ends at the value
+that the collective promises. The counts do not depend on the input, so one check of
+(ranks, length) covers all values, dtypes, and frameworks. Chapter: *allreduce*.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def verify(
 
     `collective` is allreduce, reduce, broadcast, reduce_scatter, allgather or alltoall
     (there, `length` is that of a block). Raises `PlanError` for a contribution that is
-    missing or counted twice, and for a round that is no legal table. Memory grows with
-    ranks^2 times the number of parts: meant for up to about a hundred ranks.
+    missing or counted twice, and for a round that is not a legal table. Memory grows
+    with ranks^2 times the number of parts: meant for up to about a hundred ranks.
     """
     table = list(rounds)
     ranks = check_count("ranks", ranks, max=MAX_RANKS)
@@ -57,17 +57,19 @@ def verify(
 def compare(rounds: Iterable[Round], expected: Iterable[Round]) -> None:
     """Check that two plans are the same, transfer by transfer.
 
-    Stricter than `verify`: in a ring, a partial sum that passes over one neighbor may
-    still end right, but it went another way. Raises `PlanError` at the first round that
-    differs.
+    Stricter than `verify`: in a ring, a partial sum that skips a neighbor may still end
+    correct. Raises `PlanError` at the first round that differs.
     """
-    for number, (this_round, wanted) in enumerate(zip_longest(rounds, expected), 1):
-        here, there = Counter(this_round or ()), Counter(wanted or ())
-        missing, more = list((there - here).elements()), list((here - there).elements())
-        if missing or more:
-            wanted_words = in_words(missing[0]) if missing else "no more transfers"
-            came = in_words(more[0]) if more else "no such transfer"
-            raise PlanError(f"round {number}: expected {wanted_words}; got {came}")
+    pairs = zip_longest(rounds, expected)
+    for number, (this_round, expected_round) in enumerate(pairs, 1):
+        actual, needed = Counter(this_round or ()), Counter(expected_round or ())
+        missing = [in_words(t) for t in (needed - actual).elements()]
+        extra = [in_words(t) for t in (actual - needed).elements()]
+        if missing or extra:
+            raise PlanError(
+                f"round {number}: expected {[*missing, 'no more transfers'][0]}; got "
+                f"{[*extra, 'no such transfer'][0]}"
+            )
 
 
 def _check_table(this_round: Round, number: int, ranks: int, total: int) -> None:
@@ -102,32 +104,36 @@ def _check_table(this_round: Round, number: int, ranks: int, total: int) -> None
 def _promise(
     collective: str, state: State, root: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Say where (rank, piece) to look, what must be held and from which piece."""
+    """Return which (rank, piece) to check, the expected counts and source pieces."""
     ranks, pieces, _ = state.held.shape
-    look = np.ones((ranks, pieces), bool)
+    checked = np.ones((ranks, pieces), bool)
     held = np.ones_like(state.held)
     home = np.tile(np.arange(pieces), (ranks, 1))
-    at, own = np.arange(pieces), state.own
+    numbers, owners = np.arange(pieces), state.own
     if collective == "reduce":
-        look[np.arange(ranks) != root] = False
+        checked[np.arange(ranks) != root] = False
     elif collective == "reduce_scatter":
-        look = own == np.arange(ranks)[:, None]
+        checked = owners == np.arange(ranks)[:, None]
     elif collective == "broadcast":
         held = np.zeros_like(held)
         held[:, :, root] = 1
     elif collective in ("allgather", "alltoall"):
         held = np.zeros_like(held)
-        held[:, at, own] = 1
+        held[:, numbers, owners] = 1
         if collective == "alltoall" and pieces:
             block = pieces // ranks
-            home = np.arange(ranks)[:, None] * block + at % block
-    return look, held, home
+            home = np.arange(ranks)[:, None] * block + numbers % block
+    return checked, held, home
 
 
 def _check_end(
-    state: State, last_round: int, look: np.ndarray, held: np.ndarray, home: np.ndarray
+    state: State,
+    last_round: int,
+    checked: np.ndarray,
+    held: np.ndarray,
+    home: np.ndarray,
 ) -> None:
-    for rank, piece, c in np.argwhere(look[..., None] & (state.held != held))[:1]:
+    for rank, piece, c in np.argwhere(checked[..., None] & (state.held != held))[:1]:
         seen = np.flatnonzero(state.held[rank, piece]).tolist()
         number, source, target = state.moved[home[rank, piece], c]
         if state.held[rank, piece, c]:
@@ -139,7 +145,7 @@ def _check_end(
             wrong = f"rank {c}'s did not move in any of rounds 1 to {last_round}"
         end = _end(state, last_round, rank, piece)
         raise PlanError(f"{end} holds the contributions of ranks {seen}; {wrong}")
-    for rank, piece in np.argwhere(look & (state.home != home))[:1]:
+    for rank, piece in np.argwhere(checked & (state.home != home))[:1]:
         raise PlanError(
             f"{_end(state, last_round, rank, piece)} holds elements from "
             f"{state.edges[state.home[rank, piece]]} on; expected those from "
@@ -157,11 +163,11 @@ def _end(state: State, last_round: int, rank: int, piece: int) -> str:
     )
 
 
-# -- playing a plan without tensors ----------------------------------------------------
+# -- simulating a plan without tensors -------------------------------------------------
 
 
 class State:
-    """What every rank holds, piece by piece; no transfer begins or ends in a piece."""
+    """The contents of every rank by piece; no transfer begins or ends in a piece."""
 
     def __init__(self, ranks: int, edges: np.ndarray) -> None:
         pieces = len(edges) - 1
@@ -169,13 +175,14 @@ class State:
         # own[piece]: the rank whose part, by `even_bounds`, the piece belongs to
         parts = even_edges(int(edges[-1]), ranks)
         self.own = np.searchsorted(parts, edges[:-1], "right") - 1
-        # held[rank, piece, c]: how often the contribution of rank c is in there
+        # held[rank, piece, c]: how often it contains the contribution of rank c
         self.held = np.zeros((ranks, pieces, ranks), np.int32)
-        # home[rank, piece]: which piece of the contributors' vectors it comes from
+        # home[rank, piece]: the piece of the contributors' vectors that it holds
         self.home = np.tile(np.arange(pieces), (ranks, 1))
         # moved[piece, c]: the last (round, source, target) that moved c's contribution
         self.moved = np.full((pieces, ranks, 3), -1)
-        self.written = np.zeros((ranks, pieces), np.int32)  # in which round, last
+        # written[rank, piece]: the last round that wrote it
+        self.written = np.zeros((ranks, pieces), np.int32)
 
 
 def states(
@@ -183,20 +190,20 @@ def states(
 ) -> Iterator[State]:
     """Yield the state before the first round and after each round (one live object).
 
-    Raises `PlanError` for a part that is sent before it is there, a contribution added
-    a second time, and elements of different parts added up.
+    Raises `PlanError` for a part that is sent before it has arrived, a contribution
+    added a second time, and sums of different parts.
     """
     table = list(rounds)
-    if collective == "alltoall":  # blocks change place: track every element
+    if collective == "alltoall":  # blocks move within vectors: track every element
         edges = np.arange(length * ranks + 1)
     else:
         edges = _cut(table, ranks, length)
     state = State(ranks, edges)
-    every = np.arange(ranks)
+    all_ranks = np.arange(ranks)
     if collective == "allgather":
         state.held[state.own, np.arange(len(state.own)), state.own] = 1
     else:
-        state.held[every, :, every] = 1
+        state.held[all_ranks, :, all_ranks] = 1
     yield state
     for number, this_round in enumerate(table, 1):
         _carry_out(this_round, number, state)
@@ -208,7 +215,7 @@ def snapshots(
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return edges and, before the first round and after each, held[rank, piece, c].
 
-    Neighboring pieces that share their fate are one piece here: good for pictures.
+    Neighboring pieces that are equal in all states are merged: fewer to draw.
     """
     frames = []
     for state in states(rounds, ranks, length, collective):
@@ -233,7 +240,7 @@ def _cut(table: list[Round], ranks: int, total: int) -> np.ndarray:
     for r in table:
         edges += [r.source_first, r.source_first + r.length]
         if (r.source_first != r.target_first).any():
-            return np.arange(total + 1)  # what moves may be cut anywhere later
+            return np.arange(total + 1)  # moved elements may be cut anywhere later
     return np.unique(np.concatenate(edges))
 
 

@@ -1,4 +1,4 @@
-"""Training in n processes: how they start, find each other and exchange bytes.
+"""Training in n processes: launcher, rendezvous, and communication engines.
 
 `import d2lmulti` does not load this package. Chapter: *many_machines*.
 """

@@ -1,14 +1,14 @@
-"""What the engines of processes share: one rank that watches what the others do.
+"""The base of all engines, and the status table with which ranks detect failures.
 
-Inside an engine's own wait nobody can read the status table. So each rank reads it when
-it begins a call: of two ranks whose calls differ, the later one notices. When an engine
-fails or gives up, its error comes with what all ranks were doing. NCCL's wait only
-orders work on the GPU: there a missing rank shows up when a result is read, or NCCL's
-own watchdog aborts the process after `D2LMULTI_TIMEOUT`.
+While a rank waits inside an engine, it cannot read the status table. So each rank reads
+it when it begins a call: of two ranks whose calls differ, the later one detects it. An
+engine's error is reported with the calls of all ranks. NCCL's wait only orders work on
+the GPU: there a missing rank is detected when a result is read, or NCCL's own watchdog
+aborts the process after `D2LMULTI_TIMEOUT`.
 
 The status table is a small file in shared memory with one row per rank, which only that
-rank writes: what it is doing, and for whom it waits. PyTorch calls such a record a
-flight recorder. It costs no message. Chapter: *many_machines*.
+rank writes: its current call, and the ranks that it waits for. PyTorch calls such a
+record a flight recorder. It needs no messages. Chapter: *many_machines*.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ from .process_group import ProcessInfo, time_limit
 
 Parts = Sequence[Sequence[int]]
 STARTING, RUNNING, FINISHED, FAILED = range(4)
-# A row begins with four whole numbers; then come the texts of the last two calls.
+# A row begins with four integers, followed by the texts of the last two calls.
 _STATE, _CALLS, _WAITS_FOR, _SINCE = range(4)
 _HEAD, _TEXT = 32, 496  # bytes
 _ROW = _HEAD + 2 * _TEXT
 
 
 class RankStatus(NamedTuple):
-    """What one rank does: its state, its call (numbered from 1), whom it waits for."""
+    """The status of one rank: state, call (numbered from 1), awaited ranks."""
 
     state: int
     number: int
-    group: str  # the sub-group whose call it is, and in which the number counts
+    group: str  # the sub-group of the call, which numbers its own calls
     call: str
     waits_for: tuple[int, ...]
-    since: float  # seconds, on the clock that all processes of a machine share
+    since: float  # seconds on the machine's monotonic clock
 
     @property
     def ended(self) -> bool:
-        """Whether this rank will make no more calls."""
+        """Return whether this rank will make no more calls."""
         return self.state in (FINISHED, FAILED)
 
     def in_words(self) -> str:
-        """Describe it in a few words."""
+        """Return a short description."""
         if self.state == STARTING:
             return "still starting"
         if self.ended:
@@ -71,7 +71,7 @@ class RankStatus(NamedTuple):
 
 
 class StatusTable:
-    """The rows of all ranks; this process writes that of its own rank."""
+    """The rows of all ranks; this process writes the row of its rank."""
 
     def __init__(self, path: str | os.PathLike[str], size: int, rank: int = -1) -> None:
         with open(path, "r+b") as file:
@@ -84,7 +84,7 @@ class StatusTable:
     @staticmethod
     @cache  # a row has one writer
     def mine() -> StatusTable | None:
-        """Open the table in which `launch` has given this process a row, if it did."""
+        """Return the table with a row for this process, if `launch` has made one."""
         if "D2LMULTI_STATUS_TABLE" not in os.environ:
             return None
         size, rank = os.environ["D2LMULTI_WORLD_SIZE"], os.environ["D2LMULTI_RANK"]
@@ -92,24 +92,24 @@ class StatusTable:
 
     @staticmethod
     def create(path: Path, size: int) -> None:
-        """Make an empty table: all ranks are starting."""
+        """Create a table in which all ranks are starting."""
         path.write_bytes(bytes(size * _ROW))
 
     def set_state(self, state: int) -> None:
-        """Note that this rank runs, has finished or has failed."""
+        """Record that this rank runs, has finished, or has failed."""
         self._heads[self.rank][_STATE] = state
 
     def begin(self, call: str, group: str = "") -> None:
-        """Note that this rank makes its next call, in a sub-group if that is named."""
+        """Record this rank's next call, in a sub-group if that is named."""
         head, row = self._heads[self.rank], self._rows[self.rank]
         self._counts[group] += 1
         text = f"{self._counts[group]}\0{group}\0{call}".encode()[:_TEXT]
         calls = head[_CALLS] + 1
         row[_text_of(calls)] = text.ljust(_TEXT, b"\0")
-        head[_CALLS] = calls  # last, so a reader meanwhile finds the call before
+        head[_CALLS] = calls  # last, so that a concurrent reader gets the previous call
 
     def wait_for(self, *ranks: int) -> None:
-        """Note for whom this rank waits from now on; for nobody, without ranks."""
+        """Record the ranks that this rank waits for, or none."""
         head = self._heads[self.rank]
         waits_for = sum(1 << rank for rank in ranks if rank < 64)
         if head[_WAITS_FOR] != waits_for:
@@ -130,37 +130,37 @@ class StatusTable:
         return RankStatus(state, int(number), group, call, waits_for, since)
 
     def in_words(self) -> str:
-        """Say who does what, and who waits for whom, one line per rank."""
+        """Return the call and the awaited ranks of each rank, one line per rank."""
         now, lines = time.monotonic(), []
         for rank in range(self.size):
             row = self.read(rank)
             line = f"rank {rank}: {row.in_words()}"
             if row.waits_for:
-                others = ", ".join(f"rank {other}" for other in row.waits_for)
-                line += f"; waits for {others} since {now - row.since:.1f} s"
+                awaited = ", ".join(f"rank {other}" for other in row.waits_for)
+                line += f"; waits for {awaited} since {now - row.since:.1f} s"
             lines.append(line)
         return "\n".join(lines)
 
 
 def _text_of(calls: int) -> slice:
-    """Place the text of a call: even and odd ones take turns."""
+    """Return the place of a call's text, which even and odd calls alternate."""
     first = _HEAD + calls % 2 * _TEXT
     return slice(first, first + _TEXT)
 
 
 class ProcessEngine:
-    """The engine of one rank; the subclasses carry the bytes."""
+    """The engine of one rank; subclasses move the bytes."""
 
     def __init__(self, info: ProcessInfo) -> None:
         self.rank, self.size = info.rank, info.size
-        self.ranks: Sequence[int] = range(info.size)  # of this group, in the whole
+        self.ranks: Sequence[int] = range(info.size)  # of this group, globally
         self.timeout = time_limit()
-        self._group: Any = None  # the framework's own, of a sub-group
+        self._group: Any = None  # the framework's own object of a sub-group
         self._label, self._call = "", "before its first call"
         self._table = StatusTable.mine()
 
     def begin(self, call: str) -> None:
-        """Note the next call; raise `PeerError` where another rank makes another."""
+        """Record the next call; raise `PeerError` if another rank's call differs."""
         self._call = call
         if self._table:
             self._table.begin(call, self._label)
@@ -170,7 +170,7 @@ class ProcessEngine:
     def exchange(
         self, data: Sequence[Any], rounds: Iterable[Round], combine: Combine = "sum"
     ) -> None:
-        """Carry out this rank's messages of the rounds, in place."""
+        """Execute this rank's messages of the rounds, in place."""
         x = data[0].detach()
         B = backend_of(x)
         check_contiguous(x.is_contiguous())
@@ -181,13 +181,13 @@ class ProcessEngine:
                     self._carry(x, messages, combine)
 
     def allgather_text(self, text: str) -> list[str]:
-        """Give every rank's short text to every rank, in rank order."""
-        # As bytes: `all_gather_object` would unpickle, and so run, what others send.
+        """Return every rank's short text on every rank, in rank order."""
+        # As bytes: `all_gather_object` would unpickle, and so execute, foreign data.
         self.begin("allgather_text")
-        own = np.frombuffer(text.encode(), np.uint8)
-        sizes = [int(size[0]) for size in self._gather(np.array([len(own)]))]
+        encoded = np.frombuffer(text.encode(), np.uint8)
+        sizes = [int(size[0]) for size in self._gather(np.array([len(encoded)]))]
         padded = np.zeros(max(1, *sizes), np.uint8)
-        padded[: len(own)] = own
+        padded[: len(encoded)] = encoded
         gathered = zip(self._gather(padded), sizes, strict=True)
         return [values[:size].tobytes().decode() for values, size in gathered]
 
@@ -200,9 +200,9 @@ class ProcessEngine:
         raise NotImplementedError
 
     def _of_some(self, ranks: Sequence[int], label: str, group: Any = None) -> Self:
-        """Copy this engine as that of a sub-group, whose calls count separately.
+        """Return a copy of this engine for a sub-group, whose calls count separately.
 
-        `group` is what the framework itself has made for these ranks.
+        `group` is the framework's own object for these ranks.
         """
         engine = copy.copy(self)
         engine.ranks, engine._label, engine._group = ranks, label, group
@@ -210,7 +210,7 @@ class ProcessEngine:
 
     @contextmanager
     def _waiting(self, *ranks: int) -> Iterator[None]:
-        """Note for whom this rank waits; turn the engine's error into `PeerError`."""
+        """Record the awaited ranks; turn the engine's error into `PeerError`."""
         if self._table:
             self._table.wait_for(*ranks)
         try:
@@ -227,10 +227,10 @@ class ProcessEngine:
             self._table.wait_for()
 
     def _differing(self, table: StatusTable) -> int | None:
-        """Find a rank that has failed, or that will not make this rank's call."""
-        own = table.read(self.rank)
-        others = (rank for rank in self.ranks if _differs(table.read(rank), own))
-        return next(others, None)
+        """Return a rank that has failed, or that will not make this rank's call."""
+        own_row = table.read(self.rank)
+        ranks = (rank for rank in self.ranks if _differs(table.read(rank), own_row))
+        return next(ranks, None)
 
     def _different_calls(self, table: StatusTable) -> PeerError:
         return PeerError(
@@ -239,20 +239,20 @@ class ProcessEngine:
         )
 
 
-def _differs(row: RankStatus, own: RankStatus) -> bool:
-    if row.group != own.group:  # calls of another group tell nothing
+def _differs(row: RankStatus, own_row: RankStatus) -> bool:
+    if row.group != own_row.group:  # calls of different groups cannot be compared
         return row.state == FAILED
-    if row.ended:  # one that has finished may have done its part before
-        return row.state == FAILED or row.number < own.number
-    return row.number == own.number and row.call != own.call
+    if row.ended:  # it may have finished after this call
+        return row.state == FAILED or row.number < own_row.number
+    return row.number == own_row.number and row.call != own_row.call
 
 
 def all_differ(info: ProcessInfo, store: Any, gpu: str) -> bool:
-    """Tell whether every rank uses a GPU of its own, by the GPUs' unique ids.
+    """Return whether every rank uses a GPU of its own, by the GPUs' unique ids.
 
-    NCCL refuses two ranks on one GPU, so all ranks compare. The number of GPUs does not
-    tell: a scheduler may show each rank one GPU of its own, and two launchers on one
-    machine may choose the same. `gpu` is empty where there is none.
+    NCCL does not support two ranks on one GPU, so all ranks compare. The number of GPUs
+    is not enough: a scheduler may expose to each rank one GPU of its own, and two
+    launchers on one machine may choose the same. `gpu` is empty without a GPU.
     """
     store.set(f"gpu of rank {info.rank}", gpu or "none")
     ids = {bytes(store.get(f"gpu of rank {rank}")) for rank in range(info.size)}
@@ -260,9 +260,9 @@ def all_differ(info: ProcessInfo, store: Any, gpu: str) -> bool:
 
 
 def wait_for_server(address: str, port: int) -> str:
-    """Wait until rank 0 listens; return the address it is reached from.
+    """Wait until rank 0 listens; return this end's address of the connection.
 
-    Frameworks themselves try a few times, or every three seconds. Raises `PeerError`
+    Frameworks themselves retry a few times, or every three seconds. Raises `PeerError`
     after the time limit.
     """
     end = time.monotonic() + time_limit()

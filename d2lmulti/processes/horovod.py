@@ -1,9 +1,8 @@
-"""Horovod under MXNet and PyTorch: collectives of its own, and no single messages.
+"""Horovod under MXNet and PyTorch: it has collectives, but no point-to-point messages.
 
-Under `horovodrun` the processes find each other as Horovod arranges it; under another
-launcher rank 0 serves the rendezvous on MASTER_PORT. All calls have one name, so
-ranks that differ in shape, dtype or operation get an error from Horovod, where with
-names of their own they would wait for ever.
+Under `horovodrun` Horovod provides the rendezvous; under another launcher rank 0 serves
+it on MASTER_PORT. All calls have one name, so ranks that differ in shape, dtype, or
+operation get an error from Horovod. With different names they would wait forever.
 Chapter: *horovod*. Source: Sergeev and Del Balso, Horovod (2018).
 """
 
@@ -26,7 +25,7 @@ from ..plans.rounds import Round, even_bounds
 from .engine import ProcessEngine, wait_for_server
 from .process_group import ProcessInfo, rendezvous_address
 
-# Collective -> what each front end calls it; MXNet's own engine runs it later.
+# Collective -> its name in each front end; with MXNet it runs asynchronously.
 _FUNCTIONS = {
     "torch": {
         "allreduce": "allreduce_async_",
@@ -44,14 +43,14 @@ _FUNCTIONS = {
 
 
 def connect(info: ProcessInfo) -> Horovod:
-    """Tell Horovod its rank; it starts with the first call, or the reader's `init`."""
+    """Pass Horovod its rank; it starts with the first call, or with your `init`."""
     return Horovod(info, _prepare(info))
 
 
 class Horovod(ProcessEngine):
     """The engine of one rank.
 
-    One process can hold one front end of Horovod, so this waits for the first tensor.
+    A process can load one front end of Horovod: that of the first tensor.
     """
 
     name = "horovod"
@@ -74,7 +73,7 @@ class Horovod(ProcessEngine):
     def exchange(
         self, data: Sequence[Any], rounds: Iterable[Round], combine: Combine = "sum"
     ) -> None:
-        """Refuse: Horovod sends no message from one rank to another."""
+        """Raise an error: Horovod has no point-to-point messages."""
         raise InvalidInput(
             "expected algorithm='native' on the engine horovod, got a plan of messages "
             f"between two ranks; it has {', '.join(sorted(self.native))} of its own. "
@@ -86,7 +85,7 @@ class Horovod(ProcessEngine):
     ) -> Work:
         """Begin one of the collectives named in `native` on this rank's tensor.
 
-        Raises `PeerError` in Horovod's own words.
+        Raises `PeerError` with Horovod's own message.
         """
         check_native(self, what)
         (x,) = data
@@ -94,7 +93,7 @@ class Horovod(ProcessEngine):
         hvd = self._start(B.name)
         if B.name == "torch":
             check_contiguous(x.is_contiguous())
-        # Built without NCCL, Horovod takes what lies in the CPU's memory.
+        # Built without NCCL, Horovod needs tensors in CPU memory.
         device, size = B.device_of(x), element_count(x)
         via_cpu = device.startswith("gpu") and not hvd.nccl_built()
         staged = B.copy_to(x, "cpu") if via_cpu else B.detach(x)
@@ -103,7 +102,7 @@ class Horovod(ProcessEngine):
             options["root_rank"] = root
         elif what != "allgather":
             options["op"] = hvd.Sum if op == "sum" else hvd.Max
-        by_hand = what == "reduce_scatter" and op != "sum"  # Horovod's own can only sum
+        by_hand = what == "reduce_scatter" and op != "sum"  # Horovod's own only sums
         if what != "allgather":
             staged = B.read(staged, 0, size)  # a flat view
         wait = self._begin(hvd, "allreduce" if by_hand else what, staged, options)
@@ -137,9 +136,9 @@ class Horovod(ProcessEngine):
     def _begin(
         self, hvd: Any, what: str, x: Any, options: dict[str, Any]
     ) -> Callable[[], Any]:
-        """Call one of Horovod's functions; the returned one waits for the result."""
+        """Call one of Horovod's functions; return one that waits for the result."""
         function = getattr(hvd, _FUNCTIONS[self._front_end][what])
-        # Of calls under way at once each needs its name; the ranks count alike.
+        # Concurrent calls need different names, the same on all ranks.
         name = f"d2lmulti.{self._under_way}"
         self._under_way += 1
         with self._waiting():
@@ -150,13 +149,13 @@ class Horovod(ProcessEngine):
                 self._under_way -= 1
                 if self._front_end == "torch":
                     return hvd.synchronize(handle)
-                handle.wait_to_read()  # errors of MXNet's engine come only now
+                handle.wait_to_read()  # only now do errors of MXNet's engine surface
                 return handle.as_np_ndarray()
 
         return wait
 
     def _start(self, framework: str) -> Any:
-        """Return the front end for a framework, and start it with the first call."""
+        """Return the front end for a framework; start it in the first call."""
         if framework not in _FUNCTIONS:
             raise InvalidInput(
                 f"expected tensors of torch or mxnet, got {framework}; Horovod has no "
@@ -167,7 +166,7 @@ class Horovod(ProcessEngine):
                 f"expected {self._front_end} tensors as in the first call, got "
                 f"{framework}; one process can hold one front end of Horovod only"
             )
-        get_backend(framework)  # the framework itself must be there first
+        get_backend(framework)  # the framework must be loaded first
         hvd = import_module(f"horovod.{framework}")
         if not self._front_end:
             with self._waiting():
@@ -177,7 +176,7 @@ class Horovod(ProcessEngine):
 
 
 def _likely_front_end() -> str:
-    """Choose where no tensor tells: by the environment, then by what is loaded."""
+    """Return a front end without a tensor: by environment, then by loaded modules."""
     chosen = os.environ.get("D2LMULTI_BACKEND")
     if chosen:
         return get_backend(chosen).name
@@ -185,7 +184,7 @@ def _likely_front_end() -> str:
 
 
 def _prepare(info: ProcessInfo) -> Any:
-    """Tell Horovod its rank, unless `horovodrun` did; rank 0 serves the others."""
+    """Pass Horovod its rank, unless `horovodrun` did; on rank 0, serve the others."""
     if "HOROVOD_GLOO_RENDEZVOUS_ADDR" in os.environ and "HOROVOD_RANK" in os.environ:
         return None
     address, port = rendezvous_address()

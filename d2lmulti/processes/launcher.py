@@ -1,11 +1,11 @@
 """Start n processes on this machine, run functions in each, collect the results.
 
-`launch` runs one function in them, `Ranks` keeps them for one function after another,
-and `launch_kvstore` starts MXNet's parameter server: scheduler, servers and workers. A
-function is sent by cloudpickle, so one from a notebook's cell or a lambda will do. It
-and what it returns lie in files of the processes' private folder; a line on its
-standard input tells a process that the next function is there. When one process fails,
-all are ended, and the error shows the traceback of the one that failed first.
+`launch` runs one function in them, `Ranks` keeps them for several functions, and
+`launch_kvstore` starts MXNet's parameter server: scheduler, servers, and workers. A
+function is sent by cloudpickle, so it may be a lambda or come from a notebook. The
+function and its result are files in a private folder of the processes; a line on its
+standard input announces the next function to a process. When one process fails, all are
+ended, and the error contains the traceback of the process that failed first.
 Chapters: *many_machines*, *why_not_faster*, *parameter_server*.
 """
 
@@ -45,18 +45,18 @@ from .spawn import (
     write_value,
 )
 
-# The network of each engine: by the machine's name it would find an outer one.
+# The network interface of each engine, which would otherwise choose an external one.
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
 _START = "from d2lmulti.processes.launcher import {0}; {0}()"
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a group of processes returned and printed, in rank order."""
+    """The results and the output of a group of processes, in rank order."""
 
     values: list[Any]
     outputs: list[str] = field(repr=False)
-    errors: list[str] = field(repr=False)  # stderr: warnings and the like
+    errors: list[str] = field(repr=False)  # stderr, such as warnings
     restarts: int = 0
 
     def __repr__(self) -> str:
@@ -89,8 +89,8 @@ def launch(
     `shared_memory` copies every tensor through the CPU; `engine="torch"` or `"paddle"`
     uses NCCL if each rank has a GPU of its own. With `gpus=False` the processes see no
     GPU. Raises `InvalidInput` for arguments out of range, `ProcessFailed` with the
-    traceback of the rank that failed first, or, after `timeout` seconds, with who waits
-    for whom.
+    traceback of the rank that failed first, or, after `timeout` seconds, with the call
+    of each rank.
     """
     how: dict[str, Any] = {
         "engine": engine,
@@ -116,11 +116,11 @@ def launch(
 class Ranks:
     """n processes in one group: `ranks(function, *args)` runs it in each of them.
 
-    They start at the first call, on the engine, backend and threads that `launch` would
-    give them, and live until `close` or the end of a `with` block. A function finds its
-    rank in `started()`; what it leaves in modules stays there for the next one. A call
-    returns what the function returned, in rank order. It raises `ProcessFailed` as
-    `launch` does, also after `timeout` seconds; the next call starts new processes.
+    They start at the first call, with engine, backend, and threads as in `launch`, and
+    run until `close` or the end of a `with` block. A function gets its rank from
+    `started()`; the state of modules remains for the next function. A call returns the
+    results of the function, in rank order. It raises `ProcessFailed` as `launch` does,
+    also after `timeout` seconds; the next call starts new processes.
     """
 
     def __init__(
@@ -151,7 +151,8 @@ class Ranks:
             self._settings["D2LMULTI_BACKEND"] = backend_name(backend)
         if not gpus:
             self._settings["CUDA_VISIBLE_DEVICES"] = ""
-        # On Linux a process ends with the thread that started it: this one stays.
+        # On Linux a process ends with the thread that started it, so this thread
+        # remains.
         self._starter = ThreadPoolExecutor(1)
         self._group: Processes | None = None
 
@@ -176,7 +177,7 @@ class Ranks:
             else:
                 self._wait(group, lambda: all(value.exists() for value in values))
             return [unpickled(value.read_bytes()) for value in values]
-        except BaseException:  # also Ctrl-C: nobody waits for these values anymore
+        except BaseException:  # also Ctrl-C: the values are no longer needed
             self.close()
             raise
 
@@ -243,9 +244,9 @@ def work() -> None:
 
 
 def _announced() -> Iterator[None]:
-    """Yield for each job that the launcher announces on this standard input."""
+    """Yield once for each job that the launcher announces on standard input."""
     with open(os.dup(0)) as lines, open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)  # what a function reads is nothing
+        os.dup2(nothing.fileno(), 0)  # functions read from an empty input
         for line in lines:
             yield
             if line == "last\n":
@@ -260,10 +261,10 @@ def _set_state(state: int) -> None:
 def pickled(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> bytes:
-    """Pickle a call for a process that need not know the function's module."""
+    """Pickle a call for a process that may not be able to import its module."""
     module = sys.modules.get(getattr(function, "__module__", ""))
     name = getattr(module, "__name__", "__main__")
-    # A module that a fresh Python would not find is sent along with the function.
+    # A module that a new Python process would not find is sent with the function.
     by_value = name != "__main__" and not PathFinder.find_spec(name.partition(".")[0])
     if by_value:
         cloudpickle.register_pickle_by_value(module)
@@ -275,7 +276,7 @@ def pickled(
 
 
 def unpickled(data: bytes) -> Any:
-    """Load what `cloudpickle` wrote; MXNet's arrays need NumPy semantics first."""
+    """Unpickle a value; MXNet's arrays need NumPy semantics first."""
     if b"mxnet.numpy" in data:
         get_backend("mxnet")
     return pickle.loads(data)
@@ -292,7 +293,7 @@ def launch_kvstore(
     arguments: Sequence[str] = (),
     timeout: float = 60.0,
 ) -> list[str]:
-    """Run a Python program as every worker; return what each printed, in rank order.
+    """Run a Python program as every worker; return their outputs, in rank order.
 
     `program` is source text; it makes a `KVStore` and gets `arguments` as sys.argv[1:].
     Raises `InvalidInput` without workers, servers or time, `ProcessFailed` when a
@@ -307,7 +308,7 @@ def launch_kvstore(
         env = environment() | {
             "DMLC_PS_ROOT_URI": "127.0.0.1",
             "DMLC_PS_ROOT_PORT": str(free_port()),
-            "DMLC_NODE_HOST": "127.0.0.1",  # it would look for a network otherwise
+            "DMLC_NODE_HOST": "127.0.0.1",  # otherwise it would search for a network
             "DMLC_NUM_WORKER": str(workers),
             "DMLC_NUM_SERVER": str(servers),
         }
@@ -318,12 +319,12 @@ def launch_kvstore(
                 group.spawn(f"{role} {i}", command, env)
         command = ["-c", _START.format("work_for_kvstore"), str(path), *arguments]
         env["DMLC_ROLE"] = "worker"
-        ours = []
+        started_workers = []
         for i in range(workers):
             env["D2LMULTI_WORKER_FILE"] = str(group.folder / f"worker {i}")
-            ours.append(group.spawn(f"worker {i}", command, env))
+            started_workers.append(group.spawn(f"worker {i}", command, env))
         group.wait(lambda: not group.alive, timeout, lambda: _last_words(group))
-        return [process.output for process in sorted(ours, key=_rank)]
+        return [process.output for process in sorted(started_workers, key=_rank)]
 
 
 def _last_words(group: Processes) -> str:
@@ -332,7 +333,7 @@ def _last_words(group: Processes) -> str:
 
 
 def _rank(worker: Process) -> int:
-    """Return the rank that MXNet gave a worker, which `KVStore` has written down."""
+    """Return the rank that MXNet assigned to a worker, from the file of `KVStore`."""
     file = worker.folder / f"{worker.name}.rank"
     return int(file.read_text()) if file.exists() else int(worker.name.split()[1])
 
@@ -350,7 +351,7 @@ def work_for_kvstore() -> None:
 
 
 def serve() -> None:
-    """Be the scheduler or a server (sys.argv[1]); called in that process."""
+    """Run the scheduler or a server (sys.argv[1]); called in that process."""
     end_with_launcher()
     from . import mxnet_kvstore  # only here is MXNet needed
 

@@ -1,8 +1,8 @@
 """MXNet's real parameter server (`dist_sync`, `dist_async`) behind push and pull.
 
-A `KVStore` lives in a worker process; scheduler and servers are processes of their own
-(see `launcher.launch_kvstore`). It can push and pull and nothing else, so plans
-and collectives do not run on it. Chapter: *parameter_server*.
+A `KVStore` belongs to a worker process; scheduler and servers are separate processes
+(see `launcher.launch_kvstore`). It can only push and pull, so plans and collectives do
+not run on it. Chapter: *parameter_server*.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Array = Any  # mx.nd.NDArray
 
 
 class ServerSGD(mx.optimizer.Optimizer):
-    """What the server does with a gradient: the separate steps of `optimizers.SGD`."""
+    """The server's update from a gradient: the unfused steps of `optimizers.SGD`."""
 
     def __init__(self, lr: float, momentum: float = 0.0) -> None:
         super().__init__(learning_rate=lr)
@@ -45,13 +45,13 @@ class ServerSGD(mx.optimizer.Optimizer):
                 grad = state
             weight[:] = weight - grad * self.step_size
         except BaseException:
-            # MXNet would print it, leave the weight as it was and go on.
+            # MXNet would print it, leave the weight unchanged, and continue.
             traceback.print_exc()
             os._exit(1)
 
 
 class KVStore:
-    """This process's end of MXNet's parameter server, for one worker.
+    """A worker's client of MXNet's parameter server.
 
     `dist_sync`: the server waits for all workers, updates once from the sum, and only
     then answers a pull. `dist_async`: it updates at each push. Raises `InvalidInput`
@@ -75,7 +75,7 @@ class KVStore:
             # Measured with 1.9.1: the tensors stay float64, their values are rounded.
             raise InvalidInput(
                 f"expected float32 weights, got {', '.join(sorted(wrong))}; MXNet's "
-                "distributed kvstore would round them to float32 and say nothing"
+                "distributed kvstore would round them to float32 without an error"
             )
         self._kv = mx.kv.create(kind)
         self.worker, self.workers = int(self._kv.rank), int(self._kv.num_workers)
@@ -87,10 +87,10 @@ class KVStore:
             B.attach_grad(p)
         self._keys = [str(i) for i in range(len(params))]
         if self.worker == 0:
-            # As text: with `set_optimizer` a server would unpickle, and so run, what
-            # anybody sends to its port.
+            # As text: with `set_optimizer` a server would unpickle, and so execute, any
+            # data sent to its port.
             self._kv._send_command_to_servers(_OPTIMIZER, json.dumps([lr, momentum]))
-        # Ends with a barrier, so nobody pushes to a server without an optimizer.
+        # Ends with a barrier, so no worker pushes to a server without an optimizer.
         self._kv.init(self._keys, [B.detach(p) for p in self._replica])
 
     def push(self, worker: int, grads: Sequence[Tensor]) -> None:
@@ -100,7 +100,7 @@ class KVStore:
         self._kv.push(self._keys, [B.copy_to(g, "cpu") for g in grads])
 
     def pull(self, worker: int) -> list[Tensor]:
-        """Get the weights, in `dist_sync` those after everyone's last push."""
+        """Return the weights, in `dist_sync` those after every worker's last push."""
         check_count("worker", worker, min=self.worker, max=self.worker)
         values = [B.zeros(p.shape, "float32") for p in self._replica]
         self._kv.pull(self._keys, out=values)
@@ -111,8 +111,8 @@ class KVStore:
 
 
 def serve(role: str) -> None:
-    """Be a server, or the scheduler that introduces all, until the workers are done."""
-    # Given before `import mxnet`, the role would start the server inside the import.
+    """Run a server, or the scheduler, until the workers have finished."""
+    # If set before `import mxnet`, the role would start the server in the import.
     os.environ["DMLC_ROLE"] = role
     store = mx.kv.create("dist")
 
@@ -121,7 +121,7 @@ def serve(role: str) -> None:
             if number == _OPTIMIZER:
                 lr, momentum = map(float, json.loads(body))
                 store.set_optimizer(ServerSGD(lr, momentum))
-        except BaseException:  # ctypes would print it and go on
+        except BaseException:  # ctypes would print it and continue
             traceback.print_exc()
             os._exit(1)
 

@@ -1,15 +1,15 @@
 """paddle.distributed as an engine: gloo for CPU tensors, nccl for GPUs.
 
-Paddle's gloo waits in every send until the receiver is there, so a round's messages go
-in turns (`plans.message_order`). It matches sends and receives by counting each rank's
-calls in a group, which two ranks do alike and three do not. So every two ranks that
-exchange messages have a group of their own.
+Paddle's gloo blocks in every send until the receiver is ready, so a round's messages
+are ordered in turns (`plans.message_order`). It matches sends and receives by counting
+each rank's calls in a group, which is consistent for two ranks, but not for three. So
+each pair of ranks has a group of its own.
 
-The ranks of a group find each other through a store, a server of rank 0. Two groups in
-one store mix up: each rank tells its address under its number alone, and who asks too
-early gets that of the group before. So each group has a store of its own. Paddle's
-server listens on all interfaces and serves whoever connects; under `launch`, on Linux,
-it is bound to the loopback interface. Chapter: *many_machines*.
+The rendezvous of a group is a store, a server of rank 0. Groups must not share a store:
+each rank publishes its address under its rank number alone, so an early reader could
+get an address of the previous group. So each group has a store of its own. Paddle's
+server listens on all interfaces and accepts all clients; under `launch`, on Linux, it
+is bound to the loopback interface. Chapter: *many_machines*.
 """
 
 from __future__ import annotations
@@ -41,16 +41,9 @@ from .engine import Parts, ProcessEngine, all_differ, wait_for_server
 from .process_group import ProcessInfo, launched_here, rendezvous_address
 from .spawn import free_port, loopback
 
-# Its gloo sums float16 wrongly, and of bool it adds the bytes.
+# Its gloo sums float16 incorrectly, and sums the bytes of bool.
 _SUMMED = ("float32", "float64", "bfloat16", "int64", "int32", "uint8")
-_numbers = count(2**16)  # of groups; those that Paddle gives are small
-
-
-def joined() -> tuple[int, int] | None:
-    """Return rank and size of the process group that the user has made, if any."""
-    if not dist.is_initialized():
-        return None
-    return dist.get_rank(), dist.get_world_size()
+_numbers = count(2**16)  # of groups; Paddle's own numbers are small
 
 
 class PaddleDistributed(ProcessEngine):
@@ -63,8 +56,8 @@ class PaddleDistributed(ProcessEngine):
 
     def __init__(self, info: ProcessInfo) -> None:
         super().__init__(info)
-        self._adopted = dist.is_initialized()  # then it is the user's, who ends it
-        self.gpu: int | None = None  # that no other rank uses
+        self._adopted = dist.is_initialized()  # then the user destroys it
+        self.gpu: int | None = None  # used by this rank only
         self._seconds = max(1, int(self.timeout))
         address, port = _rendezvous()
         with self._waiting():
@@ -80,8 +73,8 @@ class PaddleDistributed(ProcessEngine):
         self._device = "cpu" if self.gpu is None else f"gpu:{self.gpu}"
         B.native(self._device)  # makes it the current GPU, on which Paddle computes
         if self._device != "cpu":
-            self.reducible = (*_SUMMED, "float16")  # nccl's sums are right
-        self._pairs: dict[int, Any] = {}  # peer -> the group of it and this rank
+            self.reducible = (*_SUMMED, "float16")  # nccl sums it correctly
+        self._pairs: dict[int, Any] = {}  # peer -> its group with this rank
         if self._device == "cpu":
             pairs = [*combinations(range(self.size), 2)]
             self._pairs = {sum(r) - self.rank: g for r, g in self._connect_all(pairs)}
@@ -112,7 +105,7 @@ class PaddleDistributed(ProcessEngine):
         return Work(end)
 
     def part(self, parts: Parts, names: Sequence[str]) -> PaddleDistributed:
-        """Make sub-groups of these ranks; return that of this rank, or the whole."""
+        """Make sub-groups of these ranks; return that of this rank, or this engine."""
         named, engine = dict(zip(map(tuple, parts), names, strict=True)), self
         for ranks, group in self._connect_all(parts):
             engine = self._of_some(ranks, named[tuple(ranks)], group)
@@ -124,7 +117,7 @@ class PaddleDistributed(ProcessEngine):
             dist.destroy_process_group()
 
     def _open_store(self, address: str, port: int, serve: bool) -> core.TCPStore:
-        """Connect to a store, which this rank serves, or another one."""
+        """Connect to a store, which this rank or another one serves."""
         if not serve:
             wait_for_server(address, port)
         store = core.TCPStore(address, port, serve, 0, self._seconds)
@@ -143,24 +136,24 @@ class PaddleDistributed(ProcessEngine):
                 os.environ["FLAGS_selected_gpus"] = str(self.gpu)
             _complete_environment(info)
             with contextlib.redirect_stderr(io.StringIO()):
-                dist.init_parallel_env()  # writes which flags differ from defaults
+                dist.init_parallel_env()  # prints the flags that differ from defaults
         finally:
             core.create_or_get_global_tcp_store = usual
 
     def _connect_all(self, parts: Parts) -> list[tuple[Sequence[int], Any]]:
-        """Make Paddle's own groups of some ranks; return those of this rank."""
-        found = []
+        """Create Paddle's groups of these ranks; return those with this rank."""
+        connected = []
         for ranks in parts:
             number = next(_numbers)  # the same on all ranks, in the group or not
             if self.rank in ranks:
                 with self._waiting(*(rank for rank in ranks if rank != self.rank)):
-                    found.append((ranks, self._connect(ranks, number)))
-        dist.barrier()  # until then rank 0 must live: it serves the store
-        return found
+                    connected.append((ranks, self._connect(ranks, number)))
+        dist.barrier()  # until then rank 0 must serve the store
+        return connected
 
     def _connect(self, ranks: Sequence[int], number: int) -> Any:
-        key, at = f"store of group {number}", ranks.index(self.rank)
-        if not at:
+        key, place = f"store of group {number}", ranks.index(self.rank)
+        if not place:
             address, port = self._host, free_port()
             store = self._open_store(address, port, True)
             self._store.set(key, f"{address} {port}")
@@ -169,7 +162,7 @@ class PaddleDistributed(ProcessEngine):
             store = self._open_store(address, int(text), False)
         backend = "gloo" if self._device == "cpu" else "nccl"
         return collective._new_process_group_impl(
-            backend, store, at, len(ranks), key, None, number
+            backend, store, place, len(ranks), key, None, number
         )
 
     def _gather(self, values: np.ndarray) -> list[np.ndarray]:
@@ -188,27 +181,27 @@ class PaddleDistributed(ProcessEngine):
             B.write_(x, 0, moved.size, moved)
 
     def _take_turns(self, x: Tensor, messages: RankMessages, combine: Combine) -> None:
-        """Send and receive in the order of the turns, then add in that of the rows."""
-        kept = {
+        """Send and receive in the order of the turns, then add in row order."""
+        copies = {
             m: B.copy_to(B.read(x, m.first, m.last), self._device)
             for m in messages.sends
             if m.clashes
         }
-        aside = {}
+        received = {}
         for m in sorted((*messages.sends, *messages.receives), key=lambda m: m.turn):
-            group, there = self._whole, m.peer
+            group, peer = self._whole, m.peer
             if self._pairs:
-                group, there = self._pairs[m.peer], int(m.peer > self.rank)
+                group, peer = self._pairs[m.peer], int(m.peer > self.rank)
             if m in messages.sends:
-                part = kept[m] if m.clashes else B.read(x, m.first, m.last)
-                group.send(part, there, True).wait()
+                part = copies[m] if m.clashes else B.read(x, m.first, m.last)
+                group.send(part, peer, True).wait()
                 continue
             part = B.read(x, m.first, m.last)
             if m.add or m.clashes or not part._is_shared_buffer_with(x):
-                part = aside[m] = paddle.empty_like(part)
-            group.recv(part, there, True).wait()
-        for m in sorted(aside):  # additions in the order of their sources
-            part = aside[m]
+                part = received[m] = paddle.empty_like(part)
+            group.recv(part, peer, True).wait()
+        for m in sorted(received):  # additions in the order of their sources
+            part = received[m]
             if m.add and combine == "max":
                 B.maximum_(x, m.first, m.last, part)
             else:
@@ -216,48 +209,48 @@ class PaddleDistributed(ProcessEngine):
 
 
 def gpu_of_its_own(info: ProcessInfo, store: core.TCPStore) -> int | None:
-    """Return the GPU that this rank alone uses; None if not every rank has such one."""
-    visible, gpu, own = paddle.device.cuda.device_count(), None, ""
+    """Return the GPU of this rank alone; None unless every rank has its own."""
+    visible, gpu, gpu_uuid = paddle.device.cuda.device_count(), None, ""
     if visible:
         gpu = B.own_gpu(info.local_rank, info.local_size)
         gpu = info.local_rank % visible if gpu is None else gpu
-        own = gpu_id(gpu)
-    return gpu if all_differ(info, store, own) else None
+        gpu_uuid = gpu_id(gpu)
+    return gpu if all_differ(info, store, gpu_uuid) else None
 
 
 def gpu_id(gpu: int) -> str:
-    """Ask the driver for the unique id of a visible GPU, which Paddle does not tell.
+    """Return the driver's unique id of a visible GPU, which Paddle lacks.
 
     Raises `RuntimeError` where the driver does not answer.
     """
-    driver, found = ctypes.CDLL("libcuda.so.1"), ctypes.create_string_buffer(16)
+    driver, uuid = ctypes.CDLL("libcuda.so.1"), ctypes.create_string_buffer(16)
     device = ctypes.c_int()
     if (
         driver.cuInit(0)
         or driver.cuDeviceGet(ctypes.byref(device), gpu)
-        or driver.cuDeviceGetUuid(found, device)
+        or driver.cuDeviceGetUuid(uuid, device)
     ):
         raise RuntimeError(f"the CUDA driver does not know gpu:{gpu}")
-    return found.raw.hex()
+    return uuid.raw.hex()
 
 
 def _rendezvous() -> tuple[str, int]:
-    """Read where rank 0 serves the store, in Paddle's words or in others'."""
+    """Return where rank 0 serves the store, from Paddle's or other variables."""
     master = os.environ.get("PADDLE_MASTER") or os.environ.get(
         "PADDLE_TRAINER_ENDPOINTS", ""
     )
     if not master or "MASTER_ADDR" in os.environ:
-        return rendezvous_address()  # what is missing is named before anybody waits
+        return rendezvous_address()  # raises, before any rank waits, if it is missing
     address, _, port = master.partition(",")[0].rpartition(":")
     return address, int(port)
 
 
 def _complete_environment(info: ProcessInfo) -> None:
-    """Say in Paddle's words what another launcher said in its own."""
+    """Set Paddle's variables from those of another launcher."""
     words = {
         "PADDLE_TRAINER_ID": str(info.rank),
         "PADDLE_TRAINERS_NUM": str(info.size),
-        "PADDLE_CURRENT_ENDPOINT": f"127.0.0.1:{info.rank}",  # only has to be there
+        "PADDLE_CURRENT_ENDPOINT": f"127.0.0.1:{info.rank}",  # must only be set
     }
     if "MASTER_ADDR" in os.environ:
         words["PADDLE_MASTER"] = ":".join(map(str, rendezvous_address()))
@@ -266,7 +259,7 @@ def _complete_environment(info: ProcessInfo) -> None:
 
 
 def _bind_to_loopback(port: int) -> None:
-    """Let no other machine reach this process's server on a port."""
+    """Bind this process's server on a port to the loopback interface."""
     for file in Path("/dev/fd").iterdir():
         if not file.is_socket():
             continue

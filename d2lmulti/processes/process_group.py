@@ -1,10 +1,10 @@
-"""The engine of this process: what exchanges bytes between it and the other ranks.
+"""The process group: rank and world size of this process, and its engine.
 
-A process learns its rank and the world size from environment variables, those of
-`launch` or those of the frameworks' own launchers. `start` makes the group of all
-ranks the current one.
-`launch` opens ports on the loopback address alone; `torchrun` and Paddle's launcher
-open them on all interfaces, for whoever connects: use them inside a firewall.
+A process reads its rank and the world size from environment variables, those of
+`launch` or those of the frameworks' own launchers. `start` makes the group of all ranks
+the current one. `launch` opens ports on the loopback address only; `torchrun` and
+Paddle's launcher open them on all interfaces, for all clients: use them inside a
+firewall.
 Chapter: *many_machines*.
 """
 
@@ -29,7 +29,7 @@ ENGINES = {
     "horovod": "horovod",
 }
 # Launcher's engine -> prefix of its variables, then rank, world size, and the number of
-# ranks on this machine. The names of torchrun are the plainest, so they come last.
+# ranks on this machine. The names of torchrun are the most common, so they come last.
 _VARIABLES = {
     "shared_memory": ("D2LMULTI_", "RANK", "WORLD_SIZE", "LOCAL_SIZE"),
     "paddle": ("PADDLE_", "TRAINER_ID", "TRAINERS_NUM", "LOCAL_SIZE"),
@@ -41,7 +41,7 @@ _rendezvous = count()  # numbers of the files in which the ranks find each other
 
 @dataclass(frozen=True)
 class ProcessInfo:
-    """Rank and world size, the same on this machine, and the launcher's engine."""
+    """Rank and world size, globally and on this machine, and the launcher's engine."""
 
     rank: int
     size: int
@@ -51,10 +51,10 @@ class ProcessInfo:
 
 
 def process_info(env: Mapping[str, str] | None = None) -> ProcessInfo:
-    """Read this process's place from the environment.
+    """Return rank and world size of this process, from the environment.
 
-    Raises `InvalidInput` in a process that no launcher has started, and for values that
-    cannot be, such as a rank that is not below the world size.
+    Raises `InvalidInput` in a process that no launcher has started, and for invalid
+    values, such as a rank that is not below the world size.
     """
     env = os.environ if env is None else env
     for engine, (prefix, *names) in _VARIABLES.items():
@@ -77,7 +77,7 @@ def process_info(env: Mapping[str, str] | None = None) -> ProcessInfo:
 
 
 def launched(env: Mapping[str, str] | None = None) -> bool:
-    """Tell whether a launcher has started this process."""
+    """Return whether a launcher has started this process."""
     env = os.environ if env is None else env
     return any(
         prefix + rank in env and prefix + size in env
@@ -86,12 +86,12 @@ def launched(env: Mapping[str, str] | None = None) -> bool:
 
 
 def launched_here() -> bool:
-    """Tell whether `launch` started this process, and all others on its machine."""
+    """Return whether `launch` started this process, and all others on its machine."""
     return "D2LMULTI_STATUS_TABLE" in os.environ
 
 
 def rendezvous_address() -> tuple[str, int]:
-    """Read the address and port at which the ranks of several machines find rank 0.
+    """Return the address and port of rank 0, the rendezvous endpoint.
 
     Raises `InvalidInput` where MASTER_ADDR or MASTER_PORT is missing, or no port.
     """
@@ -99,16 +99,16 @@ def rendezvous_address() -> tuple[str, int]:
         if not os.environ.get(name):
             raise InvalidInput(
                 f"expected {name} in the environment, got none; start with torchrun or "
-                "d2lmulti.processes.launch, or say where rank 0 is to be met"
+                "d2lmulti.processes.launch, or set both to those of rank 0"
             )
     return os.environ["MASTER_ADDR"], _number(os.environ, "MASTER_PORT", 0, 2**16 - 1)
 
 
 def rendezvous_file() -> Path | None:
-    """Name a file in which the ranks of a `launch` find each other, else None.
+    """Return a file for the rendezvous of the ranks of a `launch`, else None.
 
-    They live on one machine, and nobody else can write to its folder. Every call names
-    another file, the same on all ranks.
+    They are on one machine, and no other user can write to its folder. Every call
+    returns another file, the same on all ranks.
     """
     if not launched_here():
         return None
@@ -116,10 +116,10 @@ def rendezvous_file() -> Path | None:
 
 
 def time_limit() -> float:
-    """Read after how many seconds a rank stops waiting: D2LMULTI_TIMEOUT, or 300.
+    """Return the seconds after which a rank stops waiting: D2LMULTI_TIMEOUT, or 300.
 
-    An engine itself notices ranks that have ended; this is for those that hang where no
-    `launch` watches them.
+    Engines detect ranks that have ended; this is for ranks that hang without a `launch`
+    that monitors them.
     """
     seconds = float(os.environ.get("D2LMULTI_TIMEOUT", "300"))
     return check_positive("D2LMULTI_TIMEOUT", seconds)
@@ -134,23 +134,25 @@ def _number(
 
 
 def start(engine: str | None = None) -> Group:
-    """Join the group that this process was started for; it becomes the current one.
+    """Join the group that this process was started for, and make it current.
 
-    Without a name: D2LMULTI_ENGINE, else the engine of the launcher that is recognized.
-    A process group that you have made already, with `torch.distributed` or
-    `paddle.distributed`, is adopted, with its rank and size, and `stop` leaves it as it
-    is. Raises `InvalidInput` for an unknown engine, outside a launch, when a group has
-    been started already, and where yours has another rank or size than the environment
-    says.
+    Without a name: D2LMULTI_ENGINE, else the engine of the detected launcher. An
+    existing process group of `torch.distributed` or `paddle.distributed` is adopted,
+    with its rank and size, and `stop` does not destroy it. Raises `InvalidInput` for an
+    unknown engine, outside a launch, when a group has been started already, and where
+    yours has another rank or size than the environment says.
     """
     if started() is not None:
         raise InvalidInput("expected one start per process, got a second; call stop()")
     name = engine or process_info().engine
     check_name(name)
     module = import_module(f"{__package__}.{ENGINES[name]}")
-    joined = module.joined() if hasattr(module, "joined") else None
-    info = process_info() if joined is None else _adopted(name, *joined)
-    if info.size == 1:  # an engine may raise an error where there is nobody else
+    dist = getattr(module, "dist", None)  # torch.distributed or paddle.distributed
+    if dist is not None and dist.is_initialized():
+        info = _adopted(name, dist.get_rank(), dist.get_world_size())
+    else:
+        info = process_info()
+    if info.size == 1:  # engines may raise an error for one rank
         group = local_group(1)
     else:
         group = Group(info.size, (info.rank,), module.connect(info), info)
@@ -159,7 +161,7 @@ def start(engine: str | None = None) -> Group:
 
 
 def _adopted(engine: str, rank: int, size: int) -> ProcessInfo:
-    """Return the place of a process in a group that the user has made."""
+    """Return rank and size of a process in a group that the user has made."""
     if not launched():
         return ProcessInfo(rank, size, rank, engine, size)
     info = process_info()

@@ -1,9 +1,9 @@
 """torch.distributed as an engine: gloo for CPU tensors, nccl for GPUs.
 
-All messages of a round are under way at once. What is to be written arrives straight in
-its place; what is to be added, in a buffer. Under `launch` the ranks find each other
-through a file of the launch's own folder, and gloo listens on the loopback address, so
-other machines cannot connect. Chapter: *many_machines*.
+All messages of a round are concurrent. Values to be written are received in place;
+values to be added, in a buffer. Under `launch` the rendezvous is a file in the private
+folder of the launch, and gloo listens on the loopback address, so other machines cannot
+connect. Chapter: *many_machines*.
 """
 
 from __future__ import annotations
@@ -32,13 +32,6 @@ from .process_group import (
 )
 
 
-def joined() -> tuple[int, int] | None:
-    """Return rank and size of the process group that the user has made, if any."""
-    if not dist.is_initialized():
-        return None
-    return dist.get_rank(), dist.get_world_size()
-
-
 class TorchDistributed(ProcessEngine):
     """The engine of one rank; nccl is used where every rank has a GPU of its own."""
 
@@ -48,18 +41,18 @@ class TorchDistributed(ProcessEngine):
     reducible: Collection[str] | None = tuple(
         name
         for name in DTYPES
-        if name != "bool"  # gloo would add the bytes
+        if name != "bool"  # gloo would sum the bytes
     )
 
     def __init__(self, info: ProcessInfo) -> None:
         super().__init__(info)
-        self._adopted = dist.is_initialized()  # then it is the user's, who ends it
-        self.gpu: int | None = None  # that no other rank uses
+        self._adopted = dist.is_initialized()  # then the user destroys it
+        self.gpu: int | None = None  # used by this rank only
         if self._adopted:
             self.gpu = _gpu_of_users_group(info)
         else:
             if not launched_here():
-                rendezvous_address()  # what is missing is named before anybody waits
+                rendezvous_address()  # raises, before any rank waits, if it is missing
             with self._waiting():
                 self._join(info)
         engines = dist.get_backend_config()  # such as cpu:gloo,cuda:nccl
@@ -75,8 +68,8 @@ class TorchDistributed(ProcessEngine):
         else:
             meet = dist.rendezvous("env://", info.rank, info.size, timeout=timeout)
             store, *_ = next(iter(meet))
-            # torchrun keeps its store when it starts a group again, and in it the
-            # addresses of the group that died.
+            # torchrun keeps its store, with the addresses of the failed group, when it
+            # restarts a group.
             attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
             store = dist.PrefixStore(f"attempt {attempt}", store)
         self.gpu = _gpu_of_its_own(info, store)
@@ -87,7 +80,7 @@ class TorchDistributed(ProcessEngine):
             world_size=info.size,
             timeout=timeout,
             store=store,
-            # NCCL then connects all ranks now. Otherwise it would in the first call,
+            # Then NCCL connects all ranks now. Otherwise it connects in the first call,
             # which fails or hangs if that is a message between some ranks only.
             device_id=torch.device("cuda", self.gpu) if nccl else None,
         )
@@ -103,7 +96,7 @@ class TorchDistributed(ProcessEngine):
             how = dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM
             work = dist.all_reduce(x, how, group=self._group, async_op=True)
         else:
-            flat = x.view(-1).view(torch.uint8)  # bytes: any dtype will do
+            flat = x.view(-1).view(torch.uint8)  # bytes: every dtype works
             source = self.ranks[root]
             work = dist.broadcast(flat, source, group=self._group, async_op=True)
 
@@ -114,11 +107,11 @@ class TorchDistributed(ProcessEngine):
         return Work(end)
 
     def part(self, parts: Parts, names: Sequence[str]) -> TorchDistributed:
-        """Make sub-groups of these ranks; return that of this rank, or the whole."""
+        """Make sub-groups of these ranks; return that of this rank, or this engine."""
         engine = self
         for ranks, name in zip(parts, names, strict=True):
             with self._waiting():
-                group = dist.new_group(list(ranks))  # by all, also those not in it
+                group = dist.new_group(list(ranks))  # by all ranks, also others
             if self.rank in ranks:
                 engine = self._of_some(ranks, name, group)
         return engine
@@ -142,7 +135,7 @@ class TorchDistributed(ProcessEngine):
             x.copy_(host)
             return
         flat, calls, arriving = x.view(-1), [], {}
-        # In the order of the rows on every rank, as nccl needs it.
+        # In row order on every rank, as nccl requires.
         for m in sorted((*messages.sends, *messages.receives)):
             part, verb = flat[m.first : m.last], dist.irecv
             if m in messages.sends:
@@ -164,16 +157,16 @@ class TorchDistributed(ProcessEngine):
 
 
 def _gpu_of_its_own(info: ProcessInfo, store: dist.Store) -> int | None:
-    """Return the GPU that this rank alone uses; None if not every rank has such one."""
-    count, gpu, own = B.gpu_count(), 0, ""
+    """Return the GPU of this rank alone; None unless every rank has its own."""
+    count, gpu, gpu_uuid = B.gpu_count(), 0, ""
     if count:
         gpu = info.local_rank % count
-        own = str(torch.cuda.get_device_properties(gpu).uuid)
-    return gpu if all_differ(info, store, own) else None
+        gpu_uuid = str(torch.cuda.get_device_properties(gpu).uuid)
+    return gpu if all_differ(info, store, gpu_uuid) else None
 
 
 def _gpu_of_users_group(info: ProcessInfo) -> int | None:
-    """Return the GPU on which the user's process group works; None without NCCL."""
+    """Return the GPU of the user's process group; None without NCCL."""
     count = B.gpu_count()
     if "nccl" not in dist.get_backend_config() or not count:
         return info.local_rank if count >= info.local_size else None

@@ -1,8 +1,8 @@
-"""Processes of a group: started with a fresh Python, watched, and ended together.
+"""Processes of a group: started as new Python processes, monitored, ended together.
 
-A framework's threads do not survive a fork, so each process is a fresh Python. Each
-leads a session of its own, so that killing the session also ends what the process has
-started. Chapter: *many_machines*.
+A framework's threads do not survive a fork, so each process is a new Python process. It
+leads a session of its own, so that killing the session also ends its child processes.
+Chapter: *many_machines*.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import NoReturn
 from ..errors import D2LMultiError
 
 _LAST_LINES = 20
-_GRACE = 0.2  # seconds for all that fail for one reason to do so
-_LONG_GRACE = 5.0  # as long as only those failed that were waiting for another one
+_GRACE = 0.2  # seconds for other processes to fail for the same reason
+_LONG_GRACE = 5.0  # while only processes that waited for another one have failed
 _PREFIX = "d2lmulti-"
 _PR_SET_PDEATHSIG = 1
 
@@ -45,26 +45,26 @@ class Process:
 
     @property
     def ended(self) -> int | None:
-        """Its exit code, or None while it runs."""
+        """Return its exit code, or None while it runs."""
         if self.popen.returncode is None and self.popen.poll() is not None:
-            self.kill()  # its children, at once: the number may be used again later
+            self.kill()  # its children, now: the process id may be reused later
         return self.popen.returncode
 
     @property
     def value(self) -> Path:
-        """The file it writes when it has done its work; see `write_value`."""
+        """Return the file that it writes at the end; see `write_value`."""
         return self.folder / f"{self.name}.value"
 
     @property
     def failed(self) -> bool:
-        """Whether it has ended by an error, or before it had done its work."""
+        """Return whether it has ended by an error, or before its work was done."""
         if self.ended is None:
             return False
         return self.ended != 0 or not self.value.exists()
 
     @property
     def blame(self) -> tuple[float, ...]:
-        """What sorts those that failed: killed, by itself, while waiting for others."""
+        """Return a sort key of failures: killed, own error, waiting for others."""
         report = self.folder / f"{self.name}.failed"
         if not report.exists():
             return 0, 0
@@ -72,12 +72,12 @@ class Process:
 
     @property
     def output(self) -> str:
-        """What it has printed so far."""
+        """Return its stdout so far."""
         return (self.folder / f"{self.name}.out").read_text("utf-8", errors="replace")
 
     @property
     def errors(self) -> str:
-        """What it has written to stderr so far."""
+        """Return its stderr so far."""
         return (self.folder / f"{self.name}.err").read_text("utf-8", errors="replace")
 
     def last_words(self) -> str:
@@ -86,7 +86,7 @@ class Process:
         return "\n".join(f"    {line}" for line in lines) or "    (it printed nothing)"
 
     def failure(self) -> ProcessFailed:
-        """Make the error for a process that has ended when it should not have."""
+        """Return the error for a process that has ended unexpectedly."""
         code = self.ended or 0
         ending = f"exit code {code}"
         if not code:
@@ -107,7 +107,7 @@ class Process:
                 self.popen.stdin.write(f"{line}\n".encode())
 
     def kill(self) -> None:
-        """Kill it and the processes it has started, as far as they kept its session."""
+        """Kill it and the child processes that are still in its session."""
         with contextlib.suppress(ProcessLookupError, PermissionError):  # all have ended
             if sys.platform == "win32":
                 self.popen.kill()
@@ -118,8 +118,8 @@ class Process:
 class Processes:
     """The processes of one launch and the folder they share; use it with `with`.
 
-    The folder has the mode 0700, so what they unpickle from it is this user's own. It
-    lies in memory where the system has a file system there.
+    The folder has the mode 0700, so only this user can write the pickles that they
+    load. It is in memory where the system has a file system there.
     """
 
     def __init__(self) -> None:
@@ -135,10 +135,10 @@ class Processes:
         env: Mapping[str, str],
         stdin: int = subprocess.DEVNULL,
     ) -> Process:
-        """Start a fresh Python with these arguments; its output goes to files.
+        """Start a new Python process with these arguments; its output goes to files.
 
-        The process must call `end_with_launcher()` first of all, and `write_value` when
-        its work is done.
+        The process must first call `end_with_launcher()`, and `write_value` when its
+        work is done.
         """
         with (
             open(self.folder / f"{name}.out", "wb") as out,
@@ -163,13 +163,13 @@ class Processes:
 
     @property
     def alive(self) -> list[Process]:
-        """The processes that still run."""
+        """Return the processes that still run."""
         return [process for process in self.members if process.ended is None]
 
     def wait(
         self, done: Callable[[], bool], timeout: float, details: Callable[[], str]
     ) -> None:
-        """Wait until all is done.
+        """Wait until `done()`.
 
         Raises `ProcessFailed` with the last words of the process that failed first, or,
         after `timeout` seconds, with the `details`.
@@ -196,9 +196,9 @@ class Processes:
         return [process for process in self.members if process.failed]
 
     def _let_others_fail(self) -> None:
-        """Wait a little for all that fail for one reason, and longer for the reason.
+        """Wait briefly for other failures, and longer for the one that caused them.
 
-        A process that was waiting for another one may well end before that one does.
+        A process that was waiting for another one may end before that one does.
         """
         began = time.monotonic()
         while self.alive:
@@ -216,7 +216,7 @@ class Processes:
             if process.popen.stdin:
                 process.popen.stdin.close()
         self._temporary.cleanup()
-        # Of semaphores that only one of two processes had opened yet.
+        # Remove semaphores that only one of two processes has opened.
         word = self.folder.name.removeprefix(_PREFIX)
         for name in Path("/dev/shm").glob(f"sem.d2l-{word}-*"):
             name.unlink(missing_ok=True)
@@ -229,7 +229,7 @@ class Processes:
 
 
 def end_with_launcher() -> None:
-    """Let this process end when its launcher does, even by SIGKILL (on Linux)."""
+    """End this process when its launcher ends, even by SIGKILL (on Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(os.environ["D2LMULTI_LAUNCHER"]):  # it has ended already
@@ -237,14 +237,14 @@ def end_with_launcher() -> None:
 
 
 def write_value(value: bytes = b"") -> None:
-    """Write what this process has worked out, whole or not at all."""
+    """Write this process's result atomically."""
     file = _own_file("value")
     file.with_suffix(".new").write_bytes(value)
     file.with_suffix(".new").rename(file)
 
 
 def write_failure(waiting: bool) -> None:
-    """Note when this process failed, and whether it was waiting for another one."""
+    """Record when this process failed, and whether it was waiting for another one."""
     _own_file("failed").write_text(f"{waiting:d} {time.monotonic()}")
 
 
@@ -264,7 +264,7 @@ def exit_now(status: int) -> NoReturn:
 
 
 def environment() -> dict[str, str]:
-    """Return a child's environment: this one, with the modules that are found here."""
+    """Return a child's environment: this one, with the same module path."""
     root = str(Path(__file__).resolve().parent.parent.parent)
     path = [root, *(os.path.abspath(entry) for entry in sys.path)]
     return os.environ | {
@@ -275,9 +275,9 @@ def environment() -> dict[str, str]:
 
 
 def free_port() -> int:
-    """Return a port of this machine on which no program listens.
+    """Return a port of this machine on which no process listens.
 
-    It lies below those that systems assign themselves: one of those could belong to
+    It is below the range that systems assign: a port in that range could belong to
     another process by the time it is used.
     """
     for _ in range(100):
@@ -289,13 +289,13 @@ def free_port() -> int:
 
 
 def loopback() -> str:
-    """Name the network interface that stays in this machine: lo, or lo0 on a Mac."""
+    """Return the name of the loopback interface: lo, or lo0 on a Mac."""
     names = [name for _, name in socket.if_nameindex()]
     return next((name for name in names if name in ("lo", "lo0")), "lo")
 
 
 def state_of(pid: int) -> str:
-    """Return the letter of a process's state (R, S, T, ...), or nothing if unknown."""
+    """Return the letter of a process's state (R, S, T, ...); empty if unknown."""
     if not os.path.isdir("/proc/self"):  # a Mac
         command = ["ps", "-o", "state=", "-p", str(pid)]
         return subprocess.run(command, capture_output=True, text=True).stdout[:1]

@@ -1,1 +1,1 @@
-"""Data sets, batches, the training loop and evaluation."""
+"""The training loop, its strategies, learning rates, checkpoints, and results."""

@@ -1,8 +1,9 @@
-"""Checkpoints: everything a run needs to resume exactly, in one .npz file (no pickle).
+"""Checkpoints: all state that a run needs to resume exactly, in one .npz file.
 
 Parameters and optimizer state are saved unsharded, so a run can resume on another
 number of devices, with another strategy or another framework. The file is written
-atomically and ends with a checksum; every field is validated on reading.
+atomically and ends with a checksum; every field is validated on reading. It contains
+no pickles.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from ..files import check_output, locked, write_atomically
 from .history import Epoch, check_state, on_rank_zero
 from .strategy import Strategy
 
-FORMAT = 4  # 3 held the finished epochs in a table
-# Settings that must not change when a run resumes; the others may.
+FORMAT = 4  # format 3 had the finished epochs in a table
+# The settings that must not change when a run resumes.
 FIXED = ("model", "dataset", "dtype", "batch_size", "seed", "optimizer", "data")
 _SEAL = "d2lmulti checkpoint {:03} sha256 "  # then 64 digits, and the file ends
 _ARRAYS = ("params", "state", "buffers")
@@ -61,8 +62,8 @@ class Checkpoint:
 def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
     """Write a checkpoint atomically: the old file stays until the new one is complete.
 
-    Raises `InvalidInput` for a field that `load_checkpoint` would reject, and what
-    `write_atomically` raises.
+    Raises `InvalidInput` for a field that `load_checkpoint` would reject, and the
+    errors of `write_atomically`.
     """
     try:
         _check_fields(checkpoint)
@@ -74,7 +75,7 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
     arrays = {f"{name}/{i}": x for name, xs in groups.items() for i, x in enumerate(xs)}
     file = io.BytesIO()
     np.savez(file, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays)
-    with zipfile.ZipFile(file, "a") as archive:  # a comment stands at the very end
+    with zipfile.ZipFile(file, "a") as archive:  # a comment is at the end of the file
         archive.comment = _SEAL.format(FORMAT).encode() + b"0" * 64
     content = file.getbuffer()[:-64]
     digest = hashlib.sha256(content).hexdigest().encode()
@@ -105,7 +106,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         params, state, *buffers = groups.values()
         checkpoint = Checkpoint(**about, params=params, state=state, buffers=buffers)
         _check_fields(checkpoint)
-    except Exception as error:  # NumPy, zipfile and json raise many kinds
+    except Exception as error:  # NumPy, zipfile, and json raise many types
         raise DataCorrupt(
             f"expected a checkpoint in {name}, got a file that cannot be read: "
             f"{error}; use an older checkpoint or start anew"
@@ -129,7 +130,7 @@ def _check_seal(content: bytes) -> None:
 
 
 def _check_fields(checkpoint: Checkpoint) -> None:
-    """Raise `ValueError` or `TypeError` for a field that no run could have."""
+    """Raise `ValueError` or `TypeError` for an impossible value of a field."""
     settings = checkpoint.settings
     missing = {*FIXED, "rates", "logits"} - settings.keys()
     if missing:
@@ -154,7 +155,7 @@ def _check_fields(checkpoint: Checkpoint) -> None:
 
 
 class Saver:
-    """The checkpoint file of a run, if any, and the number of steps between saves."""
+    """The checkpoint file of a run, if it has one, and the steps between saves."""
 
     def __init__(
         self, path: str | os.PathLike[str] | None, every: int | None, resume: bool
@@ -174,7 +175,7 @@ class Saver:
     ) -> Iterator[Checkpoint]:
         """Lock the file for this run; yield the state to start from.
 
-        That is the saved one, or `beginning` if there is none; an epoch has `steps`
+        This is the saved state, or `beginning` if there is none; an epoch has `steps`
         steps. Raises `InvalidInput` for a file that must not be overwritten, that
         another run is using, or that was saved by a different run.
         """
@@ -204,15 +205,16 @@ class Saver:
             )
 
     def _start_from(self, beginning: Checkpoint, steps: int) -> Checkpoint:
-        """Return the saved state, after checking that it belongs to this run."""
+        """Return the saved state; raise unless it belongs to this run."""
         if self.path is None or not self.resume or not Path(self.path).exists():
             return beginning
         saved = load_checkpoint(self.path)
         old, new = saved.settings, beginning.settings
-        # A different constant learning rate is a choice; a schedule would break off.
+        # Another constant learning rate is allowed; a schedule must be the same.
         scheduled = any(isinstance(s.get("lr"), str) for s in (old, new))
         differ = [n for n in (*FIXED, *["lr"] * scheduled) if old.get(n) != new.get(n)]
-        for name in ("rates", "logits"):  # of a longer or shorter run, the beginning
+        for name in ("rates", "logits"):
+            # Runs may differ in length: compare the beginning.
             pairs = zip(old[name], new[name], strict=False)
             if not all(math.isclose(*pair, rel_tol=1e-3) for pair in pairs):
                 differ.append(name)

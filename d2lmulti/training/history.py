@@ -1,9 +1,9 @@
-"""The result of a training run, and what its processes exchange to agree on it.
+"""The result of a training run, and the values that its processes exchange for it.
 
-Each process sees its own losses and messages only, and all must end with the same
+Each process has its own losses and messages only, and all must end with the same
 history. They exchange short texts, which no ledger counts. Ranks that differ in
-learning rate, seed or optimizer would train on: their losses would agree, and their
-weights would not; so settings are described and compared. Chapter: *many_machines*.
+learning rate, seed, or optimizer would continue training without an error while their
+weights diverge; so settings are described and compared. Chapter: *many_machines*.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ class History:
 
     @property
     def losses(self) -> list[float]:
-        """Training loss of every epoch."""
+        """Return the training loss of every epoch."""
         return [epoch.loss for epoch in self.epochs]
 
     @property
     def accuracies(self) -> list[float]:
-        """Test accuracy after every epoch."""
+        """Return the test accuracy after every epoch."""
         return [epoch.accuracy for epoch in self.epochs]
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes between devices over the whole run."""
+        """Return the bytes between devices over the whole run."""
         return sum(epoch.bytes_moved for epoch in self.epochs)
 
     def as_json(self) -> dict[str, Any]:
@@ -102,8 +102,8 @@ def on_rank_zero(group: Group, work: Callable[[], object]) -> None:
 def add_up(loss: float, losses: Iterable[float]) -> float:
     """Add losses to `loss` one by one, from left to right.
 
-    Only so is the sum of an epoch also the sum of its parts, bit for bit: since Python
-    3.12 the built-in `sum` carries the rounding errors along and drops them at its end.
+    Then the sum of an epoch equals the sum of its parts bit for bit. Since Python 3.12,
+    the built-in `sum` compensates rounding errors within one call only.
     """
     for x in losses:
         loss += x
@@ -111,21 +111,21 @@ def add_up(loss: float, losses: Iterable[float]) -> float:
 
 
 class EpochTotals:
-    """Sum losses, seconds and bytes of an epoch over all processes."""
+    """The losses, seconds, and bytes of an epoch, summed over all processes."""
 
     def __init__(self, group: Group, moved: Ledger, epoch: int, step: int) -> None:
         self.group, self.moved = group, moved
-        self.epoch, self.step = epoch, step  # the position, both from 0
+        self.epoch, self.step = epoch, step  # both from 0
         # Of each step: its local losses, and the number of targets in all of them.
         self.steps: list[tuple[Sequence[Tensor], int]] = []
         self._last_finite: float | None = None
         self._began = time.perf_counter()
 
     def collect(self, loss: float) -> tuple[float, float, int]:
-        """Return `loss` plus the losses of `steps`, which are cleared, seconds, bytes.
+        """Return `loss` plus the losses of `steps`, the seconds, and the bytes.
 
-        The sum adds the losses in the same order as one process would: step by step,
-        and rank by rank in each step. Each process counts the bytes it received.
+        Clears `steps`. Losses are added in the order of one process: step by step, and
+        rank by rank in each step. Each process counts the bytes that it received.
         Raises `Diverged` for a loss that is not finite.
         """
         losses = [
@@ -142,9 +142,9 @@ class EpochTotals:
         for step, (_, targets) in zip(losses, self.steps, strict=True):
             mean, self.step = add_up(0.0, step) / targets, self.step + 1
             if not math.isfinite(mean):
-                before = "there was none before"
+                before = "there was no loss before"
                 if self._last_finite is not None:
-                    before = f"the last one before was {self._last_finite:.4g}"
+                    before = f"the previous loss was {self._last_finite:.4g}"
                 raise Diverged(
                     f"expected a finite loss, got {mean} in epoch {self.epoch + 1}, "
                     f"step {self.step}; {before}. Try a tenth of the learning rate, "
@@ -166,7 +166,7 @@ def check_state(arrays: Iterable[np.ndarray], when: str) -> None:
 
 
 def check_settings(group: Group, settings: Mapping[str, Any]) -> None:
-    """Raise `InvalidInput` in every process if their settings differ; name them."""
+    """Raise `InvalidInput`, which names them, in every process if settings differ."""
     local = {name: shorten(describe(value)) for name, value in settings.items()}
     gathered: list[dict[str, str]] = allgather_values(group, local)
     differ = []
@@ -184,10 +184,10 @@ def check_settings(group: Group, settings: Mapping[str, Any]) -> None:
 def describe(value: Any) -> str:
     """Return text that is the same in two processes only if their values are the same.
 
-    A function is described by its name, its code, and what it has bound: closure,
+    A function is described by its name, its code, and its bound values: closure,
     defaults, and the object of a method; an object by its class and attributes. Raises
-    `InvalidInput` for what can only be described by its address, which no two processes
-    share.
+    `InvalidInput` for a value that has no description but its address, which differs
+    between processes.
     """
     try:
         words = _describe(value)
@@ -239,7 +239,7 @@ def shorten(words: str) -> str:
 
 
 def about_machine(B: Backend) -> dict[str, str]:
-    """Return the releases on which the bits of a run depend, without build numbers."""
+    """Return the versions that affect the bits of a run, without build numbers."""
     release = str(sys.modules[B.name].__version__).partition("+")[0]
     python = ".".join(platform.python_version_tuple()[:2])
     return {"Python": python, "backend": f"{B.name} {release}"}
@@ -254,17 +254,17 @@ def rates_of(rate: float | Schedule, steps: int) -> list[float]:
 
 
 def fingerprint(data: Dataset, rate: float | Schedule, steps: int) -> dict[str, Any]:
-    """Return what all processes, and a resumed run, must share: data and rates."""
+    """Return descriptions of data and learning rates, the same in all processes."""
     return {"data": shorten(describe(data)), "rates": rates_of(rate, steps)}
 
 
 def logits_of(
     B: Backend, data: Dataset, model: Model, start: Sequence[np.ndarray]
 ) -> list[float]:
-    """Return what identifies a model under another framework or Python.
+    """Return the norms of the logits of the first example, from the weights `start`.
 
-    That is the norm of the logits of the first example, from the weights at the
-    `start`, by each of its functions.
+    There is one for each of the model's functions. They identify a model under another
+    framework or version of Python.
     """
     X = B.array(data.train_X[:1])
     functions = [model.forward_eval, *([] if model.together else [model.forward])]

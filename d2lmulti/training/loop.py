@@ -1,7 +1,7 @@
-"""Train a model, however it is split: D2L's `train(num_gpus, batch_size, lr)`.
+"""Train a model with any strategy: D2L's `train(num_gpus, batch_size, lr)`.
 
-The same seed gives the same start and the same batches on every framework and for every
-number of devices and every strategy. Chapter: *data_parallel*.
+The same seed gives the same initial weights and the same batches on every framework and
+for every number of devices and every strategy. Chapter: *data_parallel*.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..checks import (
 )
 from ..comm.collectives import usual_algorithm
 from ..comm.devices import devices as first_devices
-from ..comm.group import Group, allreduce, group_for
+from ..comm.group import allreduce, group_for
 from ..data import DTYPES, Dataset, batch_count, batches, load
 from ..errors import InvalidInput
 from ..events import unobserved
@@ -58,7 +58,7 @@ def check_data(data: str | Dataset, dtype: str) -> Dataset:
     """Return a data set, loaded by its name or given, with targets as int64.
 
     Raises `InvalidInput` for examples that are not finite and for targets that are not
-    classes: a wrong one would change the losses, or on some backends be another class.
+    classes: these would change the losses, or on some backends count as another class.
     """
     if isinstance(data, str):
         data = load(data, dtype)
@@ -84,9 +84,9 @@ def check_fits(
     batch_size: int,
     parts: int,
 ) -> None:
-    """Check that the model takes the data, and has logits for all its classes.
+    """Raise unless the model fits the data and has logits for all its classes.
 
-    Also the short last batch must have an example for each of the parts it is cut into.
+    The short last batch, too, must have an example for each part that it is cut into.
     """
     X, y = data.train_X, data.train_y
     smallest = len(X) - (batch_count(len(X), batch_size) - 1) * batch_size
@@ -110,9 +110,9 @@ def check_fits(
             f"expected ids below {model.vocabulary}, the vocabulary of {model.name}, "
             f"got {X.min()} to {X.max()}; make the model with a larger vocabulary"
         )
-    one = B.array(X[:1])
-    with framework_errors(model.name, one), B.pause():
-        rows, classes = model.forward_eval(B, [B.array(p) for p in params], one).shape
+    first = B.array(X[:1])
+    with framework_errors(model.name, first), B.pause():
+        rows, classes = model.forward_eval(B, [B.array(p) for p in params], first).shape
     if rows != y[:1].size or classes < len(data.classes):
         raise InvalidInput(
             f"expected at least {len(data.classes)} logits for each of {y[:1].size} "
@@ -128,17 +128,16 @@ def evaluate(
     *,
     model: str | Model = "lenet",
     batch_size: int = 512,
-    group: Group | None = None,
 ) -> float:
-    """Return the fraction of the targets y that the model predicts.
+    """Return the accuracy: the fraction of the targets y that the model predicts.
 
     X (n, ...) and y (n, ...) are NumPy arrays. Every device counts the hits in its
     shard with *its own* parameters, and the counts are summed, so a replica that
-    diverged lowers the result instead of hiding behind replica 0.
+    diverged lowers the result.
     """
     check_lists("device_params", device_params, len(devices))
     batch_size = check_count("batch_size", batch_size)
-    model, group = get_model(model), group_for(len(devices), group)
+    model, group = get_model(model), group_for(len(devices))
     if model.vocabulary:
         check_ids(X, model.vocabulary)
     if not 0 < len(X) == len(y):
@@ -147,7 +146,7 @@ def evaluate(
         )
     B = backend_of(device_params[0][0])
     bounds = even_bounds(len(X), group.size)
-    # All devices compute before the first result is waited for, so that they overlap.
+    # All devices start before we wait for the first result, so that they overlap.
     guesses: list[list[Tensor]] = [[] for _ in devices]
     for i, rank in enumerate(group.local_ranks):
         start, end = bounds[rank]
@@ -167,7 +166,7 @@ def evaluate(
 
 
 @with_options
-@np.errstate(over="ignore", invalid="ignore")  # the loss shows it, as elsewhere
+@np.errstate(over="ignore", invalid="ignore")  # the loss shows them
 def train(
     num_gpus: int = 1,
     batch_size: int = 128,
@@ -192,10 +191,10 @@ def train(
     """Train on the first `num_gpus` devices (real or simulated); return the history.
 
     In a started group of as many processes, each trains its own device on its own shard
-    of every batch; the history is the same in all, and rank 0 saves. Raises
+    of every batch; all return the same history, and rank 0 saves. Raises
     `InvalidInput`, before any work is done, for settings out of range, for a batch
-    (also the short last one of an epoch) with fewer examples than it is cut into, for
-    labels that are no classes, and for a model that cannot be split so; and `Diverged`
+    (also the short last one of an epoch) with fewer examples than parts, for labels
+    that are no classes, and for a model that the strategy cannot split; and `Diverged`
     for a loss or a weight that is not finite.
 
     A resumed run continues bit for bit on as many devices, and up to rounding on
@@ -252,16 +251,16 @@ def train(
     }
     steps = batch_count(n, batch_size)
     beginning = Checkpoint(settings, params=start)
-    known: dict[str, Any] = {}
+    described: dict[str, Any] = {}
     if saver.path is not None or group.is_distributed:
-        known = fingerprint(data, rate, epochs * steps)
+        described = fingerprint(data, rate, epochs * steps)
     if saver.path is not None:
         logits = logits_of(B, data, model, start)
-        beginning.settings = settings | known | {"logits": logits}
+        beginning.settings = settings | described | {"logits": logits}
     with saver.held(group, beginning, steps) as at:
         split.place([B.array(p) for p in at.params], learner)
-        if group.is_distributed:  # else there is nobody to compare with
-            others = {
+        if group.is_distributed:  # otherwise there is nothing to compare
+            further = {
                 **about_machine(B),
                 "model": [model, [p.shape for p in start]],
                 "epochs": epochs,
@@ -272,7 +271,7 @@ def train(
                 "resume": resume,
                 "start": [at.epoch, at.step, at.params, at.state, at.buffers],
             }
-            check_settings(group, settings | known | others)
+            check_settings(group, settings | described | further)
         if at.epoch or at.step:
             with unobserved():
                 split.restore(at.state, at.buffers)
@@ -281,7 +280,7 @@ def train(
         names = allgather_values(group, [str(device) for device in places])
         history = History(
             settings,
-            [name for theirs in names for name in theirs],
+            [name for local_names in names for name in local_names],
             [Epoch(**epoch) for epoch in at.epochs],
         )
         title = f"{model.name} on {group.size}"
@@ -310,12 +309,12 @@ def _run_epoch(
     at: Checkpoint, split: Strategy, data: Dataset, rate: float | Schedule,
     batch_size: int, seed: int, saver: Saver, bar: Any,
 ) -> None:  # fmt: skip
-    """Train on what is left of the epoch, and keep the position `at` up to date."""
+    """Train on the rest of the epoch, and update the position `at`."""
     B, group = backend_of(split.owned[0][0]), split.group
     before = at.seconds, at.bytes_moved
     part = group if group.is_distributed and split.cuts_batches else None
-    n, each = len(data.train_X), data.train_y.size // len(data.train_y)
-    before_it = at.epoch * batch_count(n, batch_size)  # steps of earlier epochs
+    n, targets = len(data.train_X), data.train_y.size // len(data.train_y)
+    earlier_steps = at.epoch * batch_count(n, batch_size)  # steps of earlier epochs
     order = batches(data.train_X, data.train_y, batch_size, seed, at.epoch, group=part)
     with ledger() as moved:
         totals = EpochTotals(group, moved, at.epoch, at.step)
@@ -326,13 +325,13 @@ def _run_epoch(
             at.seconds, at.bytes_moved = before[0] + seconds, before[1] + count
 
         for X, y in islice(order, at.step, None):
-            whole = min(batch_size, n - at.step * batch_size)  # examples
-            batch = Batch(B.array(X), B.array(y), n=whole * each)
-            losses = split.step(batch, rate_at(rate, before_it + at.step))
-            totals.steps.append((losses, whole * each))
+            examples = min(batch_size, n - at.step * batch_size)
+            batch = Batch(B.array(X), B.array(y), n=examples * targets)
+            losses = split.step(batch, rate_at(rate, earlier_steps + at.step))
+            totals.steps.append((losses, examples * targets))
             at.step += 1
             if saver.every and at.step % saver.every == 0:
                 update_totals()
                 saver.save(at, split)
-            bar.update(whole)
+            bar.update(examples)
         update_totals()

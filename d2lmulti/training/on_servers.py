@@ -1,7 +1,7 @@
 """Train with a parameter server on a modeled clock: real gradients, modeled seconds.
 
-Workers take mini-batches from one queue, so every mode sees the same examples; what
-differs is who waits for whom, and how old a gradient is when it is applied.
+Workers take mini-batches from one queue, so every mode uses the same examples. The
+modes differ in which worker waits, and in the staleness of the applied gradients.
 Chapter: *parameter_server*.
 """
 
@@ -22,12 +22,7 @@ from ..errors import InvalidInput
 from ..models import get_model
 from ..models.networks import Model, losses_of
 from ..observe.link import Link
-from ..observe.push_pull import (
-    Event,
-    check_times,
-    push_pull_events,
-    worker_seconds,
-)
+from ..observe.push_pull import Event, check_times, push_pull_events, worker_seconds
 from ..optimizers import SGD
 from ..parallel.parameter_server import ParameterServer, run_events
 from ..plans.rounds import even_bounds
@@ -37,10 +32,10 @@ from .loop import check_data, check_fits
 class Pushed(NamedTuple):
     """One gradient that was applied."""
 
-    seconds: float  # modeled, when it was in
+    seconds: float  # modeled time of its push
     worker: int
-    loss: float  # mean over its mini-batch, at the weights it was computed from
-    version: int  # number of updates with this one
+    loss: float  # mean over its mini-batch, at the weights of its computation
+    version: int  # number of updates, this one included
     staleness: int  # updates between those weights and this one
 
 
@@ -59,16 +54,16 @@ class ServerHistory:
     #: the servers' at the end
     params: list[Tensor] = field(default_factory=list, repr=False)
     server_bytes: list[int] = field(default_factory=list)  #: what each server holds
-    dropped: int = 0  #: gradients that came after their update, with backups
+    dropped: int = 0  #: gradients that arrived after their update, with backups
 
     @property
     def seconds(self) -> float:
-        """Modeled seconds of the whole run."""
+        """Return the modeled seconds of the whole run."""
         return self.events[-1].seconds
 
     @property
     def staleness(self) -> list[int]:
-        """Measured staleness of every gradient, in the order of updates."""
+        """Return the measured staleness of every gradient, in the order of updates."""
         return [push.staleness for push in self.pushes]
 
 
@@ -101,7 +96,7 @@ def train_on_servers(
     `seconds` (workers, steps) are compute times, by default 1 each (`worker_seconds`).
     The curve is the loss over the first `probe` training examples, measured after each
     update in `sync`, else after each `workers` gradients. Raises `InvalidInput` for
-    settings that cannot work.
+    settings that do not fit together.
     """
     batch_size = check_count("batch_size", batch_size)
     epochs = check_count("epochs", epochs)
@@ -138,7 +133,7 @@ def train_on_servers(
     history = ServerHistory(mode, workers, server_bytes=server.server_bytes)
     queue = _mini_batches(data, batch_size, workers, seed, epochs)
     current: dict[int, tuple[np.ndarray, np.ndarray, int]] = {}
-    losses: dict[int, float] = {}  # of gradients that are in, but not applied yet
+    losses: dict[int, float] = {}  # of pushed gradients that are not applied yet
 
     def events() -> Iterator[Event]:
         for event in push_pull_events(
@@ -154,26 +149,25 @@ def train_on_servers(
                 current[event.worker] = next(queue)
             yield event
             history.events.append(event)
-            for done in server.applied[len(history.pushes) :]:
-                loss = losses.pop(done.worker)
+            for applied in server.applied[len(history.pushes) :]:
+                loss = losses.pop(applied.worker)
                 history.pushes.append(
-                    Pushed(event.seconds, done.worker, loss, *done[1:])
+                    Pushed(event.seconds, applied.worker, loss, *applied[1:])
                 )
                 if len(history.pushes) % (workers - backups) == 0:
                     loss = _mean_loss(B, model, server.weights(), data, probe)
                     history.curve.append((event.seconds, loss))
 
     def gradient(event: Event, params: list[Tensor]) -> list[Tensor]:
-        X, y, whole = current[event.worker]
+        X, y, batch_examples = current[event.worker]
         with B.record():
             logits = model.forward(B, params, B.array(X, server.devices[event.worker]))
             labels = B.array(y, server.devices[event.worker])
             loss = losses_of(B, logits, labels).sum()
-            # What one update stands for: the whole batch, as many parts of it as are
-            # collected, or this part.
-            collected = len(X) * (workers - backups) if backups else whole
-            share = loss / (collected if mode == "sync" else len(X))
-        B.backward([share])
+            # An update uses the whole batch, the collected parts of it, or this part.
+            collected = len(X) * (workers - backups) if backups else batch_examples
+            scaled = loss / (collected if mode == "sync" else len(X))
+        B.backward([scaled])
         losses[event.worker] = float(B.numpy(loss)) / len(X)
         return [B.grad(p) for p in params]
 

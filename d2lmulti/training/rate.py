@@ -1,7 +1,7 @@
 """The learning rate of every step: one number, or a schedule that warms up and decays.
 
 A schedule is data with one method, so processes can compare it and a checkpoint can
-name it. Chapter: *large_batch*. Source: Goyal et al. (2017).
+describe it. Chapter: *large_batch*. Source: Goyal et al. (2017).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class GradualWarmup(Schedule):
 
     start: float  #: learning rate of the first step
     steps: int  #: length of the rise
-    then: float | Schedule  #: counts its steps from the start of the run, too
+    then: float | Schedule  #: its steps also count from the start of the run
 
     def __post_init__(self) -> None:
         check_positive("start", self.start)
@@ -56,7 +56,7 @@ class GradualWarmup(Schedule):
 class StepDecay(Schedule):
     """Multiply the learning rate by `factor` at each of the steps `at`."""
 
-    lr: float  #: the learning rate before the first of them
+    lr: float  #: the learning rate before the first decay
     at: Sequence[int]  #: steps
     factor: float = 0.1
 

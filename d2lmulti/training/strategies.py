@@ -143,9 +143,9 @@ class DataParallel(WithAllReduce, OfBatches):
         )  # fmt: skip
 
     def snapshot(self) -> Snapshot:
-        """Add the statistics, which every replica has gathered for itself."""
+        """Copy the state, and the statistics of every replica."""
         B = backend_of(self.owned[0][0])
-        statistics = [mine[self.trainable :] for mine in self.owned]
+        statistics = [params[self.trainable :] for params in self.owned]
         if self.group.is_distributed:  # a row for every rank
             rows = [
                 [x.reshape((1, *x.shape)) for x in same]
@@ -153,24 +153,24 @@ class DataParallel(WithAllReduce, OfBatches):
             ]
             tables = [allgather(row, self.group)[0] for row in rows]
             statistics = [[t[rank] for t in tables] for rank in range(self.group.size)]
-        buffers = [[B.numpy(x) for x in mine] for mine in statistics]
+        buffers = [[B.numpy(x) for x in params] for params in statistics]
         return super().snapshot()._replace(buffers=buffers)
 
     def restore(self, state: Sequence[np.ndarray], buffers: Sequence[Any]) -> None:
-        """Set the state and the statistics; with more replicas, in turn."""
+        """Set the state and the statistics, which more replicas reuse in turn."""
         super().restore(state, buffers)
         if not self.model.buffers:
             return
         B = backend_of(self.owned[0][0])
-        own = [B.numpy(x).shape for x in self.owned[0][self.trainable :]]
-        if not buffers or any([x.shape for x in row] != own for row in buffers):
+        shapes = [B.numpy(x).shape for x in self.owned[0][self.trainable :]]
+        if not buffers or any([x.shape for x in row] != shapes for row in buffers):
             raise InvalidInput(
-                f"expected statistics of shapes {own!r:.80} for every replica, got "
+                f"expected statistics of shapes {shapes!r:.80} for every replica, got "
                 "others; was it saved by another strategy?"
             )
-        for rank, mine in zip(self.group.local_ranks, self.owned, strict=True):
+        for rank, params in zip(self.group.local_ranks, self.owned, strict=True):
             saved = buffers[rank % len(buffers)]
-            for x, y in zip(mine[self.trainable :], saved, strict=True):
+            for x, y in zip(params[self.trainable :], saved, strict=True):
                 B.write_(x, 0, element_count(x), B.array(y))
 
 
@@ -198,7 +198,7 @@ class TensorParallel(WithAllReduce):
 
 @dataclass(eq=False)
 class PipelineParallel(WithStages):
-    """Every device holds some neighboring layers; a batch comes in micro-batches."""
+    """Every device holds neighboring layers; batches are cut into micro-batches."""
 
     def prepare(self, devices: Sequence[AnyDevice], model: Model) -> None:
         super().prepare(devices, model)
@@ -211,9 +211,9 @@ class PipelineParallel(WithStages):
         )
 
     def settings(self) -> dict[str, Any]:
-        """Return the options in effect; for a function as schedule, what it made."""
-        made = {"schedule": self.lists} if callable(self.schedule) else {}
-        return super().settings() | made
+        """Return the options in effect, and for a function as schedule its lists."""
+        schedule = {"schedule": self.lists} if callable(self.schedule) else {}
+        return super().settings() | schedule
 
     def shard(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
         return pipeline.place_params(whole, self.cut, self.devices, self.ranks)
@@ -239,7 +239,7 @@ class PipelineParallel(WithStages):
 
 @dataclass(eq=False)
 class Sharded(OfBatches):
-    """Data parallelism in which a device owns a shard of each layer (ZeRO, FSDP)."""
+    """Data parallelism with a shard of each layer per device (ZeRO, FSDP)."""
 
     zero: int = option(
         3, "what is sharded: 1 optimizer state, 2 also gradients, 3 also weights", max=3
@@ -314,10 +314,10 @@ class OnMesh(WithStages, WithAllReduce):
         if not self.zero:
             return super().gather_state(parts)
         wholes: list[list[Tensor]] = [[] for _ in parts]
-        for group, at in self.axes.local("data"):
-            for j, p in enumerate(self.owned[at[0]]):
-                joined = allgather([parts[i][j] for i in at], group)
-                for i, flat in zip(at, joined, strict=True):
+        for group, places in self.axes.local("data"):
+            for j, p in enumerate(self.owned[places[0]]):
+                joined = allgather([parts[i][j] for i in places], group)
+                for i, flat in zip(places, joined, strict=True):
                     wholes[i].append(flat.reshape(tuple(p.shape)))
         return super().gather_state(wholes)
 
@@ -339,16 +339,16 @@ STRATEGIES: dict[str, type[Strategy]] = {
 
 
 def option_help() -> dict[str, str]:
-    """Describe every option of the strategies: its meaning, default and strategies."""
-    found: dict[str, dict[str, list[str]]] = {}
+    """Return the help of every option: its meaning, default, and strategies."""
+    texts_of: dict[str, dict[str, list[str]]] = {}
     for strategy, options in STRATEGIES.items():
         for about in fields(options):
             default = "" if about.default is None else f" (default: {about.default})"
             text = about.metadata["help"] + default
-            found.setdefault(about.name, {}).setdefault(text, []).append(strategy)
+            texts_of.setdefault(about.name, {}).setdefault(text, []).append(strategy)
     return {
         name: "; ".join(f"{t}, with {', '.join(of)}" for t, of in texts.items())
-        for name, texts in found.items()
+        for name, texts in texts_of.items()
     }
 
 
@@ -392,7 +392,7 @@ def make_strategy(
     optimizer: Optimizer,
     options: Mapping[str, Any],
 ) -> Strategy:
-    """Place `params` on the devices as the strategy of that name does.
+    """Return a strategy with `params` placed on the devices.
 
     See `choose_strategy` for name and options.
     """

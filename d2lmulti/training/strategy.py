@@ -1,4 +1,4 @@
-"""What all parallelism strategies share: `train` does not know which one it runs.
+"""The interface of all parallelism strategies, which `train` uses.
 
 A strategy is a dataclass of its options. It places the parameters, takes a step on a
 batch, and gathers the unsharded tensors again, the optimizer's state too.
@@ -24,7 +24,7 @@ from ..optimizers import Optimizer
 
 
 class Snapshot(NamedTuple):
-    """Whole parameters and optimizer state as NumPy; the statistics of each replica."""
+    """Unsharded parameters and optimizer state, and each replica's statistics."""
 
     params: list[np.ndarray]
     state: list[np.ndarray]
@@ -51,8 +51,8 @@ def option(
 ) -> Any:
     """Declare an option of a strategy: a whole number from `min` to `max`.
 
-    Or one of `choices`, or a function; or what `check(name, value)` returns. The
-    command line takes the function to `read` a text with, and another `flag`.
+    Or one of `choices`, or a function; or the value that `check(name, value)` returns.
+    For the command line, `read` parses a text, and `flag` is another name.
     """
     about = {"help": help, "min": min, "max": max, "choices": list(choices)}
     return field(default=default, metadata={**about, "check": check, **command_line})
@@ -87,21 +87,21 @@ class Strategy(ABC):
         """Resolve the options that depend on the devices and the model."""
         self.devices, self.model = list(devices), model
         self.group = group_for(len(self.devices))
-        self.batch_parts = self.group.size  # into how many a batch is cut
+        self.batch_parts = self.group.size  # the number of parts of a batch
 
     def place(self, params: Sequence[Tensor], optimizer: Optimizer) -> None:
-        """Place whole parameters on the devices and make the optimizer's states."""
+        """Place parameters on the devices and make the optimizer's states."""
         self.optimizer, self.trainable = optimizer, len(params) - self.model.buffers
         self.owned: Any = self.shard(params)
         self.states = [optimizer.init(mine) for mine in self.trained()]
 
     @abstractmethod
     def shard(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Return for every owner its copy or its shards of the whole parameters."""
+        """Return every owner's copy or shards of the unsharded parameters."""
 
     @abstractmethod
     def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """Return whole tensors for every device, or for the first alone.
+        """Return unsharded tensors for every device, or for the first alone.
 
         `owned` has the parameters' form; it may be the optimizer's state.
         """
@@ -118,19 +118,19 @@ class Strategy(ABC):
         return {option.name: getattr(self, option.name) for option in fields(self)}
 
     def settings(self) -> dict[str, Any]:
-        """Return what must be equal in all processes: the options in effect."""
+        """Return the settings that all processes must share: the options in effect."""
         return self.options()
 
     def trained(self) -> list[list[Tensor]]:
-        """Return what every owner's optimizer updates: all but the statistics."""
-        return [mine[: len(mine) - self.model.buffers] for mine in self.owned]
+        """Return the tensors that every owner's optimizer updates: no statistics."""
+        return [params[: len(params) - self.model.buffers] for params in self.owned]
 
     def shard_state(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
         """Return every owner's shards of tensors of the parameters' form."""
         return self.shard(whole)
 
     def gather_state(self, parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        """Return the whole tensors of the owners' shards."""
+        """Return the unsharded tensors of the owners' shards."""
         return self.gather(parts)[0]
 
     def held(self) -> list[list[Tensor]]:
@@ -138,15 +138,15 @@ class Strategy(ABC):
         return self.owned
 
     def replicas(self) -> tuple[list[list[Tensor]], list[AnyDevice]]:
-        """Return lists of whole parameters, and the device of each list."""
+        """Return lists of unsharded parameters, and the device of each list."""
         wholes = self.gather(self.owned)
         return wholes, self.devices[: len(wholes)]
 
     def snapshot(self) -> Snapshot:
-        """Copy all that a run needs to resume, in the form of one device."""
+        """Copy the state that a run needs to resume, unsharded."""
         B, whole = backend_of(self.owned[0][0]), self.gather(self.owned)[0]
         state: list[Tensor] = []
-        sizes = [len(mine) for mine in self.trained()]
+        sizes = [len(params) for params in self.trained()]
         for slot in range(self.optimizer.states_per_parameter):
             state += self.gather_state(
                 [s[slot * n :][:n] for s, n in zip(self.states, sizes, strict=True)]
@@ -171,7 +171,7 @@ class Strategy(ABC):
         whole = [B.array(s) for s in state]
         end = n * self.optimizer.states_per_parameter
         parts = [self.shard_state(whole[i : i + n]) for i in range(0, end, n)]
-        for owner, mine in enumerate(self.states):
+        for owner, states in enumerate(self.states):
             saved = [x for part in parts for x in part[owner]] + whole[end:]
-            for x, y in zip(mine, saved, strict=True):
+            for x, y in zip(states, saved, strict=True):
                 B.write_(x, 0, element_count(x), B.detach(y))

@@ -1,1 +1,1 @@
-"""Pictures of plans, records and histories; the only room with Matplotlib."""
+"""Figures of plans, traces, and histories; the only modules with Matplotlib."""

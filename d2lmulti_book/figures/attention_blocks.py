@@ -1,4 +1,4 @@
-"""Pictures of ring attention: what moves, and who needs what of each block, when.
+"""Figures of ring attention: the moving blocks, and the scores that are needed.
 
 Chapter: *long_sequences*.
 """
@@ -20,10 +20,10 @@ _EMPTY = "#EEEEEE"
 def needed_scores(orders: Mapping[str, Sequence[np.ndarray]]) -> Figure:
     """Draw, for every rank and step of a ring, which scores of its block are needed.
 
-    `orders` gives the positions of every rank's tokens, one list for each way to deal
-    them out. A block has a row for each query of the rank and a column for each key of
-    the rank whose block has come; a score is colored if its key is not later than its
-    query. Over each column stands the largest share that a rank needs, in per cent.
+    `orders` gives the positions of every rank's tokens, one list for each way to
+    distribute them. A block has a row for each query of the rank and a column for each
+    key of the received block; a score is colored if its key is not later than its
+    query. Above each column is the largest percentage that a rank needs.
     """
     figure, axes = subplots(1, len(orders), 1.36 * len(orders), 2.1)
     for ax, (order, at) in zip(axes, orders.items(), strict=True):
@@ -69,16 +69,11 @@ def ring_of_keys(ranks: int = 4) -> Figure:
         for rank, center in enumerate(centers):
             owner = (rank - 1) % ranks
             x, y = center - [0.8, 0.19]
-            card, words_of = (1.6, 0.38), f"{moves} of {owner}"
+            card, block_words = (1.6, 0.38), f"{moves} of {owner}"
             box(
-                ax,
-                (x, y + 0.2),
-                card,
-                f"{stays} of {rank}",
-                device_color(rank),
-                size=9,
+                ax, (x, y + 0.2), card, f"{stays} of {rank}", device_color(rank), size=9
             )
-            box(ax, (x, y - 0.2), card, words_of, device_color(owner), size=9)
+            box(ax, (x, y - 0.2), card, block_words, device_color(owner), size=9)
             ax.text(*center + [0, 0.5], f"rank {rank}", ha="center", size=9, color=INK)
             middle = 0.59 * (center + centers[(rank + 1) % ranks])
             along = centers[(rank + 1) % ranks] - center

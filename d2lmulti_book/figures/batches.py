@@ -1,4 +1,4 @@
-"""Pictures of the knee, as a scheme and as measured. Chapter: *large_batch*."""
+"""Figures of the critical batch size: schematic, measured. Chapter: *large_batch*."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .style import INK, device_color, styled, subplots
 
 @styled
 def steps_to_goal() -> Figure:
-    """Draw steps and examples to a goal against the batch: a scheme, not data."""
+    """Draw steps and examples to a goal against the batch: a schematic, not data."""
     figure, axes = subplots(1, 2, 8, 3.4, sharey=True)
     batch = np.logspace(-2, 2, 200)  # in units of the noise scale
     titles = "Optimizer steps (time)", "Examples processed (compute)"

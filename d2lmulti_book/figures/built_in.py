@@ -1,4 +1,4 @@
-"""What the frameworks' own tools do: DDP's hooks, MirroredStrategy, Horovod's cycles.
+"""Figures of the frameworks' own tools: DDP, MirroredStrategy, Horovod.
 
 Chapters: *built_in*, *tensorflow*, *horovod*.
 """

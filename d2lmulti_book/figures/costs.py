@@ -1,4 +1,4 @@
-"""Pictures of predicted times, from formulas and not from measurements.
+"""Figures of predicted times, from formulas and not from measurements.
 
 Chapter: *cost_model*.
 """
@@ -21,8 +21,8 @@ _MEASURED = 64  # GPUs of the largest all-reduce in chapters/measured
 def allreduce_by_size() -> Figure:
     """Draw the predicted time of an all-reduce of 100 MB against the number of GPUs.
 
-    Each curve is a formula, on DGX H100 nodes of eight GPUs. Shaded are the sizes for
-    which no measurement is known.
+    Each curve is a formula, on DGX H100 nodes of eight GPUs. Sizes without a
+    measurement are shaded.
     """
     cluster = get_cluster("dgx-h100")
     sizes = [2**k for k in range(3, 15)]
@@ -59,25 +59,25 @@ def break_even() -> Figure:
     One takes c + a b for a batch of b, two take c + a b / 2 + delta. The numbers are
     chosen for the drawing; only the crossing at b = 2 delta / a matters.
     """
-    start, each, delta, most = 1.0, 1.0, 2.0, 8.0
-    even = 2 * delta / each
+    start, slope, delta, largest = 1.0, 1.0, 2.0, 8.0
+    even = 2 * delta / slope
     figure, (ax,) = subplots(1, 1, 6.3, 3.4)
-    one = (start, start + each * most)
-    two = (start + delta, start + delta + each * most / 2)
-    ax.plot((0, most), one, color=device_color(0), lw=2.5)
-    ax.plot((0, most), two, color=device_color(5), lw=2.5, ls="--")
+    one = (start, start + slope * largest)
+    two = (start + delta, start + delta + slope * largest / 2)
+    ax.plot((0, largest), one, color=device_color(0), lw=2.5)
+    ax.plot((0, largest), two, color=device_color(5), lw=2.5, ls="--")
     label = {"size": 11, "color": INK, "va": "center"}
-    ax.text(most + 0.1, one[1], "one worker\n$c + ab$", **label)
-    ax.text(most + 0.1, two[1], "two workers\n$c + ab/2 + \\delta$", **label)
+    ax.text(largest + 0.1, one[1], "one worker\n$c + ab$", **label)
+    ax.text(largest + 0.1, two[1], "two workers\n$c + ab/2 + \\delta$", **label)
     arrow = {"arrowstyle": "<->", "color": INK, "shrinkA": 0, "shrinkB": 0}
     ax.annotate("", (0.12, start), (0.12, start + delta), arrowprops=arrow)
     ax.text(0.22, start + 1.3, "$\\delta$", **label)
-    ax.plot((even, even), (0, start + each * even), color=INK, lw=1, ls=":")
-    ax.plot(even, start + each * even, "o", color=INK, ms=7)
+    ax.plot((even, even), (0, start + slope * even), color=INK, lw=1, ls=":")
+    ax.plot(even, start + slope * even, "o", color=INK, ms=7)
     ax.text(even / 2, 8.3, "two are slower", ha="center", **label)
     ax.text(even * 1.4, 8.3, "two are faster", ha="center", **label)
     ax.axvspan(0, even, color="#EEEEEE", zorder=0)
-    ax.set(xlim=(0, most * 1.35), ylim=(0, 9.6))
+    ax.set(xlim=(0, largest * 1.35), ylim=(0, 9.6))
     ax.set_xticks([0, even], ["0", "break-even batch\n$b^* = 2\\delta/a$"])
     ax.set_yticks([])
     ax.set(xlabel="examples in the whole batch, $b$", ylabel="time of a step")

@@ -1,4 +1,4 @@
-"""A picture of how to find the cause of a failure: from the symptom to a tool.
+"""A decision tree to find the cause of a failure: from the symptom to a tool.
 
 Chapter: *failures*.
 """
@@ -43,7 +43,7 @@ _TREE = (
 
 @styled
 def symptom_to_tool() -> Figure:
-    """Draw the decision tree: what you see, what you check, and the tool to use."""
+    """Draw the decision tree: the symptom, the details to check, the tool."""
     figure, (ax,) = subplots(1, 1, 8, 5.2)
     y = 0.0
     for kind, (symptom, leaves) in enumerate(_TREE):

@@ -1,4 +1,4 @@
-"""Pictures of experts: dispatch and combine, and which tokens find a slot.
+"""Figures of experts: dispatch and combine, and the slots of tokens.
 
 Chapter: *experts*.
 """
@@ -33,12 +33,14 @@ def slots(choice: Sequence[int], experts: int, parts: int, factor: float) -> Fig
     top, *below = figure.subplot_mosaic(
         [["whole"] * parts, list(range(parts))]
     ).values()
-    whole = [(part, expert) for part, tokens in enumerate(cut) for expert in tokens]
-    _draw(top, whole, experts, factor, f"one batch of {len(whole)}")
+    all_tokens = [
+        (part, expert) for part, tokens in enumerate(cut) for expert in tokens
+    ]
+    _draw(top, all_tokens, experts, factor, f"one batch of {len(all_tokens)}")
     widest = max(np.bincount(tokens, minlength=experts).max() for tokens in cut)
     for part, (ax, tokens) in enumerate(zip(below, cut, strict=True)):
-        mine = [(part, expert) for expert in tokens]
-        _draw(ax, mine, experts, factor, f"rank {part}")
+        rank_tokens = [(part, expert) for expert in tokens]
+        _draw(ax, rank_tokens, experts, factor, f"rank {part}")
         ax.set_xlim(-0.3, max(widest, *ax.get_xlim()))
         if part:
             ax.set_yticks([])
@@ -60,7 +62,7 @@ def dispatch_combine() -> Figure:
     """Draw the two all-to-alls of a layer with two ranks and one expert on each.
 
     Tokens have the color of the rank that they come from. Each row is a rank; the
-    tokens of both ranks that chose an expert meet on its rank and return home.
+    tokens of both ranks that chose an expert are sent to its rank and return.
     """
     figure, ax = canvas(7.4, 3.3, (-1.7, 10.9), (-3.6, 6.0))
     chosen = ((0, 1, 1), (1, 0, 1))  # for each rank, the expert of its tokens
@@ -96,7 +98,7 @@ def dispatch_combine() -> Figure:
 def _draw(
     ax: Axes, tokens: Sequence[tuple[int, int]], experts: int, factor: float, title: str
 ) -> None:
-    """Draw a row an expert: slots from the left, then the tokens that found none."""
+    """Draw a row per expert: slots from the left, then the dropped tokens."""
     capacity = expert_capacity(len(tokens), experts, factor)
     used = [0] * experts
     for part, expert in tokens:

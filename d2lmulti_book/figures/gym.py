@@ -1,4 +1,4 @@
-"""What accuracy and weights show of a faulty program. Chapter: *gym*."""
+"""Accuracies and weights of faulty programs. Chapter: *gym*."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .style import INK, device_color, styled, subplots
 
 @styled
 def hidden_faults(measured: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
-    """Draw each program's accuracies over seeds, and how far its weights are off.
+    """Draw each program's accuracies over seeds, and the error of its weights.
 
     `measured` has, by the name of a fault, the accuracies of the correct and of the
     faulty program, and the largest difference of weights.

@@ -1,4 +1,4 @@
-"""Pictures of tensor parallelism: the cut pair of layers, and who holds what.
+"""Figures of tensor parallelism: a split pair of layers, and the shards per device.
 
 Chapter: *tensor_parallel*.
 """
@@ -71,13 +71,13 @@ def who_holds(model: SplitModel, device_shards: Sequence[Sequence[Tensor]]) -> F
     """Draw every weight of a split model, each part in the color of its device.
 
     Matrices have their inputs as rows; of a convolution the rows are the output
-    channels and the columns the input channels. Grey parts are on every device.
-    Vectors, which go with their matrix, are left out. Sides are drawn as square roots
-    of the sizes, so that 192 beside 36 stays readable.
+    channels and the columns the input channels. Gray parts are on every device.
+    Vectors are left out. Sides are drawn as square roots of the sizes, so that 192 next
+    to 36 stays readable.
     """
     ranks = len(device_shards)
     drawn = [
-        (layer, spec, _whole(spec, shard.shape, ranks))
+        (layer, spec, _full_shape(spec, shard.shape, ranks))
         for (layer, spec), shard in zip(model.specs, device_shards[0], strict=True)
         if len(shard.shape) > 1
     ]
@@ -85,12 +85,12 @@ def who_holds(model: SplitModel, device_shards: Sequence[Sequence[Tensor]]) -> F
     tallest = max(height for height, _ in sides)
     figure, (ax,) = subplots(1, 1, 8, 2.2)
     x = 0.0
-    for (layer, spec, whole), (height, width) in zip(drawn, sides, strict=True):
+    for (layer, spec, shape), (height, width) in zip(drawn, sides, strict=True):
         y = (tallest - height) / 2
         _weight(ax, spec, (x, y), (height, width), ranks)
         middle = x + width / 2
         ax.text(middle, y - 0.5, layer, ha="center", va="bottom", size=8, color=INK)
-        size = " x ".join(map(str, whole))
+        size = " x ".join(map(str, shape))
         ax.text(middle, y + height + 0.5, size, ha="center", va="top", size=8)
         x += max(width, 7) + 2  # room for the name
     ax.set(xlim=(-1, x), ylim=(tallest + 2, -2), aspect="equal")  # row 0 on top
@@ -102,7 +102,7 @@ def who_holds(model: SplitModel, device_shards: Sequence[Sequence[Tensor]]) -> F
     return figure
 
 
-def _whole(spec: ShardSpec, shard: Sequence[int], ranks: int) -> list[int]:
+def _full_shape(spec: ShardSpec, shard: Sequence[int], ranks: int) -> list[int]:
     return [n * ranks if dim == spec.dim else n for dim, n in enumerate(shard)]
 
 

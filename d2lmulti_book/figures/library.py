@@ -1,4 +1,4 @@
-"""A map of the library: who calls whom in a step. Chapter: *read_the_library*."""
+"""A map of the library: the calls of a step. Chapter: *read_the_library*."""
 
 from __future__ import annotations
 

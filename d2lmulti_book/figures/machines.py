@@ -1,4 +1,4 @@
-"""Pictures of simulated devices, a device's queue, a node, and an input pipeline.
+"""Figures of simulated devices, a device's queue, a node, and an input pipeline.
 
 Chapters: *setup*, *devices*, *bottlenecks*.
 """
@@ -37,7 +37,7 @@ def devices_and_ledger() -> Figure:
 
 @styled
 def host_queue() -> Figure:
-    """Draw three calls of the host, their waiting in the queue, and a read."""
+    """Draw three calls of the host, their time in the queue, and a read."""
     figure, ax = canvas(8, 3.6, (-1.1, 10.7), (-0.5, 4.8))
     calls = {1: 0.0, 2: 0.7, 3: 1.4, 4: 8.0}
     runs = {1: (0.7, 3.0), 2: (3.0, 5.3), 3: (5.3, 7.6), 4: (8.7, 10.6)}
@@ -67,7 +67,7 @@ def host_queue() -> Figure:
 
 @styled
 def node_topology() -> Figure:
-    """Draw how four GPUs of a node are connected, with the rates of an A100's links."""
+    """Draw the links of four GPUs in a node, with the bandwidths of an A100."""
     figure, ax = canvas(8, 4.4, (-0.7, 10.1), (-0.1, 5.7))
     look = {"color": INK, "lw": 1.3, "zorder": 0}
     box(ax, (0, 0), (10, 0.75), "NVLink (NV12): 300 GB/s per GPU")

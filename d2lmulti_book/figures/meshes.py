@@ -1,4 +1,4 @@
-"""Picture of a mesh: each rank at its place, and what each axis moved.
+"""Figures of a mesh: each rank at its coordinates, and the bytes per axis.
 
 Chapter: *composing*.
 """
@@ -16,9 +16,9 @@ from d2lmulti.errors import InvalidInput
 
 from .style import INK, canvas, device_color, styled, subplots
 
-_AXES = 3  # as many as a picture on paper can tell apart
+_AXES = 3  # more are hard to distinguish in a figure
 _STEPS = np.array([(0.0, -2.2), (2.6, 0.0), (1.1, 0.75)])  # one along each axis
-_LABEL_AT = (0.5, 0.3, 0.5)  # of the way, where no other line crosses
+_LABEL_AT = (0.5, 0.3, 0.5)  # fraction of a line at which no other line crosses
 _NODE = 4  # ranks per node, in the picture of two nodes
 _NAME_AT = ((-0.5, -1.1), (2.4, 0.95), (0.1, 0.62))  # next to one edge of each axis
 
@@ -52,10 +52,10 @@ def mesh_in_two_nodes() -> Figure:
 
 @styled
 def moved_on_mesh(mesh: Mesh, links: Mapping[tuple[int, int], int]) -> Figure:
-    """Draw the ranks of a mesh, and a line for every pair that exchanged something.
+    """Draw the ranks of a mesh, and a line for every pair that exchanged messages.
 
-    `links` are the bytes of a ledger by source and target. A line is as thick as the
-    pair's bytes, both ways, and has the color of the axis along which its ends differ.
+    `links` are the bytes of a ledger by source and target. The width of a line shows
+    the pair's bytes in both directions, its color the axis along which its ends differ.
     Raises `InvalidInput` for a mesh with more than three axes, and for a pair that
     differs along more than one.
     """
@@ -74,12 +74,12 @@ def moved_on_mesh(mesh: Mesh, links: Mapping[tuple[int, int], int]) -> Figure:
     for (a, b), size in links.items():
         pairs[min(a, b), max(a, b)] = pairs.get((min(a, b), max(a, b)), 0) + size
     figure, (ax,) = subplots(1, 1, 4.1, 3.9)
-    most = max(pairs.values(), default=1)
+    largest = max(pairs.values(), default=1)
     for (a, b), size in pairs.items():
         axis = _axis_between(mesh, a, b)
         label_at = places[a] + _LABEL_AT[first + axis] * (places[b] - places[a])
         ends = np.array([places[a], places[b]]).T
-        ax.plot(*ends, color=device_color(axis), lw=1 + 6 * size / most)
+        ax.plot(*ends, color=device_color(axis), lw=1 + 6 * size / largest)
         ax.text(
             *label_at, f"{size / 1000:,.0f} kB", size=9, color=INK, zorder=5,
             ha="center", va="center", bbox={"fc": "white", "ec": "none", "pad": 1},
@@ -99,11 +99,11 @@ def moved_on_mesh(mesh: Mesh, links: Mapping[tuple[int, int], int]) -> Figure:
 
 
 def _axis_between(mesh: Mesh, a: int, b: int) -> int:
-    here, there = mesh.coordinates(a), mesh.coordinates(b)
-    differ = [i for i, axis in enumerate(mesh.axes) if here[axis] != there[axis]]
+    at_a, at_b = mesh.coordinates(a), mesh.coordinates(b)
+    differ = [i for i, axis in enumerate(mesh.axes) if at_a[axis] != at_b[axis]]
     if len(differ) != 1:
         raise InvalidInput(
             f"expected messages along one axis, got one between ranks {a} and {b}, "
-            f"which are at {here} and {there}"
+            f"which are at {at_a} and {at_b}"
         )
     return differ[0]

@@ -25,7 +25,7 @@ from d2lmulti.plans.schedules import SCHEDULES
 
 from .style import INK, arrow, canvas, device_color, styled, subplots
 
-# What it is called, its color, its ink.
+# The name, the color, and the color of the text.
 _KINDS: dict[type[Instruction], tuple[str, str, str]] = {
     Forward: ("forward", "#56B4E9", INK),
     Backward: ("backward", "#0072B2", "white"),
@@ -72,10 +72,10 @@ def naive_and_1f1b(devices: int = 4, micro_batches: int = 4) -> Figure:
 
 @styled
 def gantt(traces: Mapping[str, PipelineTrace]) -> Figure:
-    """Draw what every device did when, a panel a trace, all on one time axis.
+    """Draw the computations of every device, a panel per trace, on one time axis.
 
-    The title of a panel says how much of the device time was idle. Of several stages on
-    a device, later ones have a dark lower edge.
+    The title of a panel has the idle share of the device time. Of several stages on a
+    device, later ones have a dark lower edge.
     """
     rows = [trace.devices for trace in traces.values()]
     figure, axes = subplots(
@@ -132,7 +132,7 @@ def _panel(ax: Axes, trace: PipelineTrace, end: float) -> None:
 
 @styled
 def live_activations(traces: Mapping[str, PipelineTrace]) -> Figure:
-    """Draw how many micro-batches every device holds over time.
+    """Draw the number of micro-batches that every device stores over time.
 
     A column per trace and a row per device: equal curves would hide each other.
     """

@@ -1,7 +1,7 @@
-"""Pictures of plans: who holds which partial sum after each round.
+"""Figures of plans: the partial sums of each rank after each round.
 
-The data come from `plans/verify.py`, so a picture cannot differ
-from what trains. Chapter: *allreduce*.
+The states come from `plans/verify.py`, so they are those of the plans that train.
+Chapter: *allreduce*.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 from d2lmulti.plans.rounds import Round
 from d2lmulti.plans.verify import snapshots
 
-from .style import INK, arrow, device_color, dot, styled, subplots
+from .style import INK, arrow, box, device_color, dot, styled, subplots
 
 COMPLETE = "#009E73"
 # From one contribution to all but one: from light to dark, also in print.
@@ -27,7 +27,7 @@ _PARTIAL = ((0.86, 0.92, 0.96), (0.0, 0.45, 0.70))
 def held_text(held: np.ndarray) -> str:
     """Name a partial sum by its ranks: `013` is the sum of ranks 0, 1 and 3.
 
-    All ranks give `all`, nothing gives nothing; from ten ranks on, commas part them.
+    All ranks give `all`, none an empty text; more than ten are separated by commas.
     """
     ranks = np.flatnonzero(held).tolist()
     if len(ranks) == len(held) > 1:
@@ -36,7 +36,7 @@ def held_text(held: np.ndarray) -> str:
 
 
 def held_color(held: np.ndarray) -> tuple[float, float, float] | str:
-    """Color a partial sum: darker the more ranks are in it, green when complete."""
+    """Return the color of a partial sum: darker with more ranks, green if complete."""
     count = int((held > 0).sum())
     if count == len(held) > 1:
         return COMPLETE
@@ -49,7 +49,7 @@ def held_color(held: np.ndarray) -> tuple[float, float, float] | str:
 
 
 def dark(color: tuple[float, float, float] | str) -> bool:
-    """Tell whether white text reads better on this color than dark text."""
+    """Return whether this color needs white text."""
     if isinstance(color, str):
         return color == COMPLETE
     return float(np.dot(color, (0.3, 0.6, 0.1))) < 0.55
@@ -66,9 +66,9 @@ def plan_states(
 ) -> Figure:
     """Draw every rank's vector before the first round and after each round.
 
-    A row is a rank (its number stands on the right), a cell a part of its vector; the
+    A row is a rank (with its number on the right), a cell a part of its vector; the
     text names the ranks whose contributions are in it. Framed cells were written in
-    this round, arrows show from where; a solid line adds, a dashed one copies.
+    this round, and arrows show the sources; a solid line adds, a dashed one copies.
     """
     table = list(rounds)
     edges, frames = snapshots(table, ranks, length, collective)
@@ -89,26 +89,19 @@ def plan_states(
 
 
 def _draw_vectors(ax: Axes, edges: np.ndarray, held: np.ndarray) -> None:
-    ranks, whole = len(held), edges[-1]
+    ranks, length = len(held), edges[-1]
     for rank in range(ranks):
         y = ranks - 1 - rank
-        ax.text(1.03 * whole, y + 0.4, str(rank), va="center", size=8, color=INK)
+        ax.text(1.03 * length, y + 0.4, str(rank), va="center", size=8, color=INK)
         pieces = zip(edges[:-1], edges[1:], held[rank], strict=True)
         for first, last, inside in pieces:
             color, text = held_color(inside), held_text(inside)
-            cell = (first, y), last - first, 0.8
-            ax.add_patch(Rectangle(*cell, fc=color, ec="#999999", lw=0.6))
-            ax.text(
-                (first + last) / 2,
-                y + 0.4,
-                text,
-                ha="center",
-                va="center",
-                # A character takes a twentieth of the vector at size 8.
-                size=min(8.0, 8 * 18 * (last - first) / whole / max(len(text), 1)),
-                color="white" if dark(color) else INK,
-            )
-    ax.set(xlim=(-0.32 * whole, 1.1 * whole), ylim=(-0.15, ranks))
+            # A character takes a twentieth of the vector at size 8.
+            size = min(8.0, 8 * 18 * (last - first) / length / max(len(text), 1))
+            ink = "white" if dark(color) else INK
+            cell = (first, y), (last - first, 0.8)
+            box(ax, *cell, text, color, ink=ink, edge="#999999", size=size, lw=0.6)
+    ax.set(xlim=(-0.32 * length, 1.1 * length), ylim=(-0.15, ranks))
 
 
 def _draw_transfers(ax: Axes, this_round: Round, edges: np.ndarray, ranks: int) -> None:
@@ -185,8 +178,8 @@ def two_levels(nodes: int = 2, per_node: int = 4) -> Figure:
         ax.set(xlim=(-0.7, 1.7), ylim=(per_node - 0.4, -1.2))
         ax.set_title(title)
         for node in range(nodes):
-            box = (node - 0.42, -0.5), 0.84, per_node
-            ax.add_patch(Rectangle(*box, fc="#EEEEEE", ec="none", zorder=0))
+            frame = (node - 0.42, -0.5), 0.84, per_node
+            ax.add_patch(Rectangle(*frame, fc="#EEEEEE", ec="none", zorder=0))
             ax.text(node, -0.65, f"node {node}", ha="center", va="bottom", color=INK)
         ends = [((0, j), (1, j), 0.0) for j in range(per_node)]
         if phase != 1:

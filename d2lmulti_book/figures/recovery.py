@@ -1,4 +1,4 @@
-"""Pictures of a run that fails and continues, and of the launchers that start it.
+"""Figures of a run that fails and resumes, and of launchers.
 
 Chapter: *many_machines*.
 """

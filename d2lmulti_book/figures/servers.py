@@ -1,6 +1,6 @@
-"""Pictures of parameter servers, drawn from the events of a run.
+"""Figures of parameter servers, drawn from the events of a run.
 
-Workers keep the colors that devices have in `style.py`. Chapter: *parameter_server*.
+Workers have the colors of devices in `style.py`. Chapter: *parameter_server*.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def push_and_pull(workers: int = 3, servers: int = 2) -> Figure:
         for server, (name, center) in enumerate(zip(ranges, centers, strict=True)):
             x = left + server * width
             box(ax, (x, top), (width, 0.85), f"range {name}", color, size=9.5)
-            here = x + width / 2
-            there = center + 0.62 * (worker - (workers - 1) / 2)
-            push = (here - 0.11, top), (there - 0.11, 1.0)
-            pull = (there + 0.11, 1.0), (here + 0.11, top)
+            at_worker = x + width / 2
+            at_server = center + 0.62 * (worker - (workers - 1) / 2)
+            push = (at_worker - 0.11, top), (at_server - 0.11, 1.0)
+            pull = (at_server + 0.11, 1.0), (at_worker + 0.11, top)
             arrow(ax, *push, color=color, lw=2.2)
             arrow(ax, *pull, lw=1.0, ls="--")
     for server, (name, center) in enumerate(zip(ranges, centers, strict=True)):
@@ -79,7 +79,7 @@ def placements(sizes: Sequence[int], servers: int) -> Figure:
 
 @styled
 def timeline(histories: Mapping[str, ServerHistory], seconds: float) -> Figure:
-    """Draw who works when: a bar from a worker's pull to its push, a row a worker."""
+    """Draw a row per worker, with a bar from each pull to its push."""
     rows = sum(history.workers + 1.2 for history in histories.values())
     figure, axes = subplots(len(histories), 1, 9, 0.4 + 0.29 * rows, sharex=True)
     for ax, (label, history) in zip(axes, histories.items(), strict=True):
@@ -110,7 +110,7 @@ def timeline(histories: Mapping[str, ServerHistory], seconds: float) -> Figure:
 def loss_over_time(
     panels: Mapping[str, Mapping[str, Sequence[Curve]]], seconds: float, goal: float
 ) -> Figure:
-    """Draw a panel a title: one line a run, (seconds, loss), one color a label."""
+    """Draw a panel per title: a line per run, (seconds, loss), a color per label."""
     figure, axes = subplots(1, len(panels), 9, 3.4, sharey=True)
     styles = ("-", "--", "-.", ":")
     for ax, (title, runs) in zip(axes, panels.items(), strict=True):

@@ -1,4 +1,4 @@
-"""Pictures of ZeRO: what each GPU holds of the state, and how a step updates it.
+"""Figures of ZeRO: the state that each GPU stores, and the update in a step.
 
 Chapter: *sharding*.
 """
@@ -23,24 +23,24 @@ _KINDS = (  # the kind, its bytes per parameter, and the first stage that shards
 def memory_bars(billions: float = 7, devices: int = 8, limit: float = 80) -> Figure:
     """Draw one GPU's gigabytes of model state for data parallelism and ZeRO 1 to 3.
 
-    A pale bar with a dashed edge marks what the other GPUs hold instead. The vertical
-    line marks the GPU's memory, `limit`, in gigabytes.
+    A pale bar with a dashed edge marks the state that other GPUs store instead. The
+    vertical line marks the GPU's memory, `limit`, in gigabytes.
     """
     figure, (ax,) = subplots(1, 1, 7, 3.1)
     names = ("data parallelism", "ZeRO 1", "ZeRO 2", "ZeRO 3 (FSDP)")
     for stage in range(len(names)):
         left, total = 0.0, 0.0
         for i, (kind, size, first) in enumerate(_KINDS):
-            whole = billions * size
-            part = whole / devices if stage >= first else whole
+            full = billions * size
+            stored = full / devices if stage >= first else full
             options = {"height": 0.66, "left": left}
-            if part < whole:
+            if stored < full:
                 ax.barh(
-                    stage, whole, fc="#F4F4F4", ec="#999999", ls="--", lw=0.8, **options
+                    stage, full, fc="#F4F4F4", ec="#999999", ls="--", lw=0.8, **options
                 )
             label = kind if stage == 0 else None
-            ax.barh(stage, part, fc=device_color(i), label=label, **options)
-            left, total = left + whole, total + part
+            ax.barh(stage, stored, fc=device_color(i), label=label, **options)
+            left, total = left + full, total + stored
         words = f"{total:g} GB"
         ax.text(left + 1.5, stage, words, va="center", size=10, color=INK)
     ax.plot([limit] * 2, [-0.5, 0.5], color=INK, lw=1.8, ls=(0, (2, 1)))

@@ -1,4 +1,4 @@
-"""Pictures of the three ways to split: who holds what, where they meet, what moves.
+"""Figures of three parallelism strategies: parameters, communication, bytes.
 
 Chapter: *splitting*.
 """
@@ -29,7 +29,7 @@ from .style import (
 )
 
 _MARKERS = ("o", "s", "^")
-_WIDTH = 4.1  # inches: on a telephone, letters of 9 points are still legible
+_WIDTH = 4.1  # inches: text of 9 points is legible on a phone
 
 
 @styled
@@ -39,7 +39,7 @@ def three_ways(
     """Draw a network on two devices, split by data, by layers and into stages.
 
     `stage_of` gives the device of each layer when it is cut into stages; `meetings`
-    name the layers whose parts meet, as a ledger does: "dense 1 forward".
+    name the layers that communicate, as a ledger does: "dense 1 forward".
     """
     figure, axes = subplots(1, 3, _WIDTH, 4.4, width_ratios=[2.05, 2.5, 1.1])
     names = [layer.name.replace("convolution", "conv") for layer in model.layers]
@@ -82,7 +82,7 @@ def three_ways(
 def overview() -> Figure:
     """Draw four layers on two devices: split by data, within layers and into stages.
 
-    The picture of the landing page and the README, which is written by
+    The figure of the landing page and the README, which is written by
     `python -c "from d2lmulti_book.figures.splitting import overview as o;
     o().savefig('_static/three-ways.png', dpi=160)"`.
     """
@@ -141,7 +141,7 @@ def data_parallel_step() -> Figure:
 def _tower(
     ax: Axes, left: float, names: Sequence[str], devices: Sequence[int], batch: str
 ) -> None:
-    """Draw layers from the bottom up, on the images that they compute on."""
+    """Draw layers from the bottom up, above their batch."""
     ax.text(left + 0.5, 0.3, batch, ha="center", va="center", size=9, color=INK)
     for i, (name, device) in enumerate(zip(names, devices, strict=True)):
         box(ax, (left, i + 0.8), (1, 0.7), name, device_color(device), size=9)
@@ -160,10 +160,10 @@ def _meet(ax: Axes, y: float, direction: str) -> None:
 
 @styled
 def held(ways: Mapping[str, Sequence[Sequence[Any]]], model: Model) -> Figure:
-    """Draw the parameters that every device holds: a bar a device, a color a layer.
+    """Draw the parameters of every device: a bar per device, a color per layer.
 
-    `ways` gives, for each way, one list of tensors a device: the parameters of all the
-    model's layers in order, or of some neighboring ones.
+    `ways` gives, for each strategy, one list of tensors per device: the parameters of
+    all the model's layers in order, or of some neighboring ones.
     """
     rows = [len(devices) for devices in ways.values()]
     height = 1.1 + sum(0.5 + 0.25 * n for n in rows)
@@ -172,15 +172,15 @@ def held(ways: Mapping[str, Sequence[Sequence[Any]]], model: Model) -> Figure:
     for ax, (way, devices) in zip(axes, ways.items(), strict=True):
         first = 0
         for device, tensors in enumerate(devices):
-            whole = len(tensors) == len(layers)
+            has_all = len(tensors) == len(layers)
             left = 0
             for i, x in enumerate(tensors):
-                layer = layers[i if whole else first + i]
+                layer = layers[i if has_all else first + i]
                 size = element_count(x)
                 label = model.layers[layer].name if not left or i % 2 == 0 else None
                 ax.barh(device, size, left=left, color=device_color(layer), label=label)
                 left += size
-            first += 0 if whole else len(tensors)
+            first += 0 if has_all else len(tensors)
         ax.set_title(way)
         ax.set_yticks(range(len(devices)), [f"device {d}" for d in range(len(devices))])
         ax.invert_yaxis()
@@ -203,10 +203,10 @@ def bytes_by_batch(
     """Draw bytes per step against the batch: points as counted, lines by formula."""
     figure, (ax,) = subplots(1, 1, _WIDTH, 3.2)
     fine = np.geomspace(images[0], images[-1], 50)
-    for i, (way, found) in enumerate(counted.items()):
+    for i, (way, nbytes) in enumerate(counted.items()):
         color = device_color(i)
         ax.plot(fine, [formula[way](n) for n in fine], color=color, lw=1)
-        ax.plot(images, found, _MARKERS[i % 3], color=color, label=way)
+        ax.plot(images, nbytes, _MARKERS[i % 3], color=color, label=way)
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_xticks(images, [str(n) for n in images])

@@ -1,7 +1,7 @@
-"""Every picture of the book, drawn from a plan or a run; the only file with matplotlib.
+"""The style and the elements of all figures, and figures of several chapters.
 
-Colors are Okabe and Ito's, which the color-blind can tell apart; device i always has
-color i. Figures are drawn on white, and the page gives them a card in dark mode.
+Colors are those of Okabe and Ito, which color-blind readers can distinguish; device i
+has color i in every figure. Figures have a white background.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COLORS = (
 INK = "#222222"
 PALE = "#DDDDDD"  # what is idle, or the same on every device
 Point = tuple[float, float]
-styled = plt.rc_context(  # `@styled` stands over every function that draws a figure
+styled = plt.rc_context(  # `@styled` decorates every function that draws a figure
     {
         "axes.spines.right": False,
         "axes.spines.top": False,
@@ -47,14 +47,14 @@ styled = plt.rc_context(  # `@styled` stands over every function that draws a fi
 
 
 def device_color(i: int) -> str:
-    """Color of device i, the same in every figure."""
+    """Return the color of device i, the same in every figure."""
     return COLORS[i % len(COLORS)]
 
 
 def subplots(
     rows: int, columns: int, width: float, height: float, **options: Any
 ) -> tuple[Figure, list[Axes]]:
-    """Make a figure of so many inches, and its panels, row by row."""
+    """Return a figure, with width and height in inches, and its panels by row."""
     figure, axes = plt.subplots(
         rows, columns, figsize=(width, height), squeeze=False, **options
     )
@@ -62,7 +62,7 @@ def subplots(
 
 
 def without_frame(ax: Axes) -> None:
-    """Leave numbers and letters beside a drawing, without lines and ticks."""
+    """Remove lines and ticks from the axes; labels remain."""
     ax.tick_params(length=0)
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
@@ -71,7 +71,7 @@ def without_frame(ax: Axes) -> None:
 def canvas(
     width: float, height: float, xlim: Point, ylim: Point
 ) -> tuple[Figure, Axes]:
-    """Make a drawing of so many inches, without axes."""
+    """Return a figure, with width and height in inches, and a panel without axes."""
     figure, (ax,) = subplots(1, 1, width, height)
     ax.set(xlim=xlim, ylim=ylim)
     ax.axis("off")
@@ -83,15 +83,16 @@ def box(
     corner: Point,
     sides: Point,
     words: str = "",
-    color: str = PALE,
+    color: str | tuple[float, float, float] = PALE,
     *,
     ink: str = "",
     edge: str = "white",
     size: float = 10,
+    lw: float = 1.2,
 ) -> None:
-    """Draw a box with words, which are white on the color of device 0."""
+    """Draw a box with text, which is white on the color of device 0."""
     ink = ink or ("white" if color == COLORS[0] else INK)
-    ax.add_patch(Rectangle(corner, *sides, fc=color, ec=edge, lw=1.2))
+    ax.add_patch(Rectangle(corner, *sides, fc=color, ec=edge, lw=lw))
     x, y = corner[0] + sides[0] / 2, corner[1] + sides[1] / 2
     ax.text(x, y, words, ha="center", va="center", size=size, color=ink)
 
@@ -114,13 +115,13 @@ def dot(ax: Axes, x: float, y: float, words: object, color: str, ms: float) -> N
 
 
 def device_patches(n: int) -> list[Patch]:
-    """Make the entries of a legend that says which color is which device's."""
+    """Return the legend entries of the devices' colors."""
     return [Patch(color=device_color(i), label=f"device {i}") for i in range(n)]
 
 
 @styled
 def plan_rounds(plan: Iterable[Round], ranks: int, title: str = "") -> Figure:
-    """Draw each round of a plan: an arrow a transfer, solid to add, dashed to copy."""
+    """Draw each round of a plan: a solid arrow adds, a dashed arrow copies."""
     rounds = list(plan)
     columns = min(len(rounds), 3)  # more in a row would be too small to read
     lines = -(-len(rounds) // columns)
@@ -148,7 +149,7 @@ def plan_rounds(plan: Iterable[Round], ranks: int, title: str = "") -> Figure:
 
 @styled
 def learning_curve(histories: Mapping[str, History]) -> Figure:
-    """Draw training loss and test accuracy by epoch, one line a history."""
+    """Draw training loss and test accuracy by epoch, one line per history."""
     figure, (loss, accuracy) = subplots(1, 2, 8, 3)
     styles = ("-", "--", "-.", ":")
     for i, (label, history) in enumerate(histories.items()):

@@ -1,4 +1,4 @@
-"""The graph that a tape records, with its pullbacks. Chapter: *backend*."""
+"""The recorded graph of an expression, with its pullbacks. Chapter: *backend*."""
 
 from __future__ import annotations
 

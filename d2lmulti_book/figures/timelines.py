@@ -1,4 +1,4 @@
-"""Pictures of timelines, measured or modeled: a row a track, a color a kind of work.
+"""Figures of timelines, measured or modeled: a row per track, a color per name.
 
 Chapter: *bottlenecks*.
 """
@@ -14,7 +14,7 @@ from d2lmulti.observe.timeline import Timeline
 
 from .style import device_color, styled, subplots
 
-_IDLE = ("wait", "idle")  # drawn pale, whatever else there is
+_IDLE = ("wait", "idle")  # drawn in gray
 
 
 @styled
@@ -26,10 +26,10 @@ def timelines(
     measured: bool = True,
     width: float = 9.0,
 ) -> Figure:
-    """Draw one panel a timeline, with the same time axis and the same colors.
+    """Draw one panel per timeline, with the same time axis and the same colors.
 
-    `begin` and `end` cut out a part, in seconds; the axis has milliseconds.
-    `measured=False` says on the axis that the clock was a model.
+    `begin` and `end` select a part, in seconds; the axis has milliseconds. With
+    `measured=False` the label of the axis says that the clock was a model.
     """
     rows = [len(t.tracks) for t in panels.values()]
     figure, axes = subplots(
@@ -70,7 +70,7 @@ def timelines(
 
 
 def from_step(t: Timeline, step: int) -> Timeline:
-    """Give the part of a timeline that begins when the device waits for that step."""
+    """Return the part of a timeline from the device's wait for that step on."""
     out = Timeline()
     zero = [span.begin for span in t.spans if span.name == "wait"][step]
     for track, name, begin, end in t.spans:
@@ -82,7 +82,7 @@ def from_step(t: Timeline, step: int) -> Timeline:
 def utilization(
     panels: Mapping[str, tuple[Timeline, Sequence[float]]], window: float
 ) -> Figure:
-    """Draw when a device computed, and the share of time as a tool shows it.
+    """Draw when a device computed, and the utilization that a tool shows.
 
     Each panel has a timeline, and the share of every `window` of seconds.
     """

@@ -167,7 +167,7 @@ def test_each_axis_moves_what_its_formula_says(B):
         ({"tensor": 5}, {}, "5 does not divide its 24 characters"),
         ({"pipeline": 5}, {}, "cannot cut the 4 layers .* 5 stages"),
         ({"pipeline": 2}, {"stages": 3}, "use a multiple of 2"),
-        ({"expert": 2}, {}, "no layer here is split along expert, for it has no exp"),
+        ({"expert": 2}, {}, "no layer is split along expert, because it has no exp"),
         ({"expert": 4}, {"model": MIXTURE}, "4 does not divide its 6 experts"),
         ({"sequence": 6}, {}, "5 tokens over 6 ranks"),
         ({"data": 2}, {"zero": 2}, "from 0 to 1 as zero, got 2"),
@@ -194,7 +194,7 @@ def test_a_perceptron_goes_on_a_mesh_too_and_a_model_without_split_form_does_not
     ((one,), many) = wholes
     for whole in many:
         assert_near(whole, one)
-    with pytest.raises(InvalidInput, match="along sequence, for it has no tokens"):
+    with pytest.raises(InvalidInput, match="along sequence, because it has no tokens"):
         on_mesh(B, Mesh(sequence=2), 5, model=model)
     with pytest.raises(InvalidInput, match="to split by layers, got lenet_bn"):
         place_on_mesh(start(B, model), ["cpu"], Mesh(data=1), "lenet_bn")

@@ -83,7 +83,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(
     with pytest.raises(Diverged) as caught:
         run(B, data, lr=lr, epochs=3, checkpoint=file)
     words = str(caught.value)
-    assert "in epoch 1, step 2; the last one before was 3." in words
+    assert "in epoch 1, step 2; the previous loss was 3." in words
     assert "learning rate" in words
     assert not file.exists()
 

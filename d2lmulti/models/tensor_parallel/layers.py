@@ -1,10 +1,10 @@
 """Split networks: every device runs the same layers, each with its shards.
 
-Every device sees the whole batch, and the layers yield requests wherever they need the
-other devices. Split by outputs, a device computes some of the columns (channels) from
-a whole input; split by inputs, it computes a partial sum of all outputs from some of
-the columns. So the second takes what the first returns, and a pair of them communicates
-once in each direction. Chapter: *tensor_parallel*.
+Every device has the whole batch, and the layers yield a request for each collective.
+Split by outputs, a device computes some of the columns (channels) from a whole input;
+split by inputs, it computes a partial sum of all outputs from some of the columns. So
+the second uses the outputs of the first, and a pair of them communicates once in each
+direction. Chapter: *tensor_parallel*.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from ..networks import (
 class ShardSpec(NamedTuple):
     """How one parameter is sharded: along `dim`, or (None) replicated.
 
-    `of` names what is counted along `dim`, in units of `unit` entries (a head has
-    several columns). Where one parameter holds `blocks` matrices side by side, each is
-    cut separately. `experts`: dimension 0 counts experts, which are sharded along the
+    `of` names the items along `dim`, of `unit` entries each (a head has several
+    columns). Where one parameter holds `blocks` matrices side by side, each is cut
+    separately. `experts`: dimension 0 counts experts, which are sharded along the
     axis `expert` of a mesh, whatever `dim` says.
     """
 
@@ -57,11 +57,11 @@ class SequencePart(NamedTuple):
 
 
 class RankInfo(NamedTuple):
-    """Which part a device computes: rank, number of ranks, shape of the batch X.
+    """A device's part of the work: rank, number of ranks, shape of the batch X.
 
-    On a mesh these are the rank's own X and its place along `tensor`; there are
+    On a mesh these are the rank's own X and its coordinate along `tensor`; there are
     `expert` ranks along that axis. `tokens` is None where it has all of a sequence.
-    `targets` are the whole batch's, from before they were copied to the device.
+    `targets` are the whole batch's, before they were copied to the device.
     """
 
     rank: int
@@ -112,8 +112,8 @@ def run_split(
     """Apply the layers to one device's shards; return its part of the logits."""
     first = 0
     for layer in model.layers:
-        own = shards[first : first + len(layer.specs)]
-        X = yield from named(layer.name, layer.forward(B, own, X, part))
+        layer_shards = shards[first : first + len(layer.specs)]
+        X = yield from named(layer.name, layer.forward(B, layer_shards, X, part))
         first += len(layer.specs)
     return X
 
@@ -136,7 +136,7 @@ def run_to_loss(
 
 
 def named(layer: str, forward: Any) -> CommGenerator:
-    """Run a result or a generator, and write the layer's name on its requests."""
+    """Return a result, or run a generator and add the layer's name to its requests."""
     if not isinstance(forward, Generator):
         return forward
     answer = None
@@ -208,7 +208,7 @@ def by_inputs(layer: Layer) -> SplitLayer:
 
 
 def replicated(layer: Layer) -> SplitLayer:
-    """Let every device compute the whole layer."""
+    """Replicate the layer: every device computes all of it."""
     forward = partial(_by_outputs, forward=layer.forward, first=True)
     return SplitLayer(layer.name, (REPLICATED,) * layer.params, forward)
 
@@ -245,7 +245,7 @@ def _by_inputs(
     else:
         H = X.reshape((X.shape[0], -1)) @ W
     (H,) = yield Reduce(H)
-    # Add b after the sum, or it would be counted once per device.
+    # Add b after the sum; otherwise it would be counted once per device.
     H = H + b.reshape((1, -1) + (1,) * (len(H.shape) - 2))
     H = H if kind is dense else B.relu(H)
     return getattr(B, pool)(H, 2) if pool else H

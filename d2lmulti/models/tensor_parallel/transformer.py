@@ -2,7 +2,7 @@
 
 Each block computes f (`Copy`), its own heads or hidden units, and g (`Reduce`). At the
 two ends a device holds the embeddings of some tokens and some columns of the logits, so
-that no device ever sees all of them. Source: Shoeybi et al. (2019).
+no device has all of them. Source: Shoeybi et al. (2019).
 Chapter: *tensor_parallel*.
 """
 
@@ -17,14 +17,7 @@ import numpy as np
 
 from ...backends.protocol import Backend, Tensor
 from ...checks import check_ids
-from ...comm.cooperative import (
-    AllToAll,
-    Apply,
-    CommGenerator,
-    Copy,
-    Max,
-    Reduce,
-)
+from ...comm.cooperative import AllToAll, Apply, CommGenerator, Copy, Max, Reduce
 from ...errors import InvalidInput
 from ..experts import (
     choose_experts,
@@ -35,21 +28,8 @@ from ..experts import (
     take_rows,
 )
 from ..networks import Model
-from ..transformer import (
-    attention,
-    check_context,
-    feed_forward,
-    heads_of,
-    join_heads,
-)
-from .layers import (
-    REPLICATED,
-    RankInfo,
-    ShardSpec,
-    SplitLayer,
-    SplitModel,
-    named,
-)
+from ..transformer import attention, check_context, feed_forward, heads_of, join_heads
+from .layers import REPLICATED, RankInfo, ShardSpec, SplitLayer, SplitModel, named
 
 
 def embedding_part(
@@ -117,9 +97,10 @@ def experts_part(
     (load, H, X, gate) = yield Max(load, keep=(H, X, gate), axis="expert")
     route = route_tokens(choice.expert, router.shape[1], int(B.numpy(load)[0]))
     sent = take_rows(B, H, route.token_of)
-    (here, X, gate) = yield AllToAll(sent, keep=(X, gate), axis="expert")
-    (home,) = yield AllToAll(run_experts(B, W1, W2, here, part.expert), axis="expert")
-    (out,) = yield Reduce(take_rows(B, home, route.slot_of))
+    (arrived, X, gate) = yield AllToAll(sent, keep=(X, gate), axis="expert")
+    computed = run_experts(B, W1, W2, arrived, part.expert)
+    (outs,) = yield AllToAll(computed, axis="expert")
+    (out,) = yield Reduce(take_rows(B, outs, route.slot_of))
     return X + gate * out
 
 
@@ -169,10 +150,10 @@ def split_cross_entropy(
 def _own_ids(
     B: Backend, ids: Tensor, count: int, part: RankInfo
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return ids counted from the first own one (0 if not own), and which are own."""
-    every = B.numpy(ids)
-    check_ids(every, count * part.ranks)
-    rows = every - part.rank * count
+    """Return ids relative to the first own one (0 if not own), and which are own."""
+    all_ids = B.numpy(ids)
+    check_ids(all_ids, count * part.ranks)
+    rows = all_ids - part.rank * count
     inside = (rows >= 0) & (rows < count)
     return np.where(inside, rows, 0), inside
 
@@ -187,11 +168,11 @@ def split_transformer(model: Model) -> SplitModel:
     heads = partial(ShardSpec, of="heads", unit=size)
     units = partial(ShardSpec, of="hidden units")
     characters = partial(ShardSpec, of="characters")
-    whole = REPLICATED
+    copied = REPLICATED
     # W_qkv and b_qkv hold queries, keys, and values side by side.
-    attention_specs = heads(1, blocks=3), heads(0, blocks=3), heads(0), whole
-    mlp_specs = units(1), units(0), units(0), whole
-    expert_specs = whole, units(2, experts=True), units(1, experts=True)
+    attention_specs = heads(1, blocks=3), heads(0, blocks=3), heads(0), copied
+    mlp_specs = units(1), units(0), units(0), copied
+    expert_specs = copied, units(2, experts=True), units(1, experts=True)
 
     attend = partial(block_part, inner=partial(attention_part, head_size=size))
     mlp = partial(
@@ -200,18 +181,18 @@ def split_transformer(model: Model) -> SplitModel:
     second = (expert_specs, experts_part) if experts else (mlp_specs, mlp)
     kinds = cycle([(attention_specs, attend), second])
     layers = (
-        SplitLayer("embedding", (characters(0), whole), embedding_part),
+        SplitLayer("embedding", (characters(0), copied), embedding_part),
         *(
-            SplitLayer(layer.name, (whole, whole, *specs), forward)
+            SplitLayer(layer.name, (copied, copied, *specs), forward)
             for layer, (specs, forward) in zip(model.layers[1:-1], kinds, strict=False)
         ),
-        SplitLayer("head", (whole, whole, characters(1), characters(0)), head_part),
+        SplitLayer("head", (copied, copied, characters(1), characters(0)), head_part),
     )
     return SplitModel(model.name, model, layers, split_cross_entropy)
 
 
 def _head_size(model: Model) -> int:
-    """Return the one size that the shapes of the parameters do not show."""
+    """Return the size of a head, which the shapes of the parameters do not show."""
     forward = model.layers[1].forward if len(model.layers) > 2 else None
     inner: Any = getattr(forward, "keywords", {}).get("inner")
     if getattr(inner, "func", None) is not attention:
