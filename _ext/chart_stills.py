@@ -1,6 +1,6 @@
 """The first chart of the schedule slider and of the calculator, drawn without a script.
 
-_static/chart.js draws the same when it runs; whoever runs no script sees these.
+_extra/chart/chart.js draws the same when it runs; whoever runs no script sees these.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Figures to play with: the directives `schedule-slider` and `step-calculator`.
 
 A directive puts controls and data into the page, as a figure whose caption is its
-content. The data are computed by the library while the book is built; scripts in
-_static and _extra/calculator draw and compute. No other host is asked for anything.
+content. The data are computed by the library while the book is built; scripts in _extra
+(chart, calculator) draw and compute. No other host is asked for anything.
 """
 
 from __future__ import annotations
@@ -95,7 +95,15 @@ def slider_still(found: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def slider_page() -> str:
+def drawing(up: str) -> str:
+    """Load what draws charts over time; other pages have no use for it."""
+    return (
+        f'<link rel="stylesheet" href="{up}chart/chart.css">\n'
+        f'<script src="{up}chart/chart.js" defer></script>'
+    )
+
+
+def slider_page(up: str) -> str:
     """Write what stands in the page; the script fills in the chart."""
     found = schedule_charts.all_charts()
     still = slider_still(found)
@@ -110,6 +118,7 @@ def slider_page() -> str:
         for kind, name in KINDS.items()
     )
     return f"""\
+{drawing(up)}
 <div class="chart-box schedule-slider">
 <div class="controls">
 <label>Schedule <select data-part="schedule">{options}</select></label>
@@ -127,6 +136,7 @@ aria-label="Chart over time, in slots">{still["chart"]}</div>
 <p data-part="facts" aria-live="polite">{still["facts"]}</p>
 <noscript>{still["table"]}</noscript>
 <script type="application/json">{dumped(found)}</script>
+<script src="{up}chart/schedule_slider.js" defer></script>
 </div>
 """
 
@@ -288,6 +298,7 @@ def calculator_page(labels: dict[str, str], up: str) -> str:
     text = dumped({"data": data, "labels": labels})
     still = calculator_still(labels)
     return f"""\
+{drawing(up)}
 <div class="chart-box step-calculator">
 <div class="controls">
 {controls(data, labels)}
@@ -342,7 +353,7 @@ class ScheduleSlider(Interactive):
     """Charts of pipeline schedules to choose from."""
 
     def page(self) -> str:
-        return slider_page()
+        return slider_page("../" * self.env.docname.count("/"))
 
 
 class StepCalculator(Interactive):

@@ -209,6 +209,7 @@ aria-label="Moment of the race">
 <table><thead><tr>{heads}</tr></thead><tbody data-part="times">{table()}</tbody></table>
 </div></details>
 <script type="application/json" data-part="head">{dumped(data())}</script>
+<script src="{up}chart/chart.js" defer></script>
 <script src="{up}race/model.js" defer></script>
 <script src="{up}race/race.js" defer></script>
 </div>

@@ -3,7 +3,7 @@
 Every schedule is played on the modeled clock, messages counted, for each number of
 devices and micro-batches that the slider offers. A device is a line of words: `F0` is
 the forward pass of micro-batch 0, small letters are the device's later stage, `-1.5` is
-idle for 1.5 slots. _static/schedule_slider.js draws what stands there.
+idle for 1.5 slots. _extra/chart/schedule_slider.js draws what stands there.
 """
 
 from __future__ import annotations

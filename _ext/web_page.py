@@ -70,6 +70,11 @@ REPAIRS: dict[re.Pattern[str], str | Callable[[re.Match[str]], str]] = {
         + "</span>"
     ),
 }
+# On a page without a formula, which may still be asked to draw some.
+NO_FORMULA = re.compile(
+    r"<script>window\.MathJax = .*?</script>\s*"
+    r"<script[^>]*mathjax/startup\.js[^>]*></script>\n?"
+)
 # MathJax in parts, without its menu: half of the size.
 MATHJAX = {
     "loader": {"load": ["core", "input/tex", "output/chtml"]},
@@ -284,6 +289,8 @@ def repair(app: Sphinx, error: Exception | None) -> None:
         better = text
         for pattern, instead in REPAIRS.items():
             better = pattern.sub(instead, better)
+        if 'class="math' not in text:
+            better = NO_FORMULA.sub("", better)
         if better != text:
             path.write_text(better, encoding="utf-8")
 

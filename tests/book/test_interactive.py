@@ -95,7 +95,7 @@ def test_the_rows_are_the_schedule(label):
 FOLDER = ROOT / "_extra" / "calculator"
 NAMES = ("kernels", "layers", "replicas", "step_time", "pipeline")
 SCRIPTS = [FOLDER / f"{name}.js" for name in NAMES]
-SLIDER = ROOT / "_static" / "schedule_slider.js"
+SLIDER = ROOT / "_extra" / "chart" / "schedule_slider.js"
 NODE = pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed")
 MEMORY = ("needed", "states", "activations")
 
@@ -225,11 +225,12 @@ def test_a_page_holds_its_data_and_its_scripts_and_asks_nobody(small_book):
     held, calculator = stored_on(page, "a-calculator")
     assert held["data"] == json.loads(json.dumps(tables()))
     sources = re.findall(r'src="([^"]*)"', calculator)
-    assert len(sources) == 6
+    assert len(sources) == 7
     assert all((page.parent / source).is_file() for source in sources)
     assert "http" not in figure + calculator
     one = (page.parent / "one.html").read_text(encoding="utf-8")
     assert "application/json" not in one  # other pages carry none of it
+    assert "chart.js" not in one and "chart.css" not in one
 
 
 @pytest.fixture

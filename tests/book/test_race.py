@@ -67,10 +67,9 @@ def some_choice(rng):
 def folder(tmp_path_factory):
     """A page that holds the race and nothing else."""
     folder = tmp_path_factory.mktemp("race")
-    for name in ("race", "one_step"):
+    for name in ("race", "one_step", "chart"):
         shutil.copytree(ROOT / "_extra" / name, folder / name)
-    shutil.copy(ROOT / "_static" / "chart.js", folder)
-    head = '<meta charset="utf-8"><title>A race</title><script src="chart.js"></script>'
+    head = '<meta charset="utf-8"><title>A race</title>'
     html = f'<!doctype html><html lang="en">{head}<main><h1>A race</h1>{race.page("")}'
     (folder / "race.html").write_text(html, encoding="utf-8")
     return folder

@@ -88,6 +88,8 @@ def test_icons_are_loaded_once_and_formulas_without_a_menu(small_book):
         assert "fa-brands-400" not in html and "fa-solid-900" in html
         assert "scorer.js" not in html
     assert "mathjax/startup.js" in str(page(small_book, "one"))
+    for name in ("index", "two", "glossary"):
+        assert "mathjax/" not in str(page(small_book, name))
 
 
 def test_whoever_hosts_the_book_sets_its_address(tmp_path, monkeypatch):
