@@ -15,7 +15,7 @@ import numpy as np
 
 from ..backends import get_backend
 from ..backends.protocol import Backend
-from .report import Count, Report, Wrong, called, compare, grade, host, unchanged
+from .report import Report, Wrong, called, compare, grade, host, unchanged
 
 
 def sampler(f: Callable[..., Any]) -> Report:
@@ -111,27 +111,17 @@ def resume(f: Callable[..., Any], backend: str | None = None) -> Report:
     is there already, it continues from it. It returns the weights.
     """
     B = get_backend(backend)
-    runs: list[list[tuple[int, int | None]]] = [
-        [(1, None)],
-        [(4, None)],
-        [(4, 2), (4, None)],
-        [(2, None), (5, None)],
+    cases: list[tuple[str, list[tuple[int, int | None]]]] = [
+        ("1 step", [(1, None)]),
+        ("4 steps", [(4, None)]),
+        ("4 steps killed in step 2, then 4 steps", [(4, 2), (4, None)]),
+        ("2 steps, then 5 steps", [(2, None), (5, None)]),
+        ("3 steps, then 3 steps", [(3, None), (3, None)]),
+        ("6 steps killed in steps 1 and 4", [(6, 1), (6, 4), (6, None)]),
     ]
-    runs += [[(3, None), (3, None)], [(6, 1), (6, 4), (6, None)]]
-    cases = [(_told(calls), calls) for calls in runs]
     covers = "1 to 6 steps, up to two crashes, files that are moved"
-    return grade(
-        "resume", covers, "Many Machines", partial(_resumed, f, B), "{}", cases
-    )
-
-
-def _told(calls: list[tuple[int, int | None]]) -> str:
-    """Describe calls, each of so many steps and perhaps killed in one."""
-    told = (
-        f"{Count(steps):step}" + (f" killed in step {kill}" if kill is not None else "")
-        for steps, kill in calls
-    )
-    return ", then ".join(told)
+    run = partial(_resumed, f, B)
+    return grade("resume", covers, "Many Machines", run, "{}", cases)
 
 
 TARGETS = np.random.default_rng(7).normal(size=(8, 3))

@@ -312,3 +312,12 @@ def test_a_run_that_writes_to_its_start():
         return w
 
     assert "wrote to an input" in check.resume(writes, "numpy").mistake
+
+
+def test_an_error_names_the_readers_line_or_the_arguments():
+    def deep(step, lr, devices, warmup_steps):
+        return np.linalg.inv(np.zeros((2, 2)))  # raises inside NumPy
+
+    assert "inv(np.zeros" in check.warmup(deep).mistake
+    report = check.warmup(lambda step, lr: lr)
+    assert "TypeError" in report.expected and "other arguments" in report.mistake
