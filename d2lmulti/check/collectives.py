@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -10,12 +11,24 @@ import numpy as np
 
 from ..backends import get_backend
 from ..backends.protocol import Backend
+from ..backends.tracking import track
 from ..errors import PlanError
 from ..observe.ledger import Ledger, ledger
 from ..plans.allreduce import ALLREDUCE
 from ..plans.rounds import Round, even_bounds
 from ..plans.verify import verify
-from .report import Case, Report, Wrong, called, compare, grade, host, number, places
+from .report import (
+    Report,
+    Wrong,
+    called,
+    compare,
+    grade,
+    host,
+    listed,
+    places,
+    same_bits,
+    separate,
+)
 
 WHERE = "All-Reduce: Ring, Tree, and Hierarchical"
 TOGETHER = "Transfers that could happen at once are in rounds of their own."
@@ -34,29 +47,24 @@ def allreduce(
     """Grade `f(data)`, which sums a list of one tensor per device over the devices.
 
     It may write the sum into every tensor, return a list of sums, or return them
-    stacked. With an `algorithm`, such as `ring`, it may send no more messages than the
-    library's, take no more rounds, and its busiest device send no more bytes. What is
-    sent is counted where the library moves it: `B.copy_to`, or `allreduce(data, plan)`.
+    stacked. Each device needs the same bits, in memory of its own. With an `algorithm`,
+    such as `ring`, it may send no more messages than the library's, take no more
+    rounds, and its busiest device send no more bytes. What is sent is counted as after
+    `track_devices`, with Paddle only what `allreduce(data, plan)` sends.
     """
     B = get_backend(backend)
-    cases = (
-        Case(
-            f"{number(n, 'device')}, shape {shape}",
-            partial(_sums, f, B, algorithm, n, shape),
-        )
-        for n in range(1, 7)
-        for shape in SHAPES
-    )
+    cases = [(n, shape) for n in range(1, 7) for shape in SHAPES]
     covers = "1 to 6 devices, up to 12 elements, each twice"
     covers += f", messages and bytes of {algorithm}" if algorithm else ""
-    return grade("allreduce", covers, WHERE, cases)
+    run, words = partial(_sums, f, B, algorithm), "{:device}, shape {}"
+    return grade("allreduce", covers, WHERE, run, words, cases)
 
 
 def _sums(
     f: Callable[..., Any], B: Backend, algorithm: str, n: int, shape: tuple[int, ...]
 ) -> None:
     for seed in (0, 1):  # the second call must know nothing of the first
-        with ledger() as moved:
+        with track(B.name) if algorithm else nullcontext(), ledger() as moved:
             _sum(f, B, n, shape, seed)
         if algorithm and n > 1:
             usual = [*ALLREDUCE[algorithm](n, int(np.prod(shape)))]
@@ -66,7 +74,8 @@ def _sums(
 def _promised(moved: Ledger, usual: Sequence[Round], n: int) -> None:
     """Compare what was sent, in elements of 8 bytes, with the rounds of a plan."""
     if not moved.bytes:
-        words = "Bytes are counted in `B.copy_to` and `allreduce(data, plan)` alone."
+        words = "Tensors are copied outside the framework, or with Paddle: there, only \
+`allreduce(data, plan)` is counted."
         raise Wrong("The ledger saw no message.", words)
     sent, promised = max(moved.sent.values()), 8 * busiest(usual, n)
     if sent > promised:
@@ -91,7 +100,8 @@ def _sum(
     data = [*tensors]
     answer = called(f, data)
     right = [sum(values, np.zeros(shape))] * n
-    got = [host(x, B) for x in (tensors if answer is None else answer)]
+    summed = tensors if answer is None else [*answer]
+    got = [host(x, B) for x in summed]
     if answer is None and all(
         np.allclose(host(x, B), right[0]) for x in data
     ):  # the list has the sums; the tensors may not
@@ -113,35 +123,37 @@ def _sum(
          [values[r] + values[r - 1] for r in range(n)]),
     ]  # fmt: skip
     compare(got, right, mistakes)
+    same_bits([[x] for x in got])
+    separate(B, summed, "Devices share one sum: a device has memory of its own.")
 
 
 def reduce_scatter(f: Callable[..., Any], backend: str | None = None) -> Report:
     """Grade `f(data)`, which returns for each device its part of the sum.
 
-    data: one vector per device. Device r gets the elements of part r of
-    `even_bounds(elements, devices)`, and parts may be empty.
+    data: one vector per device, which it may write to. Device r gets the elements of
+    part r of `even_bounds(elements, devices)`, and parts may be empty.
     """
     B = get_backend(backend)
-    cases = (
-        Case(
-            f"{number(n, 'device')}, {number(length, 'element')}",
-            partial(_part, f, B, n, length, seed),
-        )
+    cases = [
+        (n, length, seed)
         for n in range(1, 6)
         for length in (1, 2, 4, 5, 7, 12)
         for seed in (0, 1)
+    ]
+    covers, where = (
+        "1 to 5 devices, up to 12 elements, each twice",
+        "Sharding: ZeRO \
+and FSDP",
     )
-    covers = "1 to 5 devices, up to 12 elements, each twice"
-    return grade("reduce_scatter", covers, "Sharding: ZeRO and FSDP", cases)
+    run, words = partial(_part, f, B), "{:device}, {:element}"
+    return grade("reduce_scatter", covers, where, run, words, cases)
 
 
 def _part(f: Callable[..., Any], B: Backend, n: int, length: int, seed: int) -> None:
     values, bounds = vectors(n, (length,), seed), even_bounds(length, n)
     local = places(B, n)
     data = [B.array(v, device) for v, device in zip(values, local, strict=True)]
-    answer = called(f, data)
-    if answer is None:
-        raise Wrong(f"Expected a list of {n} parts, got None.")
+    answer = listed(called(f, data), n, "parts")
     total = sum(values, np.zeros(length))
 
     def parts(vector: Callable[[int], np.ndarray], shift: int = 0) -> list[np.ndarray]:
@@ -166,17 +178,12 @@ def plan(f: Callable[..., Any], algorithm: str = "") -> Report:
     The plan is verified as data. With an `algorithm`, such as `ring`, it must also take
     no more rounds than the library's, and its busiest rank send no more elements.
     """
-    cases = (
-        Case(
-            f"{number(n, 'rank')}, {number(length, 'element')}",
-            partial(_planned, f, algorithm, n, length),
-        )
-        for n in range(1, 9)
-        for length in (0, 1, 2, 3, 7, 8, 16, 17)
-    )
+    lengths = (0, 1, 2, 3, 7, 8, 16, 17)
+    cases = [(n, length) for n in range(1, 9) for length in lengths]
     covers = "1 to 8 ranks, up to 17 elements"
     covers += f", rounds and bytes of {algorithm}" if algorithm else ""
-    return grade(f"plan {algorithm}".strip(), covers, WHERE, cases)
+    run, words = partial(_planned, f, algorithm), "{:rank}, {:element}"
+    return grade(f"plan {algorithm}".strip(), covers, WHERE, run, words, cases)
 
 
 def _planned(f: Callable[..., Any], algorithm: str, n: int, length: int) -> None:
@@ -184,10 +191,9 @@ def _planned(f: Callable[..., Any], algorithm: str, n: int, length: int) -> None
     try:
         verify(rounds, n, length)
     except PlanError as error:
-        words = ""
-        if "twice" in str(error) or "2 times" in str(error):
-            words = "A part is added again that the sum already holds."
-        raise Wrong(f"{error}.".replace("..", "."), words) from error
+        again = "A part is added again that the sum already holds."
+        words = [again] if "a second time" in str(error) else []
+        raise Wrong(f"{error}.".replace("..", "."), *words) from error
     if not algorithm:
         return
     usual = [r for r in ALLREDUCE[algorithm](n, length) if len(r)]
@@ -195,9 +201,8 @@ def _planned(f: Callable[..., Any], algorithm: str, n: int, length: int) -> None
         raise Wrong(f"Expected {len(usual)} rounds, got {len(rounds)}.", TOGETHER)
     most, promised = busiest(rounds, n), busiest(usual, n)
     if most > promised:
-        words = "One rank sends whole vectors where a part would do."
         found = f"Expected at most {promised} elements from a rank, got {most}."
-        raise Wrong(found, words)
+        raise Wrong(found, "One rank sends whole vectors where a part would do.")
 
 
 def busiest(rounds: Sequence[Round], ranks: int) -> int:

@@ -15,19 +15,21 @@ from ..optimizers import SGD
 from ..parallel import data
 from ..plans.rounds import even_bounds
 from .report import (
-    Case,
     Report,
     Wrong,
     called,
     compare,
     grade,
     host,
-    number,
     places,
+    same_bits,
+    separate,
     unchanged,
 )
 
 WHERE = "Data Parallelism"
+SHARED = "Replicas share memory: copying to the device where a tensor is, copies \
+nothing. Each replica's update would reach all of them."
 
 
 def split_batch(f: Callable[..., Any], backend: str | None = None) -> Report:
@@ -37,15 +39,9 @@ def split_batch(f: Callable[..., Any], backend: str | None = None) -> Report:
     in order, and the numbers of examples may differ by one.
     """
     B = get_backend(backend)
-    sizes = [(n, k) for k in range(1, 6) for n in range(k, 12)]
-    cases = (
-        Case(
-            f"{number(n, 'example')} on {number(k, 'device')}",
-            partial(_split, f, B, n, k),
-        )
-        for n, k in sorted(sizes)
-    )
-    return grade("split_batch", "1 to 5 devices, up to 11 examples", WHERE, cases)
+    sizes = sorted((n, k) for k in range(1, 6) for n in range(k, 12))
+    covers, words = "1 to 5 devices, up to 11 examples", "{:example} on {:device}"
+    return grade("split_batch", covers, WHERE, partial(_split, f, B), words, sizes)
 
 
 def _split(f: Callable[..., Any], B: Backend, n: int, k: int) -> None:
@@ -71,12 +67,15 @@ def _split(f: Callable[..., Any], B: Backend, n: int, k: int) -> None:
         raise Wrong(words, "Some examples are on two devices, and count twice.")
     if max(lengths) - min(lengths) > 1:
         raise Wrong(words, "One device gets the whole remainder, and others wait.")
+    for x, name in ((Xs[0], "X"), (ys[0], "y")):
+        given = (X_values if name == "X" else y_values).dtype
+        if x.dtype != given:
+            words = f"The dtype of {name} was changed."
+            raise Wrong(f"Expected {name} in {given}, got {x.dtype}.", words)
     if not np.array_equal(np.concatenate(Xs), X_values):
         raise Wrong("The shards together are not X.", "Examples changed places.")
     if not np.array_equal(np.concatenate(ys), y_values):
         raise Wrong("The shards together are not y.", "Labels left their examples.")
-    if {host(shard, B).dtype for shard in answer[1]} != {host(y, B).dtype}:
-        raise Wrong("The labels have another dtype.", "Labels became floating point.")
     for shard, label in zip(*answer, strict=True):
         B.write_(shard, 0, 1, B.array(np.array([-1.0])))
         B.write_(label, 0, 1, B.array(np.array([-1])))
@@ -89,15 +88,9 @@ def _split(f: Callable[..., Any], B: Backend, n: int, k: int) -> None:
 def get_params(f: Callable[..., Any], backend: str | None = None) -> Report:
     """Grade `f(params, device)`, which returns copies with gradients attached."""
     B = get_backend(backend)
-    cases = (
-        Case(
-            f"{number(k, 'replica')} of {number(count, 'parameter')}",
-            partial(_copies, f, B, k, count),
-        )
-        for k in (1, 2, 3)
-        for count in (1, 2, 3)
-    )
-    return grade("get_params", "1 to 3 replicas, also on one device", WHERE, cases)
+    sizes = [(k, count) for k in (1, 2, 3) for count in (1, 2, 3)]
+    covers, words = "1 to 3 replicas, also on one device", "{:replica} of {:parameter}"
+    return grade("get_params", covers, WHERE, partial(_copies, f, B), words, sizes)
 
 
 def _copies(f: Callable[..., Any], B: Backend, k: int, count: int) -> None:
@@ -108,19 +101,12 @@ def _copies(f: Callable[..., Any], B: Backend, k: int, count: int) -> None:
     for replica in replicas:
         if not isinstance(replica, tuple | list) or len(replica) != count:
             raise Wrong(f"Expected a list of {count} parameters, got {replica!r}.")
-        compare([host(p, B) for p in replica], values, what="parameter")
+        compare([host(p, B) for p in replica], values, what="parameter {}")
+    unchanged(B, params, values)
+    separate(B, [*params, *sum(map(list, replicas), [])], SHARED)
+    for replica in replicas:
         for p, v in zip(replica, values, strict=True):
             _has_gradient(B, p, v)
-    for p in replicas[0]:
-        with B.pause():
-            B.write_(p, 0, 1, B.array(np.array([-1.0])))
-    shared = "Replicas share memory: copying to the device where a tensor is, copies \
-nothing. Each replica's update would reach all of them."
-    for other, v in zip(
-        [*params, *sum(map(list, replicas[1:]), [])], values * k, strict=True
-    ):
-        if not np.array_equal(host(other, B), v):
-            raise Wrong("Writing to replica 0 changed another tensor.", shared)
 
 
 def _has_gradient(B: Backend, p: Any, v: np.ndarray) -> None:
@@ -149,15 +135,9 @@ def train_batch(
     """
     B = get_backend(backend)
     sizes = [(2, 1), (2, 2), (4, 2), (5, 2), (7, 3), (8, 4)]  # one more in step 2
-    cases = (
-        Case(
-            f"{number(n, 'example')} on {number(k, 'device')}",
-            partial(_step, f, B, model, n, k),
-        )
-        for n, k in sizes
-    )
-    words = "two steps on 1 to 4 devices, all replicas, also with uneven shards"
-    return grade("train_batch", words, WHERE, cases)
+    covers = "two steps on 1 to 4 devices, all replicas, also with uneven shards"
+    run, words = partial(_step, f, B, model), "{:example} on {:device}"
+    return grade("train_batch", covers, WHERE, run, words, sizes)
 
 
 def _step(f: Callable[..., Any], B: Backend, model: str, n: int, k: int) -> None:
@@ -165,6 +145,7 @@ def _step(f: Callable[..., Any], B: Backend, model: str, n: int, k: int) -> None
     start = network.initial(rng)
     local = places(B, k)
     replicas = [data.get_params([B.array(p) for p in start], d) for d in local]
+    given = [[*params] for params in replicas]  # what is bound there, nobody else sees
 
     def gradient(
         params: list[np.ndarray], X: np.ndarray, y: np.ndarray, first: int, last: int
@@ -181,7 +162,7 @@ def _step(f: Callable[..., Any], B: Backend, model: str, n: int, k: int) -> None
         X_values = rng.normal(size=(n, *_input_shape(model)))
         y_values = rng.integers(0, 10, n)
         X, y = B.array(X_values), B.array(y_values)
-        called(f, X, y, replicas, local, lr)
+        called(f, X, y, given, local, lr)
         unchanged(B, (X, y), (X_values, y_values))
         batch = X_values, y_values
         shards = [gradient(weights, *batch, *cut) for cut in even_bounds(n, k)]
@@ -198,7 +179,13 @@ def _step(f: Callable[..., Any], B: Backend, model: str, n: int, k: int) -> None
             sum(g / m for g, m in zip(parts, lengths, strict=True)) / k
             for parts in zip(*shards, strict=True)
         ]
-        both = [a + b for a, b in zip(total, before, strict=True)]
+        both, momentum = (
+            [a + rate * b for a, b in zip(total, before, strict=True)]
+            for rate in (1, 0.9 * n / (n - 1))  # the step before had n - 1 examples
+        )
+        local_means = [
+            [g / m for g in grads] for grads, m in zip(shards, lengths, strict=True)
+        ]
         nothing = [np.zeros_like(p) for p in start]
         mistakes = [
             ("The gradient is not divided by the number of examples.",
@@ -207,6 +194,8 @@ def _step(f: Callable[..., Any], B: Backend, model: str, n: int, k: int) -> None
              moved(means, by=lr)),
             ("The gradients were not summed over the devices.",
              moved(*shards, by=lr / n)),
+            ("The gradients were not summed over the devices.",
+             moved(*local_means, by=lr)),
             ("The gradient is summed, and divided by the examples of one device.",
              moved(total, by=lr * k / n)),
             ("The gradient is divided by the number of devices once more.",
@@ -214,14 +203,19 @@ def _step(f: Callable[..., Any], B: Backend, model: str, n: int, k: int) -> None
             ("No replica was updated in place.", moved(nothing, by=0)),
             ("Gradients of the step before were added: clear them first.",
              moved(both, by=lr / n)),
+            ("The step before counts again: momentum is no part of this step.",
+             moved(momentum, by=lr / n)),
             ("Only replica 0 was updated: the others got no sum, or a new tensor.",
              moved(total, *[nothing] * (k - 1), by=lr / n) if k > 1 else []),
             ("Gradient ascent: the update has the wrong sign.",
              moved(total, by=-lr / n)),
         ]  # fmt: skip
-        got = [host(p, B) for replica in replicas for p in replica]
+        got = [[host(p, B) for p in replica] for replica in replicas]
         right = moved(total, by=lr / n)
-        compare(got, right, mistakes, f"step {step}, tensor")
+        what = f"step {step}, parameter {{}} of {len(start)} per replica"
+        compare(sum(got, []), right, mistakes, what)
+        same_bits(got)
+        separate(B, [replica[0] for replica in replicas], SHARED)
         weights, before, n = right[: len(start)], total, n + 1
 
 

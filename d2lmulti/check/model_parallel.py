@@ -27,14 +27,13 @@ from ..plans.pipeline import (
 )
 from ..plans.rounds import even_bounds
 from .report import (
-    Case,
     Report,
     Wrong,
     called,
     compare,
     grade,
     host,
-    number,
+    listed,
     places,
     unchanged,
 )
@@ -47,22 +46,18 @@ def tensor_pair(f: Callable[..., Any], backend: str | None = None) -> Report:
     to be cut by columns and W2 by rows, evenly.
     """
     B = get_backend(backend)
-    cases = (
-        Case(f"{number(k, 'device')}, {h} hidden features", partial(_pair, f, B, k, h))
-        for k, h in [(1, 2), (2, 2), (2, 6), (3, 6), (4, 8), (5, 10)]
-    )
-    covers = "1 to 5 devices, all outputs"
-    return grade("tensor_pair", covers, "Tensor Parallelism", cases)
+    sizes = [(1, 2), (2, 2), (2, 6), (3, 6), (4, 8), (5, 10)]
+    covers, where = "1 to 5 devices, all outputs", "Tensor Parallelism"
+    run, words = partial(_pair, f, B), "{:device}, {} hidden features"
+    return grade("tensor_pair", covers, where, run, words, sizes)
 
 
 def _pair(f: Callable[..., Any], B: Backend, k: int, h: int) -> None:
     rng = np.random.default_rng(h)
     X, W1, W2 = (rng.normal(size=s) for s in ((3, 5), (5, h), (h, 4)))
     inputs = [B.array(x) for x in (X, W1, W2)]
-    answer = called(f, *inputs, places(B, k))
+    answer = listed(called(f, *inputs, places(B, k)), k, "outputs")
     unchanged(B, inputs, (X, W1, W2))
-    if answer is None:
-        raise Wrong(f"Expected a list of {k} outputs, got None.")
     right = np.maximum(X @ W1, 0) @ W2
     cuts = [slice(*bounds) for bounds in even_bounds(h, k)]
     partial_sums = [np.maximum(X @ W1[:, c], 0) @ W2[c] for c in cuts]
@@ -96,37 +91,41 @@ def schedule(
     activations a device stores at once, such as `lambda p, m, d: min(p - d, m)` for
     1F1B.
     """
-    cases = (
-        Case(
-            f"{number(p, 'device')}, {number(m, 'micro-batch')}",
-            partial(_lists, f, max_stored, p, m),
-        )
-        for p in range(1, 6)
-        for m in (1, 2, 3, 5, 8)
-    )
+    sizes = [(p, m) for p in range(1, 6) for m in (1, 2, 3, 5, 8)]
     covers = "1 to 5 devices, up to 8 micro-batches"
     covers += ", activations stored" if max_stored else ""
-    return grade("schedule", covers, "Pipeline Parallelism", cases)
+    run, words = partial(_lists, f, max_stored), "{:device}, {:micro-batch}"
+    return grade("schedule", covers, "Pipeline Parallelism", run, words, sizes)
 
 
-KINDS: dict[str, type[Instruction]] = {
-    "F": Forward,
-    "B": Backward,
-    "I": BackwardInput,
-    "W": BackwardWeight,
-}
+KINDS: dict[str, type[Instruction]] = dict(
+    F=Forward, B=Backward, I=BackwardInput, W=BackwardWeight
+)
 
 
-def _instructions(lists: list[list[Any]]) -> Lists:
+def _instructions(lists: list[list[Any]], m: int) -> Lists:
     """Return lists with transfers, also from tuples without any."""
-    if not any(isinstance(i, tuple) for own in lists for i in own):
+    if not any(isinstance(i, tuple | list) for own in lists for i in own):
         return lists
     order: Order = []
-    for own in lists:
-        if wrong := [i for i in own if not isinstance(i, tuple) or i[0] not in KINDS]:
-            raise PlanError(f'expected ("F", stage, micro_batch), got {wrong[0]!r:.80}')
-        order.append([KINDS[what](stage, micro) for what, stage, micro in own])
+    for d, own in enumerate(lists):
+        for i in own:
+            if not (isinstance(i, tuple | list) and len(i) == 3 and i[0] in KINDS):
+                raise PlanError(f'expected ("F", stage, micro_batch), got {i!r:.80}')
+        counts = Counter(map(tuple, own))
+        for stage, micro in ((s, k) for s in {i[1] for i in own} for k in range(m)):
+            F, back, I, W = (counts[kind, stage, micro] for kind in KINDS)
+            if F != 1 or (back, I, W) not in ((1, 0, 0), (0, 1, 1)):
+                found = f"{F} forward and {back or I + W} backward"
+                place = f"Device {d}, stage {stage}, micro-batch {micro}"
+                raise Wrong(f"{place}: expected one of each, got {found}.", MISSING)
+        order.append(
+            [KINDS[what](int(stage), int(micro)) for what, stage, micro in own]
+        )
     return add_transfers(order)
+
+
+MISSING = "An instruction is missing, comes twice, or is on another device."
 
 
 def _lists(f: Callable[..., Any], max_stored: Any, p: int, m: int) -> None:
@@ -134,7 +133,7 @@ def _lists(f: Callable[..., Any], max_stored: Any, p: int, m: int) -> None:
     if len(answer) != p:
         raise Wrong(f"Expected {p} lists, one per device, got {len(answer)}.")
     try:
-        lists = _instructions(answer)
+        lists = _instructions(answer, m)
         stages = len(stage_ranks(lists))
         verify_schedule(lists, stages, m)
     except PlanError as error:
@@ -143,7 +142,7 @@ def _lists(f: Callable[..., Any], max_stored: Any, p: int, m: int) -> None:
         if len(answer) > 1 and ("wait" in text or "deadlock" in text):
             words = "A deadlock: devices wait for each other's messages."
         elif "expected 1 time" in text:
-            words = "An instruction is missing, comes twice, or is on another device."
+            words = MISSING
         elif "before" in text or "nobody can go on" in text:
             words = "An instruction comes before what it needs."
         raise Wrong(f"{text}.", words) from error
@@ -170,25 +169,19 @@ def zero(f: Callable[..., Any]) -> Report:
 
     Mixed precision with Adam: 2 bytes of weights, 2 of gradients and 12 of optimizer
     state per parameter, without activations (Rajbhandari et al., 2020). Stage 0 is
-    plain data parallelism.
+    plain data parallelism. A device's share may be a fraction of a byte.
     """
     sizes = [(1, 1), (8, 2), (10, 3), (7.5e9, 8), (7.5e9, 64)]
-    cases = (
-        Case(
-            f"{count:g} parameters, {number(n, 'device')}, stage {stage}",
-            partial(_bytes, f, count, n, stage),
-        )
-        for count, n in sizes
-        for stage in range(4)
-    )
-    covers = "stages 0 to 3, 1 to 64 devices"
-    return grade("zero", covers, "Sharding: ZeRO and FSDP", cases)
+    cases = [(count, n, stage) for count, n in sizes for stage in range(4)]
+    covers, where = "stages 0 to 3, 1 to 64 devices", "Sharding: ZeRO and FSDP"
+    words = "{:g} parameters, {:device}, stage {}"
+    return grade("zero", covers, where, partial(_bytes, f), words, cases)
 
 
 def _bytes(f: Callable[..., Any], count: float, n: int, stage: int) -> None:
     def stored(weights: float, grads: float, states: float) -> list[np.ndarray]:
         whole = (2 * weights, 2 * grads, 12 * states)
-        return [np.array([count * sum(whole)])]
+        return [np.array(count * sum(whole))]
 
     at = [[1 / n if stage >= shards else 1.0 for shards in order] for order in ORDERS]
     mistakes = [
@@ -199,10 +192,10 @@ def _bytes(f: Callable[..., Any], count: float, n: int, stage: int) -> None:
         ("Everything is sharded at every stage.", stored(1 / n, 1 / n, 1 / n)),
         ("Nothing is sharded.", stored(1, 1, 1)),
         ("Weights and gradients are counted in float32.",
-         [np.array([count * (4 * at[0][0] + 4 * at[0][1] + 12 * at[0][2])])]),
+         stored(2 * at[0][0], 2 * at[0][1], at[0][2])),
     ]  # fmt: skip
-    got = [np.array([float(called(f, count, n, stage))])]
-    compare(got, stored(*at[0]), mistakes, "result")
+    got = [np.array(float(called(f, count, n, stage)))]
+    compare(got, stored(*at[0]), mistakes, "bytes", close=1e-6)
 
 
 # The stage from which on weights, gradients and optimizer state are sharded.

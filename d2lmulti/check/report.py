@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..backends.protocol import Backend
 from ..comm.devices import devices
+from ..errors import D2LMultiError
 
 CLOSE = 1e-9  # relative: float64 in another order differs by less, a mistake by more
 
@@ -21,13 +23,6 @@ class Wrong(Exception):
     def __init__(self, expected: str, *mistakes: str) -> None:
         super().__init__(expected)
         self.expected, self.mistakes = expected, mistakes
-
-
-class Case(NamedTuple):
-    """One input: its description, and a call that raises `Wrong` if it fails."""
-
-    words: str
-    run: Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -56,20 +51,38 @@ class Report:
         )
 
 
-def grade(name: str, covers: str, where: str, cases: Iterable[Case]) -> Report:
-    """Run cases, the small ones first, up to the first failure.
+class Count(int):
+    """A number that tells its noun: `f"{Count(2):device}"` is `2 devices`."""
 
-    Where several kinds of mistake give the same result for a small input, further cases
-    tell them apart.
+    def __format__(self, noun: str) -> str:
+        if noun in ("", "g"):
+            return super().__format__(noun)
+        plural = "es" if noun.endswith("ch") else "s"
+        return f"{int(self)} {noun}{plural if self != 1 else ''}"
+
+
+def grade(
+    name: str,
+    covers: str,
+    where: str,
+    run: Callable[..., None],
+    words: str,
+    cases: Iterable[tuple[Any, ...]],
+) -> Report:
+    """Call `run(*case)` for each case, the small ones first, up to the first failure.
+
+    `words` describe a case, such as `{:example} on {:device}`. Where several kinds of
+    mistake give the same result for a small input, further cases tell them apart.
     """
     checked, failed, expected = 0, "", ""
     mistakes: list[str] = []
     for case in cases:
         try:
-            _judged(case)
+            _judged(run, case)
         except Wrong as wrong:
             if not failed:
-                failed, expected = case.words, wrong.expected
+                told = [Count(x) if isinstance(x, int) else x for x in case]
+                failed, expected = words.format(*told), wrong.expected
                 mistakes = list(wrong.mistakes)
             mistakes = [m for m in mistakes if m in wrong.mistakes] or mistakes
             if len(mistakes) < 2:
@@ -78,10 +91,10 @@ def grade(name: str, covers: str, where: str, cases: Iterable[Case]) -> Report:
     return Report(name, checked, covers, where, failed, expected, *mistakes[:1])
 
 
-def _judged(case: Case) -> None:
+def _judged(run: Callable[..., None], case: tuple[Any, ...]) -> None:
     """Run a case; an answer that cannot be compared at all is wrong too."""
     try:
-        case.run()
+        run(*case)
     except Wrong:
         raise
     except Exception as error:
@@ -95,18 +108,19 @@ def called(f: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return f(*arguments)
     except Exception as error:
-        line = traceback.extract_tb(error.__traceback__)[-1]
+        _, *frames = traceback.extract_tb(error.__traceback__)
+        words = "It takes other arguments than the grader's description says."
+        if own := [line for line in frames if line.filename == frames[0].filename]:
+            words = f"The error came from line {own[-1].lineno}: {own[-1].line}"
         raised = f"{type(error).__name__}: {error}".strip().rstrip(".")
-        raise Wrong(
-            f"Your function raised {raised}.",
-            f"The error came from line {line.lineno}: {line.line}",
-        ) from error
+        raise Wrong(f"Your function raised {raised}.", words) from error
 
 
-def number(count: int, noun: str) -> str:
-    """Return a number and its noun: `1 device`, `2 micro-batches`."""
-    plural = "es" if noun.endswith("ch") else "s"
-    return f"{count} {noun}{plural if count != 1 else ''}"
+def listed(answer: Any, count: int, what: str) -> list[Any]:
+    """Return the tensors that the reader's function returned, one per device."""
+    if answer is None:
+        raise Wrong(f"Expected a list of {count} {what}, got None.")
+    return [*answer]
 
 
 def unchanged(B: Backend, tensors: Sequence[Any], values: Sequence[np.ndarray]) -> None:
@@ -115,6 +129,28 @@ def unchanged(B: Backend, tensors: Sequence[Any], values: Sequence[np.ndarray]) 
         if not np.array_equal(host(x, B), value):
             words = "The function wrote to an input, which its caller still needs."
             raise Wrong(f"Input {i} is not what it was.", words)
+
+
+def separate(B: Backend, tensors: Sequence[Any], words: str) -> None:
+    """Raise `Wrong` if writing to one tensor changes another; keep their values."""
+
+    def write(x: Any, value: np.ndarray) -> None:
+        if isinstance(x, np.ndarray):
+            x.flat[:1] = value
+        else:
+            B.write_(x, 0, 1, B.array(value))
+
+    marked: list[tuple[Any, np.ndarray]] = []
+    for x in tensors:
+        value = host(x, B).reshape(-1)[:1].copy()
+        with suppress(D2LMultiError, RuntimeError):  # a strided view cannot be marked
+            write(x, np.full_like(value, len(marked)))
+            marked.append((x, value))
+    for i, (x, _) in enumerate(marked):
+        if (host(x, B).reshape(-1)[:1] != i).any():
+            raise Wrong(f"Writing to tensor {i + 1} changed tensor {i}.", words)
+    for x, value in marked:
+        write(x, value)
 
 
 def places(B: Backend, count: int) -> list[Any]:
@@ -127,45 +163,74 @@ def host(x: Any, B: Backend) -> np.ndarray:
     return x if isinstance(x, np.ndarray) else np.asarray(B.numpy(x))
 
 
-def same(a: np.ndarray, b: np.ndarray) -> bool:
+def same(a: np.ndarray, b: np.ndarray, close: float = CLOSE) -> bool:
     """Tell whether two arrays agree up to rounding."""
     if a.shape != b.shape:
         return False
     size = max(float(np.abs(b).max(initial=0.0)), 1e-300)
-    return bool(np.all(np.abs(a - b) <= CLOSE * size))  # False for nan
+    return bool(np.all(np.abs(a - b) <= close * size))  # False for nan
 
 
-def all_same(got: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> bool:
+def all_same(
+    got: Sequence[np.ndarray], right: Sequence[np.ndarray], close: float = CLOSE
+) -> bool:
     """Tell whether two lists of arrays agree."""
-    return len(got) == len(right) and all(map(same, got, right))
+    if len(got) != len(right):
+        return False
+    return all(same(a, b, close) for a, b in zip(got, right, strict=True))
+
+
+def same_bits(replicas: Sequence[Sequence[np.ndarray]]) -> None:
+    """Raise `Wrong` unless all devices have the same values, to the last bit."""
+    for r, replica in enumerate(replicas):
+        for a, b in zip(replica, replicas[0], strict=True):
+            if not np.array_equal(a, b):
+                found = f"Devices 0 and {r} differ by {np.abs(a - b).max():.0e}."
+                words = "They add in another order, so that their replicas drift apart."
+                raise Wrong(found, words)
+
+
+ROUNDED = "This is as accurate as float32 or less: the inputs are float64."
+NOT_FINITE = "Something overflowed, or 0 was divided by 0. Before exp, subtract the \
+maximum."
 
 
 def compare(
     got: Sequence[np.ndarray],
     right: Sequence[np.ndarray],
     mistakes: Iterable[tuple[str, Sequence[np.ndarray]]] = (),
-    what: str = "device",
+    what: str = "device {}",
+    close: float = CLOSE,
 ) -> None:
-    """Raise `Wrong` unless the arrays agree.
+    """Raise `Wrong` unless the arrays agree, up to `close` of the largest value.
 
     `mistakes` are pairs: a kind of mistake, and what an implementation with it returns.
+    `what` names an array by its number.
     """
-    if not all_same(got, right):
-        alike = [words for words, wrong in mistakes if all_same(got, wrong)]
-        raise Wrong(difference(got, right, what), *alike)
+    if all_same(got, right, close):
+        return
+    alike = [words for words, wrong in mistakes if all_same(got, wrong, close)]
+    if not alike and all_same(got, right, 1e-5):
+        alike = [ROUNDED]
+    if not all(np.isfinite(x).all() for x in got):
+        alike = [NOT_FINITE]
+    raise Wrong(difference(got, right, what, close), *alike)
 
 
 def difference(
-    got: Sequence[np.ndarray], right: Sequence[np.ndarray], what: str
+    got: Sequence[np.ndarray], right: Sequence[np.ndarray], what: str, close: float
 ) -> str:
     """Name the first place where two lists of arrays differ."""
     if len(got) != len(right):
-        return f"Expected {len(right)} tensors, one per {what}, got {len(got)}."
+        return f"Expected {len(right)} tensors, got {len(got)}."
     for i, (a, b) in enumerate(zip(got, right, strict=True)):
+        name = what.format(i)
         if a.shape != b.shape:
-            return f"{what} {i}: expected the shape {b.shape}, got {a.shape}."
-        if not same(a, b):
+            return f"{name}: expected the shape {b.shape}, got {a.shape}."
+        if not same(a, b, close):
             at = np.unravel_index(np.argmax(np.abs(a - b)), a.shape)
             place = f", element {', '.join(map(str, at))}" if at else ""
-            return f"{what} {i}{place}: expected {b[at]:.6g}, got {a[at]:.6g}."
+            digits = 6 if f"{a[at]:.6g}" != f"{b[at]:.6g}" else 12
+            told = f"expected {b[at]:.{digits}g}, got {a[at]:.{digits}g}"
+            return f"{name}{place}: {told}."
     return "No difference."

@@ -12,18 +12,7 @@ import numpy as np
 from ..backends import get_backend
 from ..backends.protocol import Backend
 from ..plans.rounds import even_bounds
-from .report import (
-    Case,
-    Report,
-    Wrong,
-    called,
-    compare,
-    grade,
-    host,
-    number,
-    places,
-    unchanged,
-)
+from .report import Report, called, compare, grade, host, listed, places, unchanged
 
 
 def ring_attention(
@@ -36,23 +25,26 @@ def ring_attention(
     keys up to its own position.
     """
     B = get_backend(backend)
-    cases = (
-        Case(
-            f"{number(k, 'device')}, {number(n, 'token')} on each",
-            partial(_attend, f, B, causal, k, n, size),
-        )
-        for k, n, size in [(1, 2, 2), (2, 1, 2), (2, 3, 2), (3, 2, 2), (4, 4, 2),
-                           (5, 2, 2), (3, 2, 50)]
-    )  # fmt: skip
+    cases = [
+        (1, 2, 2),
+        (2, 1, 2),
+        (2, 3, 2),
+        (3, 2, 2),
+        (4, 4, 2),
+        (5, 2, 2),
+        (3, 2, 50),
+    ]
     covers = "1 to 5 devices, small and large scores, "
     covers += "causal" if causal else "every token sees all"
-    return grade("ring_attention", covers, "Long Sequences: Context Parallelism", cases)
+    where, words = "Long Sequences: Context Parallelism", "{:device}, {:token} on each"
+    run = partial(_attend, f, B, causal)
+    return grade("ring_attention", covers, where, run, words, cases)
 
 
 def _attend(
     f: Callable[..., Any], B: Backend, causal: bool, k: int, n: int, size: float
 ) -> None:
-    rng, d = np.random.default_rng(k), 3
+    rng, d = np.random.default_rng(k), 2 + k
     Q, K, V = (size * rng.normal(size=(k * n, d)) for _ in range(3))
     cuts = [slice(r * n, (r + 1) * n) for r in range(k)]
     local = places(B, k)
@@ -61,10 +53,8 @@ def _attend(
         return [B.array(x[c], device) for c, device in zip(cuts, local, strict=True)]
 
     inputs = [cut(Q), cut(K), cut(V)]
-    answer = called(f, *map(list, inputs))
+    answer = listed(called(f, *map(list, inputs)), k, "outputs")
     unchanged(B, sum(inputs, []), [x[c] for x in (Q, K, V) for c in cuts])
-    if answer is None:
-        raise Wrong(f"Expected a list of {k} outputs, got None.")
     after = np.arange(k * n)[None, :] > np.arange(k * n)[:, None]
 
     def scores(scale: float, mask: bool) -> np.ndarray:
@@ -135,17 +125,14 @@ def experts(f: Callable[..., Any], backend: str | None = None) -> Report:
     returns the devices' outputs.
     """
     B = get_backend(backend)
-    cases = (
-        Case(
-            f"{number(k, 'device')}, {E} experts, {tokens} tokens, capacity {c}",
-            partial(_route, f, B, k, E, tokens, c, size),
-        )
-        for k, E, tokens, c, size in [
-            (1, 2, 3, 3, 1), (1, 2, 4, 1, 1), (2, 2, 4, 4, 1), (2, 2, 6, 1, 1),
-            (2, 4, 9, 2, 1), (3, 6, 11, 1, 1), (4, 8, 30, 2, 1), (2, 4, 9, 2, 1000)]
-    )  # fmt: skip
+    cases = [
+        (1, 2, 3, 3, 1), (1, 2, 4, 1, 1), (2, 2, 4, 4, 1), (2, 2, 6, 1, 1),
+        (2, 4, 9, 2, 1), (3, 6, 11, 1, 1), (4, 8, 30, 2, 1), (2, 4, 9, 2, 1000),
+    ]  # fmt: skip
     covers = "1 to 4 devices, dropped tokens, uneven shards, large scores"
-    return grade("experts", covers, "Mixture of Experts and Expert Parallelism", cases)
+    where = "Mixture of Experts and Expert Parallelism"
+    words = "{:device}, {} experts, {} tokens, capacity {}"
+    return grade("experts", covers, where, partial(_route, f, B), words, cases)
 
 
 def _route(
@@ -163,10 +150,8 @@ def _route(
     cuts = [slice(*bounds) for bounds in even_bounds(tokens, k)]
     Xs = [B.array(X[c], at) for c, at in zip(cuts, places(B, k), strict=True)]
     inputs = [*Xs, *(B.array(w) for w in (router, W1, W2))]
-    answer = called(f, [*Xs], *inputs[k:], capacity)
+    answer = listed(called(f, [*Xs], *inputs[k:], capacity), k, "outputs")
     unchanged(B, inputs, [*(X[c] for c in cuts), router, W1, W2])
-    if answer is None:
-        raise Wrong(f"Expected a list of {k} outputs, got None.")
     scores = X @ router
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     p = weights / weights.sum(axis=1, keepdims=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -14,7 +15,7 @@ import numpy as np
 
 from ..backends import get_backend
 from ..backends.protocol import Backend
-from .report import Case, Report, Wrong, called, compare, grade, host, number
+from .report import Report, Wrong, called, compare, grade, host, unchanged
 
 
 def sampler(f: Callable[..., Any]) -> Report:
@@ -25,15 +26,9 @@ def sampler(f: Callable[..., Any]) -> Report:
     """
     sizes = [(8, 1), (8, 2), (9, 2), (12, 3), (13, 4), (50, 7)]
     sizes += [(1, 1), (1, 2), (2, 3), (3, 5), (3, 8)]  # fewer examples than ranks, too
-    cases = (
-        Case(
-            f"{number(n, 'example')} on {number(ranks, 'rank')}",
-            partial(_sampled, f, n, ranks),
-        )
-        for n, ranks in sizes
-    )
-    covers = "1 to 8 ranks, up to 50 examples, four epochs"
-    return grade("sampler", covers, "Data Parallelism", cases)
+    covers, where = "1 to 8 ranks, up to 50 examples, four epochs", "Data Parallelism"
+    words = "{:example} on {:rank}"
+    return grade("sampler", covers, where, partial(_sampled, f), words, sizes)
 
 
 def _sampled(f: Callable[..., Any], n: int, ranks: int) -> None:
@@ -73,15 +68,9 @@ def warmup(f: Callable[..., Any]) -> Report:
     there (Goyal et al., 2017).
     """
     sizes = [(1, 4), (2, 4), (4, 1), (8, 5), (256, 100)]
-    cases = (
-        Case(
-            f"{number(k, 'device')}, {number(steps, 'step')} of warm-up",
-            partial(_warm, f, k, steps),
-        )
-        for k, steps in sizes
-    )
     covers = "1 to 256 devices, before, at, and after the end of the warm-up"
-    return grade("warmup", covers, "Large Batches", cases)
+    words = "{:device}, {:step} of warm-up"
+    return grade("warmup", covers, "Large Batches", partial(_warm, f), words, sizes)
 
 
 def _warm(f: Callable[..., Any], k: int, steps: int) -> None:
@@ -89,7 +78,7 @@ def _warm(f: Callable[..., Any], k: int, steps: int) -> None:
     share = np.minimum(at / steps, 1)
 
     def rates(first: float, last: float, share: np.ndarray = share) -> list[np.ndarray]:
-        return [first + (last - first) * share]
+        return [*(first + (last - first) * share)]
 
     mistakes = [
         ("The learning rate is not scaled by the number of devices.",
@@ -102,9 +91,11 @@ def _warm(f: Callable[..., Any], k: int, steps: int) -> None:
          rates(lr, k * lr, at / steps)),
         ("The warm-up ends one step early: steps are counted from 0.",
          rates(lr, k * lr, np.minimum((at + 1) / steps, 1))),
+        ("The warm-up ends one step late.",
+         rates(lr, k * lr, np.clip((at - 1) / steps, 0, 1))),
     ]  # fmt: skip
-    got = [np.array([float(called(f, int(i), lr, k, steps)) for i in at])]
-    compare(got, rates(lr, k * lr), mistakes, "result")
+    got = [np.array(float(called(f, int(i), lr, k, steps))) for i in at]
+    compare(got, rates(lr, k * lr), mistakes, "step {}", close=1e-6)
 
 
 class _Killed(BaseException):
@@ -120,25 +111,17 @@ def resume(f: Callable[..., Any], backend: str | None = None) -> Report:
     is there already, it continues from it. It returns the weights.
     """
     B = get_backend(backend)
-    runs: list[list[tuple[int, int | None]]] = [
-        [(1, None)],
-        [(4, None)],
-        [(4, 2), (4, None)],
-        [(2, None), (5, None)],
+    cases: list[tuple[str, list[tuple[int, int | None]]]] = [
+        ("1 step", [(1, None)]),
+        ("4 steps", [(4, None)]),
+        ("4 steps killed in step 2, then 4 steps", [(4, 2), (4, None)]),
+        ("2 steps, then 5 steps", [(2, None), (5, None)]),
+        ("3 steps, then 3 steps", [(3, None), (3, None)]),
+        ("6 steps killed in steps 1 and 4", [(6, 1), (6, 4), (6, None)]),
     ]
-    runs += [[(3, None), (3, None)], [(6, 1), (6, 4), (6, None)]]
-    cases = (Case(_told(calls), partial(_resumed, f, B, calls)) for calls in runs)
     covers = "1 to 6 steps, up to two crashes, files that are moved"
-    return grade("resume", covers, "Many Machines", cases)
-
-
-def _told(calls: list[tuple[int, int | None]]) -> str:
-    """Describe calls, each of so many steps and perhaps killed in one."""
-    told = (
-        number(steps, "step") + (f" killed in step {kill}" if kill is not None else "")
-        for steps, kill in calls
-    )
-    return ", then ".join(told)
+    run = partial(_resumed, f, B)
+    return grade("resume", covers, "Many Machines", run, "{}", cases)
 
 
 TARGETS = np.random.default_rng(7).normal(size=(8, 3))
@@ -159,12 +142,16 @@ def _trained(
 
 
 def _resumed(
-    f: Callable[..., Any], B: Backend, calls: list[tuple[int, int | None]]
+    f: Callable[..., Any], B: Backend, told: str, calls: list[tuple[int, int | None]]
 ) -> None:
     done = 0
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, TemporaryDirectory() as elsewhere:
         path = Path(folder, "run0.npz")
         for i, (steps, kill) in enumerate(calls):
+            if i:  # another process knows only the file: let other memory be lost
+                other = Path(elsewhere, f"other{i}.npz")
+                called(f, lambda w, step: B.array(TARGETS[step]), B.array(TARGETS[0]),
+                       len(TARGETS), str(other))  # fmt: skip
             _call(f, B, path, done, steps, kill)
             done = steps if kill is None else kill
             path = path.replace(path.with_name(f"run{i + 1}.npz"))
@@ -187,15 +174,30 @@ def _call(
             saved.append((link, link.read_bytes()))
         return B.array(_gradient(host(w, B), step % len(TARGETS)))
 
-    answer, given = None, B.array(start)
-    with suppress(_Killed):
-        answer = called(f, gradient, given, steps, str(path))
+    gone: list[bool] = []
+
+    def watch(frame: Any, event: str, found: Any) -> None:
+        if event == "c_return" and saved and not gone and not path.exists():
+            gone.append(True)
+
+    answer, given, before = None, B.array(start), sys.getprofile()
+    try:
+        sys.setprofile(watch)
+        with suppress(_Killed):
+            answer = called(f, gradient, given, steps, str(path))
+    finally:
+        sys.setprofile(before)
+    unchanged(B, [given], [start])
     if asked != [*range(done, steps if kill is None else kill)]:
         found = f"Expected the steps from {done} on, once each, got {asked}."
         raise Wrong(found, _which_steps(asked, done))
     if not path.exists():
         words = "No file was written there; np.save adds .npy to other names."
         raise Wrong("There is no file at `path`.", words)
+    if gone:
+        words = "The old checkpoint is removed before the new one is there: a crash \
+between the two loses both."
+        raise Wrong("For a moment, there is no file at `path`.", words)
     if any(link.read_bytes() != content for link, content in saved):
         words = "It is written in place: a crash leaves half a file."
         raise Wrong("A save changed the old checkpoint.", words)
@@ -203,7 +205,11 @@ def _call(
         return
     w, v = _trained(start, none, range(done))
     rest = range(done, steps)
+    elsewhere = none  # the velocity of the run in between
+    for target in TARGETS:
+        elsewhere = 0.9 * elsewhere + target
     mistakes = [
+        ("The velocity is kept in memory, and not in the file.", (w, elsewhere)),
         ("The velocity is not saved: momentum starts from zero.", (w, none)),
         ("The weights are not saved.", (start, v)),
         ("Neither weights nor velocity are saved.", (start, none)),
@@ -212,12 +218,15 @@ def _call(
         [] if answer is None else [host(answer, B)],
         [_trained(w, v, rest)[0]],
         [(words, [_trained(*state, rest)[0]]) for words, state in mistakes],
-        "result",
+        "weights",
     )
 
 
 def _which_steps(asked: list[int], done: int) -> str:
     """Name the mistake that computes these steps instead of those from `done` on."""
+    if not asked:
+        return "The state of another run was continued: it is kept in memory, and not \
+in the file."
     if done and asked[:1] == [0]:
         return "It starts again at step 0: the step is not saved, or no file is read."
     if asked[:1] == [done + 1]:

@@ -195,6 +195,53 @@ def test_what_is_no_repair_has_a_report(gym, tmp_path, text: str, verdict: str) 
     assert code == 1 and printed.startswith(f"10_stopwatch.py: {verdict}\n")
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("x = 1\n", "expected a function `train(seed, workers)`, found none"),
+        ("import sys\nsys.exit(0)\n", "the program called sys.exit(0)"),
+        ("import os\nos._exit(0)\n", "with exit code 0"),
+        ("\0", "null bytes"),
+        ("def train(seed, workers=2):\n    raise KeyboardInterrupt\n", "Interrupt"),
+        ("from d2lmulti_book.gym.faults import find\n", "may not use d2lmulti_book"),
+        ("import sys\nwhile True:\n    sys.stderr.write('x' * 10**6)\n", "xxx"),
+        (
+            "import numpy as np\ndef train(seed, workers=2):\n"
+            "    return np.zeros((20_000, 20_000))\n",
+            "File too large",
+        ),
+    ],
+)
+def test_a_crash_is_explained_by_the_program_alone(text: str, line: str) -> None:
+    found = judge(run(text, 20), {})
+    assert found.verdict == "crashed" and line in found.lines[-1]
+    assert "runner.py" not in "".join(found.lines)
+    assert all(len(words) <= 200 for words in found.lines)
+
+
+def test_what_a_program_prints_or_leaves_behind_does_not_delay_it() -> None:
+    text = (
+        "import subprocess, threading, time\n"
+        "subprocess.Popen(['sleep', '300'])\n"
+        "threading.Thread(target=lambda: time.sleep(300)).start()\n"
+        "for _ in range(1000):\n    print('x' * 10**5)\n"
+        "def train(seed, workers=2):\n    return {'seconds': [1.0]}\n"
+    )
+    outcome = run(text, 20)
+    assert outcome.verdict == "ran" and outcome.results["0/seconds/0"] == 1
+
+
+def test_files_that_are_none(gym, tmp_path) -> None:
+    folder = tmp_path / "class" / "ann"
+    folder.mkdir(parents=True)
+    (folder / "10_stopwatch.py").write_text("x = 1\n")
+    (tmp_path / "class" / "bob" / "10_stopwatch.py").mkdir(parents=True)
+    code, text = gym("grade", "class", "--json")
+    assert code == 1 and len(json.loads(text)) == 1
+    code, text = gym("grade", "my_file.py")
+    assert code == 2 and "expected a file my_file.py" in text
+
+
 def test_options(gym) -> None:
     assert gym("--solution", "11", "--backend", "torch")[1].count("\n+") == 2
     assert "tensors[i][:]" in gym("--solution", "textbook")[1]

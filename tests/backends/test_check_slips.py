@@ -1,0 +1,323 @@
+"""Mistakes that graders once passed or named wrongly, and answers once refused."""
+
+import os
+import shutil
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+
+from d2lmulti import backend_of, check, track_devices
+from d2lmulti.backends import get_backend
+from d2lmulti.models import get_model
+from d2lmulti.plans.allreduce import ring
+from d2lmulti.plans.collectives import allgather, reduce_scatter
+from d2lmulti.plans.rounds import even_bounds
+from d2lmulti.plans.schedules import gpipe, one_f_one_b
+
+# ------------------------------------------------------------------- data parallelism
+
+
+def split(X, y, devices, dtype):
+    B = backend_of(X)
+    bounds = even_bounds(len(X), len(devices))
+    Xs = [B.array(B.numpy(X)[a:b].astype(dtype)) for a, b in bounds]
+    return Xs, [B.array(B.numpy(y)[a:b]) for a, b in bounds]
+
+
+def test_shards_in_float32(B):
+    assert check.split_batch(lambda *args: split(*args, "float64"), B.name)
+    report = check.split_batch(lambda *args: split(*args, "float32"), B.name)
+    assert "dtype of X" in report.mistake and "float32" in report.expected
+
+
+def test_parameters_in_float32_or_shared_by_two_replicas(B):
+    def copied(p, dtype="float64"):
+        copy = B.array(B.numpy(p).astype(dtype))
+        B.attach_grad(copy)
+        return copy
+
+    report = check.get_params(
+        lambda params, device: [copied(p, "float32") for p in params], B.name
+    )
+    assert "float32" in report.mistake
+    expected, _, got = report.expected.removesuffix(".").partition(", got ")
+    assert expected.rpartition(" ")[2] != got  # enough digits to see it
+
+    made = []  # replicas 1 and 2 are one, and replica 0 is not
+
+    def two_of_three(params, device):
+        if not made or made[0] is not params:
+            made[:] = [params]
+        if len(made) < 3:
+            made.append([copied(p) for p in params])
+        return made[-1]
+
+    report = check.get_params(two_of_three, B.name)
+    assert not report and "share memory" in report.mistake
+
+
+def step(B, total_of, update):
+    """Return `train_batch` with a sum of its own and an update of its own."""
+    model = get_model("mlp")
+
+    def train_batch(X, y, device_params, devices, lr):
+        X, y, n = B.numpy(X), B.numpy(y), len(X)
+        grads = []
+        bounds = even_bounds(n, len(devices))
+        for params, (a, b) in zip(device_params, bounds, strict=True):
+            for p in params:
+                B.clear_grad_(p)
+            with B.record():
+                logits = model.forward(B, params, B.array(X[a:b]))
+                loss = B.cross_entropy(logits, B.array(y[a:b])).sum()
+            B.backward([loss])
+            grads.append([B.numpy(B.grad(p)) for p in params])
+        for r, params in enumerate(device_params):
+            totals = [total_of(r, parts) / n for parts in zip(*grads, strict=True)]
+            for i, total in enumerate(totals):
+                update(params, i, total, lr)
+
+    return train_batch
+
+
+def in_place(params, i, total, lr):
+    B = backend_of(params[i])
+    with B.pause():
+        B.write_(params[i], 0, total.size, B.array(B.numpy(params[i]) - lr * total))
+
+
+def rebound(params, i, total, lr):
+    B = backend_of(params[i])
+    params[i] = B.array(B.numpy(params[i]) - lr * total)
+    B.attach_grad(params[i])
+
+
+def momentum():
+    velocity = {}
+
+    def update(params, i, total, lr):
+        velocity[id(params[i])] = 0.9 * velocity.get(id(params[i]), 0) + total
+        in_place(params, i, velocity[id(params[i])], lr)
+
+    return update
+
+
+def own_first(r, parts):
+    return sum(parts[r:] + parts[:r])
+
+
+def test_a_step_that_rebinds_drifts_or_remembers(B):
+    def graded(*how):
+        return check.train_batch(step(B, *how), "mlp", B.name)
+
+    def from_the_first(r, parts):
+        return sum(parts)
+
+    assert graded(from_the_first, in_place)
+    assert "updated in place" in graded(from_the_first, rebound).mistake
+    assert "another order" in graded(own_first, in_place).mistake
+    assert "momentum" in graded(from_the_first, momentum()).mistake
+
+
+# ------------------------------------------------------------------------ collectives
+
+
+def test_sums_that_drift_or_are_one_tensor(B):
+    def drifting(data):
+        values = [B.numpy(x) for x in data]
+        return [B.array(own_first(r, values)) for r in range(len(data))]
+
+    def one(data):
+        return [B.array(sum(B.numpy(x) for x in data))] * len(data)
+
+    assert "another order" in check.allreduce(drifting, B.name).mistake
+    assert "share one sum" in check.allreduce(one, B.name).mistake
+    if B.name == "torch":
+
+        def rebinds_storage(data):
+            total = sum(x.clone() for x in data)
+            for x in data:
+                x.data = total
+
+        assert "share one sum" in check.allreduce(rebinds_storage, "torch").mistake
+
+
+def ring_of_copies(data, more=0):
+    B, n = backend_of(data[0]), len(data)
+    cuts = even_bounds(int(np.prod(data[0].shape)), n)
+    for step in range(2 * n - 2 + more * (n > 1)):
+        sent = []
+        for r in range(n):
+            part = cuts[(r - step + (step >= n - 1) * n) % n]
+            target = B.device_of(data[(r + 1) % n])
+            sent.append((part, B.copy_to(B.read(data[r], *part), target)))
+        for r, (part, values) in enumerate(sent):
+            B.write_(data[(r + 1) % n], *part, values, add=step < n - 1)
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+def test_a_ring_of_copies_may_be_called_ring(B, tracked):
+    if B.name == "paddle":
+        pytest.skip("its copies are not counted")
+    with track_devices(B.name) if tracked else nullcontext():
+        assert check.allreduce(ring_of_copies, B.name, "ring")
+        report = check.allreduce(lambda d: ring_of_copies(d, 1), B.name, "ring")
+    assert (
+        not report and "Parts are sent" in report.mistake or "bytes" in report.expected
+    )
+
+
+def test_a_gather_that_adds():
+    def adds(ranks, length):
+        yield from reduce_scatter(ranks, length)
+        for this_round in allgather(ranks, length):
+            yield type(this_round)(*this_round.columns[:-1], this_round.add | True)
+
+    assert "added again" in check.plan(adds).mistake
+    assert check.plan(ring)
+
+
+# -------------------------------------------------------------------- model and tokens
+
+
+def tuples(order):
+    return [[(type(i).__name__[0], i.stage, i.micro) for i in own] for own in order]
+
+
+def test_lists_of_lists_and_a_missing_instruction():
+    def lists(p, m):
+        return [[[*i] for i in own] for own in tuples(one_f_one_b(p, m))]
+
+    def lacks_the_first(p, m):
+        first, *others = tuples(gpipe(p, m))
+        return [first[1:], *others]
+
+    assert check.schedule(lists)
+    assert "missing" in check.schedule(lacks_the_first).mistake
+
+
+def attention(B, scale, stable=True):
+    def attend(Qs, Ks, Vs):
+        Q, K, V = (np.concatenate([B.numpy(x) for x in xs]) for xs in (Qs, Ks, Vs))
+        scores = Q @ K.T * scale(Q.shape[1])
+        scores[np.triu_indices(len(Q), 1)] = -np.inf
+        with np.errstate(over="ignore", invalid="ignore"):
+            weights = np.exp(scores - scores.max(axis=1, keepdims=True) * stable)
+            out = weights @ V / weights.sum(axis=1, keepdims=True)
+        return [B.array(x) for x in np.split(out, len(Qs))]
+
+    return attend
+
+
+def test_attention_for_one_size_or_small_scores(B):
+    def graded(*how):
+        return check.ring_attention(attention(B, *how), backend=B.name)
+
+    assert graded(lambda d: d**-0.5)
+    assert not graded(lambda d: 3**-0.5)
+    assert "overflowed" in graded(lambda d: d**-0.5, False).mistake
+
+
+def test_float32_is_legitimate_for_a_rate_and_for_bytes():
+    def rate(step, lr, devices, warmup_steps):
+        share = min(step / warmup_steps, 1)
+        return np.float32(lr) * np.float32(1 + (devices - 1) * share)
+
+    def late(step, lr, devices, warmup_steps):
+        return rate(max(step - 1, 0), lr, devices, warmup_steps)
+
+    def zero(parameters, devices, stage):
+        sharded = [stage >= first for first in (3, 2, 1)]
+        shares = [
+            b / devices if s else b for b, s in zip((2, 2, 12), sharded, strict=True)
+        ]
+        return np.float32(parameters * sum(shares))
+
+    assert check.warmup(rate) and check.zero(zero)
+    assert "late" in check.warmup(late).mistake
+
+
+# ----------------------------------------------------------------------------- resume
+
+
+def run_with(B, save, state):
+    """Return a run that saves in some way and takes what it continues from `state`."""
+    memory = {}
+
+    def run(gradient, start, steps, path):
+        w, v, done = B.numpy(start), np.zeros(3), 0
+        if os.path.exists(path):
+            with np.load(path) as file:
+                w, v, done = state(file, memory)
+        for i in range(done, steps):
+            v = 0.9 * v + B.numpy(gradient(B.array(w), i))
+            w = w - 0.1 * v
+            memory.update(w=w, v=v, done=i + 1)
+            save(path, memory)
+        return B.array(w)
+
+    return run
+
+
+def from_file(file, memory):
+    return file["w"], file["v"], int(file["done"])
+
+
+def replace(path, values):
+    np.savez(path + ".new.npz", **values)
+    os.replace(path + ".new.npz", path)
+
+
+def remove_first(path, values):
+    if os.path.exists(path):
+        os.remove(path)
+    replace(path, values)
+
+
+def copy_over(path, values):
+    np.savez(path + ".new.npz", **values)
+    shutil.copy(path + ".new.npz", path)
+
+
+@pytest.mark.parametrize(
+    ("save", "state", "mistake"),
+    [
+        (remove_first, from_file, "before the new one is there"),
+        (copy_over, from_file, "in place"),
+        (
+            replace,
+            lambda file, memory: (file["w"], memory["v"], int(file["done"])),
+            "velocity is kept in memory",
+        ),
+        (
+            replace,
+            lambda file, memory: (memory["w"], memory["v"], memory["done"]),
+            "another run was continued",
+        ),
+    ],
+)
+def test_a_state_that_a_crash_loses(B, save, state, mistake):
+    assert check.resume(run_with(B, replace, from_file), B.name)
+    assert mistake in check.resume(run_with(B, save, state), B.name).mistake
+
+
+def test_a_run_that_writes_to_its_start():
+    B = get_backend("numpy")
+    run = run_with(B, replace, from_file)
+
+    def writes(gradient, start, steps, path):
+        w = run(gradient, start, steps, path)
+        B.write_(start, 0, 3, w)
+        return w
+
+    assert "wrote to an input" in check.resume(writes, "numpy").mistake
+
+
+def test_an_error_names_the_readers_line_or_the_arguments():
+    def deep(step, lr, devices, warmup_steps):
+        return np.linalg.inv(np.zeros((2, 2)))  # raises inside NumPy
+
+    assert "inv(np.zeros" in check.warmup(deep).mistake
+    report = check.warmup(lambda step, lr: lr)
+    assert "TypeError" in report.expected and "other arguments" in report.mistake
