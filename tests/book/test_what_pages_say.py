@@ -214,6 +214,8 @@ def of_one_gpu() -> dict[str, list[str]]:
     product, used = record["product"], record["utilization"].values()
     step = record["launches"]["library, 32"]
     bits = record["last bits"]
+    row = record["activations"]["1 sequences of 4096 tokens"]
+    recomputed = row["recomputed"]["seconds"]
     off = max(bits["float32 gradients of LeNet"]["GPU"])
     return {
         "README.md": [
@@ -244,6 +246,14 @@ def of_one_gpu() -> dict[str, list[str]]:
                 for way in record["overlap"]
                 if way != "copying alone"
             ),
+        ],
+        "chapters/sharding.ipynb": [
+            *(
+                f"| {row[way]['bytes'] / 1e6:,.0f} MB | "
+                f"{1e3 * row[way]['seconds'][1]:.1f} ms |"
+                for way in ("scores kept", "fused attention", "recomputed")
+            ),
+            f"between {1e3 * recomputed[0]:.1f} and {1e3 * recomputed[2]:.1f} ms",
         ],
         "chapters/setup.ipynb": [
             f"In {record['strategies']['runs']} runs",
