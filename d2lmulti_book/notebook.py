@@ -164,8 +164,6 @@ def kernel_environment(backend: str, repository: str) -> dict[str, str]:
         **ON_GPUS,
         "D2LMULTI_BACKEND": backend,
         "D2LMULTI_QUIET": "1",  # no progress bars: they write to stderr
-        # A backward pass on a GPU may begin in a thread that used none before.
-        "PYTHONWARNINGS": "ignore:Attempting to run cuBLAS:UserWarning",
         "PYTHONPATH": os.pathsep.join(path),
     }
 
@@ -237,6 +235,8 @@ def prepare() -> None:
     _set_figure_style(get_ipython())
     # Paddle warns about a missing compiler cache with a path of the machine.
     warnings.filterwarnings("ignore", message="No ccache found")
+    # A backward pass on a GPU may begin in a thread that used none before.
+    warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")
     os.environ.setdefault("PYTHONWARNINGS", "ignore:No ccache found")  # in its workers
 
 

@@ -104,8 +104,8 @@ def note_targets(book: Book, page: str, source: str) -> None:
 
 
 def note_labels(book: Book, page: str, nb: Any) -> None:
-    """Note what a notebook defines; number its figures and exercises in order."""
-    figures = exercises = 0
+    """Note what a notebook defines; number figures, tables, exercises in order."""
+    figures = tables = exercises = 0
     for cell in nb.cells:
         names = []
         if cell.cell_type == "markdown":
@@ -116,6 +116,10 @@ def note_labels(book: Book, page: str, nb: Any) -> None:
                     exercises += 1
                     words = f"Exercise {exercises}"
                     book.labels[part.options["label"]] = Label(page, words)
+                elif part.name == "table":
+                    tables += 1
+                    label = Label(page, f"Table {tables}")
+                    book.labels[part.options["name"]] = label
                 elif part.name in INTERACTIVE and "name" in part.options:
                     names.append(part.options["name"])
         elif figure := cell.metadata.get("mystnb", {}).get("figure"):
@@ -219,6 +223,8 @@ def directive_text(directive: Directive, page: str, book: Book) -> str:
         return f"\n**{number}{f' ({title})' if title else ''}.**\n"
     if name == "solution-start":
         return f"\n**Solution to {known(book.labels, title, 'exercise').words}.**\n"
+    if name == "table":
+        return f"\n**{book.labels[options['name']].words}.** {title}\n\n{body}\n"
     if name in QUOTED:
         quoted = f"**{title or name.capitalize()}**\n\n{body}"
         return "\n" + textwrap.indent(quoted, "> ", lambda line: True) + "\n"

@@ -188,7 +188,7 @@ def detach(x: Tensor) -> Tensor:
 
 
 def sum(x: Tensor, axis: int | tuple[int, ...], keepdims: bool = False) -> Tensor:
-    def spread(d: np.ndarray) -> np.ndarray:  # every summand has gradient d
+    def spread(d: np.ndarray) -> np.ndarray:  # each element of the sum has gradient d
         return np.broadcast_to(d if keepdims else np.expand_dims(d, axis), x.shape)
 
     total = x.value.sum(axis=axis, keepdims=True)

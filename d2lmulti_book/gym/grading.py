@@ -127,8 +127,9 @@ def compare(found: Results, expected: Results) -> tuple[str, ...]:
         key = f"{seed}, {what}"
         worst[key] = float(np.fmax(worst[key], off)) if np.isfinite(off) else np.inf
     if lines or any(off > SAME for off in worst.values()):
-        kept = (f"{key}: off by {off:.1e}" for key, off in worst.items())
-        return (*lines, *kept)
+        for key, off in worst.items():
+            lines.append(f"{key}: " + (f"off by {off:.1e}" if off > SAME else "right"))
+        return tuple(lines)
     return ()
 
 
