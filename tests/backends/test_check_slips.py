@@ -68,9 +68,10 @@ def step(B, total_of, update):
         for params, (a, b) in zip(device_params, bounds, strict=True):
             for p in params:
                 B.clear_grad_(p)
+            device = B.device_of(params[0])
             with B.record():
-                logits = model.forward(B, params, B.array(X[a:b]))
-                loss = B.cross_entropy(logits, B.array(y[a:b])).sum()
+                logits = model.forward(B, params, B.array(X[a:b], device))
+                loss = B.cross_entropy(logits, B.array(y[a:b], device)).sum()
             B.backward([loss])
             grads.append([B.numpy(B.grad(p)) for p in params])
         for r, params in enumerate(device_params):
@@ -83,13 +84,16 @@ def step(B, total_of, update):
 
 def in_place(params, i, total, lr):
     B = backend_of(params[i])
+    device = B.device_of(params[i])
     with B.pause():
-        B.write_(params[i], 0, total.size, B.array(B.numpy(params[i]) - lr * total))
+        moved = B.array(B.numpy(params[i]) - lr * total, device)
+        B.write_(params[i], 0, total.size, moved)
 
 
 def rebound(params, i, total, lr):
     B = backend_of(params[i])
-    params[i] = B.array(B.numpy(params[i]) - lr * total)
+    device = B.device_of(params[i])
+    params[i] = B.array(B.numpy(params[i]) - lr * total, device)
     B.attach_grad(params[i])
 
 
@@ -133,7 +137,7 @@ def test_sums_that_drift_or_are_one_tensor(B):
 
     assert "another order" in check.allreduce(drifting, B.name).mistake
     assert "share one sum" in check.allreduce(one, B.name).mistake
-    if B.name == "torch":
+    if B.name == "torch" and not B.gpu_count():
 
         def rebinds_storage(data):
             total = sum(x.clone() for x in data)
