@@ -78,10 +78,12 @@ def check_output(path: AnyPath) -> Path:
     # Replacing a file needs no write permission for it, so this protects its content.
     if os.path.exists(target) and not target.stat().st_mode & 0o222:
         raise InvalidInput(f"cannot write {target}: it is read-only")
+    probe = _temporary(target)
     try:
-        probe = _temporary(target)
-        probe.touch()
-        probe.unlink()
+        try:
+            probe.touch()
+        finally:  # also after Ctrl-C
+            probe.unlink(missing_ok=True)
     except OSError as error:
         raise _failed(target, error) from error
     return target

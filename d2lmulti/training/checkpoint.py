@@ -77,9 +77,10 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
     np.savez(file, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays)
     with zipfile.ZipFile(file, "a") as archive:  # a comment is at the end of the file
         archive.comment = _SEAL.format(FORMAT).encode() + b"0" * 64
-    content = file.getbuffer()[:-64]
-    digest = hashlib.sha256(content).hexdigest().encode()
-    write_atomically(path, lambda f: (f.write(content), f.write(digest)))
+    # Views that outlive an error are reported when Python 3.13 collects the file.
+    with file.getbuffer() as whole, whole[:-64] as content:
+        digest = hashlib.sha256(content).hexdigest().encode()
+        write_atomically(path, lambda f: (f.write(content), f.write(digest)))
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
