@@ -349,7 +349,6 @@ device by more than {difference} of the largest weight in {runs} runs in float64
 With one GPU, NCCL can connect one rank only to itself: it did so, and rejected two \
 ranks that shared the GPU. **Several GPUs, NCCL between them, and MXNet and Paddle on \
 a GPU remain untested.**"""
-OTHER = "the pages show outputs of another version of PyTorch"
 HOW_ON_ONE_GPU = """\
 The library was that of version {version}, with sources `{sources}`, on Python \
 {Python} and NumPy {NumPy}, with {cores} CPU cores. The tests of processes, the cells \
@@ -390,14 +389,17 @@ def times_on_gpu(measured: Mapping[str, Any], *before: str) -> Iterator[list[str
             yield [", ".join(where), f"{value:,}"]
 
 
-def on_one_gpu(record: Mapping[str, Any]) -> Iterator[str]:
-    """Show what ran on a GPU, and fold all that was measured there."""
+def on_one_gpu(record: Mapping[str, Any], shown: str) -> Iterator[str]:
+    """Show what ran on a GPU, and fold all that was measured there.
+
+    `shown` is the version of PyTorch whose outputs the pages show.
+    """
     units, cells = (record["results"][k] for k in ("unit tests", "cells of chapters"))
     worked = units["passed"] if not units["failed"] else units["failed"]
     names = ", ".join(name.partition("/")[2] for name in cells["names"])
-    other = (
-        f"{cells['failed']} did not ({names}; {OTHER})" if names else "none differed"
-    )
+    other = "none differed"
+    if names:
+        other = f"{cells['failed']} did not ({names}; the pages used PyTorch {shown})"
     yield ON_ONE_GPU.format(
         **record["machine"], units=f"{worked:,}", cells=f"{cells['passed']:,}",
         failed="failed" if units["failed"] else "passed, and none failed",
@@ -421,7 +423,8 @@ def render(
     """Lay the page out; say which of all tables the record does not have."""
     machines = [each["machine"] for each in record.values()]
     cores = " or ".join(unique([{"cores": str(m["cores"])} for m in machines], "cores"))
-    parts = [TOP.format(cores=cores), GAME, *on_one_gpu(gpu)]
+    shown_by = " or ".join(unique(machines, "PyTorch"))
+    parts = [TOP.format(cores=cores), GAME, *on_one_gpu(gpu, shown_by)]
     if missing := [shown.title for name, shown in SHOWN.items() if name not in record]:
         parts.append(f"Not made yet, and not shown: {'; '.join(missing)}.")
     there = {name: shown for name, shown in SHOWN.items() if name in record}
