@@ -11,9 +11,8 @@ kind of mistake that gives this, and where the book explains it.
 
 from .collectives import allreduce, plan, reduce_scatter
 from .data_parallel import get_params, split_batch, train_batch
-from .model_parallel import schedule, tensor_pair, zero
+from .model_parallel import experts, ring_attention, schedule, tensor_pair, zero
 from .report import Report
-from .tokens import experts, ring_attention
 from .training import resume, sampler, warmup
 
 __all__ = [

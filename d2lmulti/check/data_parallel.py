@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,28 +9,17 @@ import numpy as np
 from ..backends import get_backend
 from ..backends.protocol import Backend
 from ..models import get_model
-from ..optimizers import SGD
 from ..parallel import data
 from ..plans.rounds import even_bounds
-from .report import (
-    Report,
-    Wrong,
-    called,
-    compare,
-    grade,
-    host,
-    places,
-    same_bits,
-    separate,
-    unchanged,
-)
+from .compare import compare, gradients, host, places, same_bits, separate, unchanged
+from .report import FORM, Function, Report, Wrong, called, grade
 
 WHERE = "Data Parallelism"
 SHARED = "Replicas share memory: copying to the device where a tensor is, copies \
 nothing. Each replica's update would reach all of them."
 
 
-def split_batch(f: Callable[..., Any], backend: str | None = None) -> Report:
+def split_batch(f: Function, backend: str | None = None) -> Report:
     """Grade `f(X, y, devices)`, which returns lists of shards of X and of y.
 
     X (n, ...), y (n, ...). Every example must be on one device, with its own label and
@@ -41,18 +28,18 @@ def split_batch(f: Callable[..., Any], backend: str | None = None) -> Report:
     B = get_backend(backend)
     sizes = sorted((n, k) for k in range(1, 6) for n in range(k, 12))
     covers, words = "1 to 5 devices, up to 11 examples", "{:example} on {:device}"
-    return grade("split_batch", covers, WHERE, partial(_split, f, B), words, sizes)
+    return grade("split_batch", covers, WHERE, words, sizes, _split, f, B)
 
 
-def _split(f: Callable[..., Any], B: Backend, n: int, k: int) -> None:
+def _split(f: Function, B: Backend, n: int, k: int) -> None:
     X_values = np.random.default_rng(n).normal(size=(n, 2, 3))
     y_values = np.arange(n)
     X, y = B.array(X_values), B.array(y_values)
     answer = called(f, X, y, places(B, k))
-    unchanged(B, (X, y), (X_values, y_values))
+    unchanged((X, y), (X_values, y_values))
     if not (isinstance(answer, tuple | list) and len(answer) == 2):
-        raise Wrong("Expected two lists, the shards of X and those of y.")
-    Xs, ys = ([host(x, B) for x in shards] for shards in answer)
+        raise Wrong("Expected two lists, the shards of X and those of y.", FORM)
+    Xs, ys = ([host(x) for x in shards] for shards in answer)
     if len(Xs) != k or len(ys) != k:
         words = "torch.chunk and np.array_split differ: chunk may return fewer shards."
         raise Wrong(f"Expected {k} shards, got {len(Xs)} and {len(ys)}.", words)
@@ -62,38 +49,44 @@ def _split(f: Callable[..., Any], B: Backend, n: int, k: int) -> None:
         raise Wrong(f"Shards hold {found}.", "X and y are split in different ways.")
     words = f"Expected shards of {right} examples in some order, got {lengths}."
     if sum(lengths) < n:
-        raise Wrong(words, f"{n} % {k} examples are dropped: the remainder is lost.")
+        raise Wrong(words, "Examples are dropped: the remainder is lost.")
     if sum(lengths) > n:
         raise Wrong(words, "Some examples are on two devices, and count twice.")
     if max(lengths) - min(lengths) > 1:
         raise Wrong(words, "One device gets the whole remainder, and others wait.")
-    for x, name in ((Xs[0], "X"), (ys[0], "y")):
-        given = (X_values if name == "X" else y_values).dtype
-        if x.dtype != given:
+    for shards, values, name, moved in (
+        (Xs, X_values, "X", "Examples changed places."),
+        (ys, y_values, "y", "Labels left their examples."),
+    ):
+        together = np.concatenate(shards)
+        if together.dtype != values.dtype:
             words = f"The dtype of {name} was changed."
-            raise Wrong(f"Expected {name} in {given}, got {x.dtype}.", words)
-    if not np.array_equal(np.concatenate(Xs), X_values):
-        raise Wrong("The shards together are not X.", "Examples changed places.")
-    if not np.array_equal(np.concatenate(ys), y_values):
-        raise Wrong("The shards together are not y.", "Labels left their examples.")
+            raise Wrong(
+                f"Expected {name} in {values.dtype}, got {together.dtype}.", words
+            )
+        if together.shape != values.shape:
+            found = f"Expected {name} of shape {values.shape} in shards"
+            raise Wrong(f"{found}, got {together.shape}.", FORM)
+        if not np.array_equal(together, values):
+            raise Wrong(f"The shards together are not {name}.", moved)
     for shard, label in zip(*answer, strict=True):
         B.write_(shard, 0, 1, B.array(np.array([-1.0])))
         B.write_(label, 0, 1, B.array(np.array([-1])))
     for whole, values, name in ((X, X_values, "X"), (y, y_values, "y")):
-        if not np.array_equal(host(whole, B), values):
+        if not np.array_equal(host(whole), values):
             words = "A shard is a view of the batch: a device has memory of its own."
             raise Wrong(f"Writing to a shard changed {name}.", words)
 
 
-def get_params(f: Callable[..., Any], backend: str | None = None) -> Report:
+def get_params(f: Function, backend: str | None = None) -> Report:
     """Grade `f(params, device)`, which returns copies with gradients attached."""
     B = get_backend(backend)
     sizes = [(k, count) for k in (1, 2, 3) for count in (1, 2, 3)]
     covers, words = "1 to 3 replicas, also on one device", "{:replica} of {:parameter}"
-    return grade("get_params", covers, WHERE, partial(_copies, f, B), words, sizes)
+    return grade("get_params", covers, WHERE, words, sizes, _copies, f, B)
 
 
-def _copies(f: Callable[..., Any], B: Backend, k: int, count: int) -> None:
+def _copies(f: Function, B: Backend, k: int, count: int) -> None:
     rng = np.random.default_rng(count)
     values = [rng.normal(size=(3 + i, 2)[: 1 + i % 2]) for i in range(count)]
     params = [B.array(v) for v in values]
@@ -101,31 +94,21 @@ def _copies(f: Callable[..., Any], B: Backend, k: int, count: int) -> None:
     for replica in replicas:
         if not isinstance(replica, tuple | list) or len(replica) != count:
             raise Wrong(f"Expected a list of {count} parameters, got {replica!r}.")
-        compare([host(p, B) for p in replica], values, what="parameter {}")
-    unchanged(B, params, values)
+        compare(replica, values, what="parameter {}")
+    unchanged(params, values)
     separate(B, [*params, *sum(map(list, replicas), [])], SHARED)
-    for replica in replicas:
-        for p, v in zip(replica, values, strict=True):
-            _has_gradient(B, p, v)
-
-
-def _has_gradient(B: Backend, p: Any, v: np.ndarray) -> None:
-    """Run a backward pass through a parameter, and compare its gradient."""
-    try:
+    for p, v in ((p, v) for own in replicas for p, v in zip(own, values, strict=True)):
+        words = "No gradient is attached, or the copy was made after it was."
         with B.record():
             loss = (p * p).sum()
-        B.backward([loss])
-        grad = host(B.grad(p), B)
-    except Exception as error:
-        words = "No gradient is attached, or the copy was made after it was."
-        raise Wrong(f"A backward pass raised {error}.", words) from error
-    if not np.allclose(grad, 2 * v):
-        words = "The gradient is attached to another tensor than the copy."
-        raise Wrong(f"Expected the gradient {2 * v}, got {grad}.", words)
+        (grad,) = gradients(B, [loss], [p], words)
+        if not np.allclose(grad, 2 * v):
+            words = "The gradient is attached to another tensor than the copy."
+            raise Wrong(f"Expected the gradient {2 * v}, got {grad}.", words)
 
 
 def train_batch(
-    f: Callable[..., Any], model: str = "lenet", backend: str | None = None
+    f: Function, model: str = "lenet", backend: str | None = None
 ) -> Report:
     """Grade `f(X, y, device_params, devices, lr)`, which takes one step of SGD.
 
@@ -136,88 +119,80 @@ def train_batch(
     B = get_backend(backend)
     sizes = [(2, 1), (2, 2), (4, 2), (5, 2), (7, 3), (8, 4)]  # one more in step 2
     covers = "two steps on 1 to 4 devices, all replicas, also with uneven shards"
-    run, words = partial(_step, f, B, model), "{:example} on {:device}"
-    return grade("train_batch", covers, WHERE, run, words, sizes)
+    words = "{:example} on {:device}"
+    return grade("train_batch", covers, WHERE, words, sizes, _step, f, B, model)
 
 
-def _step(f: Callable[..., Any], B: Backend, model: str, n: int, k: int) -> None:
+def _step(f: Function, B: Backend, model: str, n: int, k: int) -> None:
     network, rng = get_model(model), np.random.default_rng(0)
-    start = network.initial(rng)
-    local = places(B, k)
+    start, local = network.initial(rng), places(B, k)
     replicas = [data.get_params([B.array(p) for p in start], d) for d in local]
     given = [[*params] for params in replicas]  # what is bound there, nobody else sees
+    ends = np.cumsum([p.size for p in start])[:-1]
 
-    def gradient(
-        params: list[np.ndarray], X: np.ndarray, y: np.ndarray, first: int, last: int
-    ) -> list[np.ndarray]:
-        (device,) = places(B, 1)
-        one = data.get_params([B.array(p) for p in params], device)
-        part = B.array(X[first:last]), B.array(y[first:last])
-        data.train_batch(*part, [one], [device], 1.0, model=network, optimizer=SGD())
-        new = [host(p, B) for p in one]
-        return [(p - q) * (last - first) for p, q in zip(params, new, strict=True)]
+    def flat(params: Any) -> np.ndarray:
+        return np.concatenate([host(p).reshape(-1) for p in params])
 
-    weights, before = start, [np.zeros_like(p) for p in start]
+    def shaped(*vectors: np.ndarray) -> list[np.ndarray]:
+        """Return the parameters of each replica, all in one list."""
+        parts = [part for v in vectors for part in np.split(v, ends)]
+        shapes = [p.shape for p in start] * len(vectors)
+        return [p.reshape(shape) for p, shape in zip(parts, shapes, strict=True)]
+
+    def gradient(weights: np.ndarray, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+        params = data.get_params([B.array(p) for p in shaped(weights)], "cpu")
+        with B.record():
+            logits = network.forward(B, params, B.array(X))
+            losses = B.cross_entropy(logits, B.array(y)).sum()
+        return flat(gradients(B, [losses], params, ""))
+
+    weights, before = flat(start), 0.0
     for step, lr in ((1, 0.05), (2, 0.03)):
-        X_values = rng.normal(size=(n, *_input_shape(model)))
-        y_values = rng.integers(0, 10, n)
+        size = (n, 1, 28, 28) if model == "lenet" else (n, 784)
+        X_values, y_values = rng.normal(size=size), rng.integers(0, 10, n)
         X, y = B.array(X_values), B.array(y_values)
         called(f, X, y, given, local, lr)
-        unchanged(B, (X, y), (X_values, y_values))
-        batch = X_values, y_values
-        shards = [gradient(weights, *batch, *cut) for cut in even_bounds(n, k)]
-        total = [np.sum(parts, axis=0) for parts in zip(*shards, strict=True)]
-        lengths = [b - a for a, b in even_bounds(n, k)]
+        unchanged((X, y), (X_values, y_values))
+        cuts = [slice(*bounds) for bounds in even_bounds(n, k)]
+        shards = [gradient(weights, X_values[c], y_values[c]) for c in cuts]
+        means = [g / (c.stop - c.start) for g, c in zip(shards, cuts, strict=True)]
+        total = np.sum(shards, axis=0)
 
-        def moved(
-            *grads: list[np.ndarray], by: float, old: list[np.ndarray] = weights
-        ) -> list[np.ndarray]:
+        def moved(*grads: Any, by: float, old: np.ndarray = weights) -> Any:
             each = grads if len(grads) > 1 else grads * k
-            return [p - by * g for own in each for p, g in zip(old, own, strict=True)]
+            return shaped(*(old - by * g for g in each))
 
-        means = [
-            sum(g / m for g, m in zip(parts, lengths, strict=True)) / k
-            for parts in zip(*shards, strict=True)
-        ]
-        both, momentum = (
-            [a + rate * b for a, b in zip(total, before, strict=True)]
-            for rate in (1, 0.9 * n / (n - 1))  # the step before had n - 1 examples
-        )
-        local_means = [
-            [g / m for g in grads] for grads, m in zip(shards, lengths, strict=True)
-        ]
-        nothing = [np.zeros_like(p) for p in start]
         mistakes = [
             ("The gradient is not divided by the number of examples.",
              moved(total, by=lr)),
             ("A mean of means: each device divided by its own number of examples.",
-             moved(means, by=lr)),
+             moved(sum(means), by=lr / k)),
             ("The gradients were not summed over the devices.",
              moved(*shards, by=lr / n)),
             ("The gradients were not summed over the devices.",
-             moved(*local_means, by=lr)),
+             moved(*means, by=lr)),
             ("The gradient is summed, and divided by the examples of one device.",
              moved(total, by=lr * k / n)),
             ("The gradient is divided by the number of devices once more.",
              moved(total, by=lr / n / k)),
-            ("No replica was updated in place.", moved(nothing, by=0)),
+            ("No replica was updated in place.", moved(0, by=0)),
             ("Gradients of the step before were added: clear them first.",
-             moved(both, by=lr / n)),
+             moved(total + before, by=lr / n)),
+            # the step before had n - 1 examples
             ("The step before counts again: momentum is no part of this step.",
-             moved(momentum, by=lr / n)),
+             moved(total + 0.9 * n / (n - 1) * before, by=lr / n)),
             ("Only replica 0 was updated: the others got no sum, or a new tensor.",
-             moved(total, *[nothing] * (k - 1), by=lr / n) if k > 1 else []),
+             moved(total, *[0] * (k - 1), by=lr / n) if k > 1 else []),
             ("Gradient ascent: the update has the wrong sign.",
              moved(total, by=-lr / n)),
         ]  # fmt: skip
-        got = [[host(p, B) for p in replica] for replica in replicas]
-        right = moved(total, by=lr / n)
-        what = f"step {step}, parameter {{}} of {len(start)} per replica"
-        compare(sum(got, []), right, mistakes, what)
+        got = [[host(p) for p in replica] for replica in replicas]
+        names = [
+            f"step {step}, replica {r}, parameter {i} of {len(start)}"
+            for r in range(k)
+            for i in range(len(start))
+        ]
+        compare(sum(got, []), moved(total, by=lr / n), mistakes, names)
         same_bits(got)
         separate(B, [replica[0] for replica in replicas], SHARED)
-        weights, before, n = right[: len(start)], total, n + 1
-
-
-def _input_shape(model: str) -> tuple[int, ...]:
-    return (1, 28, 28) if model == "lenet" else (784,)
+        weights, before, n = weights - lr / n * total, total, n + 1

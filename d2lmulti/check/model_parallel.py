@@ -1,10 +1,9 @@
-"""Graders for splitting the model: tensors, pipelines, and shards."""
+"""Graders for what is split otherwise: tensors, pipelines, shards, and tokens."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,60 +25,95 @@ from ..plans.pipeline import (
     verify_schedule,
 )
 from ..plans.rounds import even_bounds
-from .report import (
-    Report,
-    Wrong,
-    called,
+from .compare import (
     compare,
-    grade,
-    host,
-    listed,
+    compare_rows,
+    gradients,
+    placed,
     places,
     unchanged,
+    wrong_sums,
 )
+from .report import Function, Report, Wrong, called, grade, listed
 
 
-def tensor_pair(f: Callable[..., Any], backend: str | None = None) -> Report:
-    """Grade `f(X, W1, W2, devices)`, the pair of layers relu(X W1) W2 on devices.
+def tensor_pair(
+    pair: Function,
+    backend: str | None = None,
+    operators: tuple[Function, Function] | None = None,
+) -> Report:
+    """Grade `pair(X, W1, W2, devices)`, the layers relu(X W1) W2 on devices.
 
     X (n, d), W1 (d, h), W2 (h, c). It returns the output (n, c) for every device; W1 is
-    to be cut by columns and W2 by rows, evenly.
+    to be cut by columns and W2 by rows, evenly. With `operators`, the chapter's (f, g),
+    these are graded too, forward and backward. Each takes one tensor per device as
+    arguments, and returns one per device that the framework can differentiate, as
+    `torch.autograd.Function.apply` does.
     """
     B = get_backend(backend)
     sizes = [(1, 2), (2, 2), (2, 6), (3, 6), (4, 8), (5, 10)]
     covers, where = "1 to 5 devices, all outputs", "Tensor Parallelism"
-    run, words = partial(_pair, f, B), "{:device}, {} hidden features"
-    return grade("tensor_pair", covers, where, run, words, sizes)
+    covers += ", f and g in both passes" if operators else ""
+    words = "{:device}, {} hidden features"
+    return grade("tensor_pair", covers, where, words, sizes, _pair, pair, operators, B)
 
 
-def _pair(f: Callable[..., Any], B: Backend, k: int, h: int) -> None:
+def _pair(pair: Function, operators: Any, B: Backend, k: int, h: int) -> None:
     rng = np.random.default_rng(h)
     X, W1, W2 = (rng.normal(size=s) for s in ((3, 5), (5, h), (h, 4)))
     inputs = [B.array(x) for x in (X, W1, W2)]
-    answer = listed(called(f, *inputs, places(B, k)), k, "outputs")
-    unchanged(B, inputs, (X, W1, W2))
+    answer = listed(called(pair, *inputs, places(B, k)), k, "outputs")
+    unchanged(inputs, (X, W1, W2))
     right = np.maximum(X @ W1, 0) @ W2
     cuts = [slice(*bounds) for bounds in even_bounds(h, k)]
     partial_sums = [np.maximum(X @ W1[:, c], 0) @ W2[c] for c in cuts]
     rows = [slice(*bounds) for bounds in even_bounds(5, k)]
     summed_late = sum(np.maximum(X[:, r] @ W1[r], 0) for r in rows) @ W2
     mistakes = [
-        ("These are partial sums: the all-reduce at the end is missing.", partial_sums),
-        ("Only device 0 has the sum: every device needs the output.",
-         [right, *partial_sums[1:]]),
         ("The ReLU is missing.", [X @ W1 @ W2] * k),
-        ("The outputs are averaged, and not summed.", [right / k] * k),
-        (
-            "ReLU was applied to partial sums: the first layer is cut by rows, and "
-            "relu(a + b) is not relu(a) + relu(b).",
-            [summed_late] * k,
-        ),
+        ("ReLU was applied to partial sums: the first layer is cut by rows, and \
+relu(a + b) is not relu(a) + relu(b).", [summed_late] * k),
     ]  # fmt: skip
-    compare([host(x, B) for x in answer], [right] * k, mistakes)
+    own = "These are partial sums: the all-reduce at the end is missing."
+    compare(answer, [right] * k, [*mistakes, *wrong_sums(partial_sums, own)])
+    for name, operator in zip("fg", operators or (), strict=False):
+        _operator(name, operator, B, partial_sums)
+
+
+PASSES = {
+    "f forward": "f adds in the forward pass, where it should only copy.",
+    "f backward": "The backward pass of f does not add: each device keeps only its own \
+part of the gradient.",
+    "g forward": "g does not add in the forward pass: these are partial sums.",
+    "g backward": "g adds in the backward pass too: the loss, which every device \
+computes, then counts once per device.",
+}
+
+
+def _operator(name: str, operator: Function, B: Backend, values: Any) -> None:
+    k, xs = len(values), placed(B, values)
+    # After g, all devices compute one loss; after f, each has a part of its own.
+    grads = values if name == "f" else values[:1] * k
+    for x in xs:
+        B.attach_grad(x)
+    with B.record():
+        ys = listed(called(operator, *xs), k, "tensors")
+        losses = [(y * d).sum() for y, d in zip(ys, placed(B, grads), strict=True)]
+    words = f"Its results do not depend on its inputs for {B.name}'s autograd."
+    for what, given, got in (
+        ("forward", values, ys),
+        ("backward", grads, gradients(B, losses, xs, f"{name}: {words}")),
+    ):
+        place = f"{name} {what}"
+        total = [np.sum(given, axis=0)] * k
+        adds = place in ("f backward", "g forward")
+        wrong = wrong_sums(given, PASSES[place]) if adds else [(PASSES[place], total)]
+        wrong.append((f"{place}: it is zero.", [0 * x for x in given]))
+        compare(got, total if adds else given, wrong, f"{place}, device {{}}")
 
 
 def schedule(
-    f: Callable[..., Any], max_stored: Callable[[int, int, int], int] | None = None
+    f: Function, max_stored: Callable[[int, int, int], int] | None = None
 ) -> Report:
     """Grade `f(devices, micro_batches)`, which returns each device's instructions.
 
@@ -94,8 +128,8 @@ def schedule(
     sizes = [(p, m) for p in range(1, 6) for m in (1, 2, 3, 5, 8)]
     covers = "1 to 5 devices, up to 8 micro-batches"
     covers += ", activations stored" if max_stored else ""
-    run, words = partial(_lists, f, max_stored), "{:device}, {:micro-batch}"
-    return grade("schedule", covers, "Pipeline Parallelism", run, words, sizes)
+    where, words = "Pipeline Parallelism", "{:device}, {:micro-batch}"
+    return grade("schedule", covers, where, words, sizes, _lists, f, max_stored)
 
 
 KINDS: dict[str, type[Instruction]] = dict(
@@ -128,7 +162,7 @@ def _instructions(lists: list[list[Any]], m: int) -> Lists:
 MISSING = "An instruction is missing, comes twice, or is on another device."
 
 
-def _lists(f: Callable[..., Any], max_stored: Any, p: int, m: int) -> None:
+def _lists(f: Function, max_stored: Any, p: int, m: int) -> None:
     answer = called(lambda: [[*own] for own in f(p, m)])
     if len(answer) != p:
         raise Wrong(f"Expected {p} lists, one per device, got {len(answer)}.")
@@ -164,39 +198,184 @@ def _lists(f: Callable[..., Any], max_stored: Any, p: int, m: int) -> None:
             )
 
 
-def zero(f: Callable[..., Any]) -> Report:
+def zero(f: Function) -> Report:
     """Grade `f(parameters, devices, stage)`, the bytes per device under ZeRO.
 
     Mixed precision with Adam: 2 bytes of weights, 2 of gradients and 12 of optimizer
     state per parameter, without activations (Rajbhandari et al., 2020). Stage 0 is
     plain data parallelism. A device's share may be a fraction of a byte.
     """
-    sizes = [(1, 1), (8, 2), (10, 3), (7.5e9, 8), (7.5e9, 64)]
+    sizes = [(1, 1), (8, 2), (10, 3), (7_500_000_000, 8), (7_500_000_000, 64)]
     cases = [(count, n, stage) for count, n in sizes for stage in range(4)]
     covers, where = "stages 0 to 3, 1 to 64 devices", "Sharding: ZeRO and FSDP"
-    words = "{:g} parameters, {:device}, stage {}"
-    return grade("zero", covers, where, partial(_bytes, f), words, cases)
+    words = "{:parameter}, {:device}, stage {}"
+    return grade("zero", covers, where, words, cases, _bytes, f)
 
 
-def _bytes(f: Callable[..., Any], count: float, n: int, stage: int) -> None:
-    def stored(weights: float, grads: float, states: float) -> list[np.ndarray]:
-        whole = (2 * weights, 2 * grads, 12 * states)
-        return [np.array(count * sum(whole))]
+def _bytes(f: Function, count: int, n: int, stage: int) -> None:
+    def stored(first: Any = (3, 2, 1), size: Any = (2, 2, 12)) -> list[np.ndarray]:
+        """Count weights, gradients and state, each sharded from its stage on."""
+        return [count * np.dot(size, [1 / n if stage >= s else 1 for s in first])]
 
-    at = [[1 / n if stage >= shards else 1.0 for shards in order] for order in ORDERS]
     mistakes = [
         ("Stages shard in another order: 1 optimizer state, 2 gradients, 3 weights.",
-         stored(*at[1])),
+         stored((1, 2, 3))),
+        ("Each stage shards what the one before it should.", stored((4, 3, 2))),
+        ("Everything is sharded at every stage.", stored((0, 0, 0))),
+        ("Nothing is sharded.", stored((4, 4, 4))),
         ("The optimizer state is counted as 8 bytes: the float32 weights are missing.",
-         [stored(*at[0])[0] - 4 * count * at[0][2]]),
-        ("Everything is sharded at every stage.", stored(1 / n, 1 / n, 1 / n)),
-        ("Nothing is sharded.", stored(1, 1, 1)),
-        ("Weights and gradients are counted in float32.",
-         stored(2 * at[0][0], 2 * at[0][1], at[0][2])),
+         stored(size=(2, 2, 8))),
+        ("Weights and gradients are counted in float32.", stored(size=(4, 4, 12))),
+        ("These are the bytes of all devices together.", [n * x for x in stored()]),
     ]  # fmt: skip
     got = [np.array(float(called(f, count, n, stage)))]
-    compare(got, stored(*at[0]), mistakes, "bytes", close=1e-6)
+    compare(got, stored(), mistakes, "bytes", close=1e-6)
 
 
-# The stage from which on weights, gradients and optimizer state are sharded.
-ORDERS = [(3, 2, 1), (1, 2, 3)]
+def ring_attention(
+    f: Function, causal: bool = True, backend: str | None = None
+) -> Report:
+    """Grade `f(Qs, Ks, Vs)`, attention over a sequence that is cut over devices.
+
+    One tensor (tokens, d) per device each, in the order of the sequence. It returns the
+    devices' outputs: softmax(Q K^T / sqrt(d)) V, where with `causal` a query sees the
+    keys up to its own position.
+    """
+    B = get_backend(backend)
+    cases = [(1, 2, 2), (2, 1, 2), (2, 3, 2), (3, 2, 2), (4, 4, 2), (5, 2, 2)]
+    cases += [(3, 2, 50)]  # large scores
+    covers = "1 to 5 devices, small and large scores, "
+    covers += "causal" if causal else "every token sees all"
+    where, words = "Long Sequences: Context Parallelism", "{:device}, {:token} on each"
+    return grade("ring_attention", covers, where, words, cases, _attend, f, B, causal)
+
+
+def _attend(f: Function, B: Backend, causal: bool, k: int, n: int, size: float) -> None:
+    rng, d = np.random.default_rng(k), 2 + k
+    Q, K, V = (size * rng.normal(size=(k * n, d)) for _ in range(3))
+    cuts = [slice(r * n, (r + 1) * n) for r in range(k)]
+    inputs = [placed(B, [x[c] for c in cuts]) for x in (Q, K, V)]
+    answer = listed(called(f, *map(list, inputs)), k, "outputs")
+    unchanged(sum(inputs, []), [x[c] for x in (Q, K, V) for c in cuts])
+    at = np.arange(k * n)
+    later, elsewhere = at > at[:, None], at // n != at[:, None] // n
+    later_inside = at % n > at[:, None] % n
+
+    def scores(scale: float, hidden: Any) -> np.ndarray:
+        return np.where(hidden, -np.inf, Q @ K.T * scale)
+
+    def attend(s: np.ndarray) -> np.ndarray:
+        with np.errstate(invalid="ignore"):
+            weights = np.exp(s - s.max(axis=1, keepdims=True))
+            return weights / weights.sum(axis=1, keepdims=True) @ V
+
+    def by_block(s: np.ndarray) -> np.ndarray:
+        blocks = [np.where(at // n == r, s, -np.inf) for r in range(k)]
+        return np.sum([np.nan_to_num(attend(block)) for block in blocks], axis=0)
+
+    def unscaled(s: np.ndarray) -> np.ndarray:
+        weights = np.zeros_like(s)
+        for r, c in enumerate(cuts):
+            top = np.full((n, 1), -np.inf)
+            for step in range(k):
+                block = cuts[r - step]
+                top = np.maximum(top, s[c, block].max(axis=1, keepdims=True))
+                weights[c, block] = np.exp(s[c, block] - top)
+        return weights / weights.sum(axis=1, keepdims=True) @ V
+
+    scale = d**-0.5
+    right = scores(scale, later & causal)
+    mistakes = [
+        ("Each device attends to its own keys only: K and V were not passed on.",
+         attend(np.where(elsewhere, -np.inf, right))),
+        ("Blocks are normalized one by one: the running maximum and sum are missing.",
+         by_block(right)),
+        ("Earlier blocks are not scaled down when the running maximum grows.",
+         unscaled(right)),
+        ("There is no causal mask.", attend(scores(scale, False))),
+        ("The mask uses positions within a device instead of in the sequence.",
+         attend(scores(scale, later_inside))),
+        ("The scores are not divided by sqrt(d).", attend(scores(1.0, later & causal))),
+        ("There is a causal mask, where every token should see all.",
+         attend(scores(scale, later))),
+    ]  # fmt: skip
+    compare_rows(answer, attend(right), mistakes, cuts)
+
+
+def experts(f: Function, backend: str | None = None) -> Report:
+    """Grade `f(Xs, router, W1, W2, capacity)`, a layer of experts over devices.
+
+    Xs: one tensor (tokens, d) per device; router (d, E), W1 (E, d, h), W2 (E, h, d),
+    all three on the CPU. Each device computes E / devices of the experts, in order. A
+    token goes to its most probable expert e under softmax(x router), with the
+    probability p, and its output is x + p relu(x W1[e]) W2[e]. On each device an expert
+    has `capacity` slots, which the first tokens get; for the others the output is x. It
+    returns the devices' outputs.
+    """
+    B = get_backend(backend)
+    cases = [
+        (1, 2, 3, 3, 1), (1, 2, 4, 1, 1), (2, 2, 4, 4, 1), (2, 2, 6, 1, 1),
+        (2, 4, 9, 2, 1), (3, 6, 11, 1, 1), (4, 8, 30, 2, 1), (2, 4, 9, 2, 1000),
+    ]  # fmt: skip
+    covers = "1 to 4 devices, dropped tokens, uneven shards, large scores"
+    where = "Mixture of Experts and Expert Parallelism"
+    words = "{:device}, {} experts, {} tokens, capacity {}"
+    return grade("experts", covers, where, words, cases, _route, f, B)
+
+
+def _route(
+    f: Function,
+    B: Backend,
+    k: int,
+    E: int,
+    tokens: int,
+    capacity: int,
+    size: float,
+) -> None:
+    rng, d, h = np.random.default_rng(tokens), 3, 4
+    X, router = rng.normal(size=(tokens, d)), size * rng.normal(size=(d, E))
+    W1, W2 = rng.normal(size=(E, d, h)), rng.normal(size=(E, h, d))
+    cuts = [slice(*bounds) for bounds in even_bounds(tokens, k)]
+    Xs = placed(B, [X[c] for c in cuts])
+    inputs = [*Xs, *(B.array(w) for w in (router, W1, W2))]
+    answer = listed(called(f, [*Xs], *inputs[k:], capacity), k, "outputs")
+    unchanged(inputs, [*(X[c] for c in cuts), router, W1, W2])
+    scores = X @ router
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    p = weights / weights.sum(axis=1, keepdims=True)
+    choice, gate = p.argmax(axis=1), p.max(axis=1)[:, None]
+    device = np.repeat(np.arange(k), [c.stop - c.start for c in cuts])
+
+    def through(expert: np.ndarray, relu: bool = True) -> np.ndarray:
+        hidden = np.einsum("td,tdh->th", X, W1[expert])
+        hidden = np.maximum(hidden, 0) if relu else hidden
+        return np.einsum("th,thd->td", hidden, W2[expert])
+
+    def kept(order: np.ndarray, group: np.ndarray) -> np.ndarray:
+        """Return which tokens find a slot if they come in this order."""
+        used, found = Counter[tuple[int, int]](), np.zeros((tokens, 1), bool)
+        for t in order:
+            place = int(group[t]), int(choice[t])
+            found[t] = used[place] < capacity
+            used[place] += 1
+        return found
+
+    first = np.arange(tokens)
+    has, whole = kept(first, device), through(choice)
+    own = device * (E // k) + choice % (E // k)
+    mistakes = [
+        ("The gate is missing: the router learns through its probability.",
+         X + has * whole),
+        ("The output of an expert is not added to its input.", has * gate * whole),
+        ("Dropped tokens are zero: without a slot, the output is the input.",
+         has * (X + gate * whole)),
+        ("No token is dropped: the capacity is not kept.", X + gate * whole),
+        ("The slots are those of all devices together, not of each.",
+         X + kept(first, 0 * device) * gate * whole),
+        ("The last tokens get the slots, and not the first.",
+         X + kept(first[::-1], device) * gate * whole),
+        ("Each device used its own experts: no token was sent to another device.",
+         X + has * gate * through(own)),
+        ("The ReLU is missing.", X + has * gate * through(choice, False)),
+    ]  # fmt: skip
+    compare_rows(answer, X + has * gate * whole, mistakes, cuts)

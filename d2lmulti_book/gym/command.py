@@ -14,7 +14,6 @@ from typing import Any
 import click
 import numpy as np
 
-from d2lmulti.checks import invalid
 from d2lmulti.errors import InvalidInput
 from d2lmulti.files import check_output, progress, write_atomically, write_json
 
@@ -22,6 +21,7 @@ from .faults import FAULTS, Fault, find
 from .grading import SEEDS, Grade, Outcome, Results, compare, correct, judge, run
 
 WIDTH = 76
+ACTIONS = ("list", "start", "hint", "grade", "solution")
 FOLDER = Path("gym")  # of a learner's copies, below the current folder
 
 
@@ -80,6 +80,8 @@ def show_list() -> None:
             click.echo(f"{'':12}{fault.fault}")
     total = sum(points(score) for score in scores.values())
     click.echo(f"points: {total} of {4 * len(FAULTS)}")
+    if not scores:
+        click.echo("begin with: python -m d2lmulti gym start 1")
 
 
 def show_hint(fault: Fault) -> None:
@@ -172,14 +174,18 @@ def files_of(what: str) -> list[tuple[Path, Fault]]:
         names = {fault.file_name: fault for fault in FAULTS}
         found = sorted(p for p in path.rglob("*.py") if p.name in names and p.is_file())
         if not found:
-            raise invalid(f"files such as {FAULTS[0].file_name}", f"none in {path}")
+            words = (
+                f"expected files such as {FAULTS[0].file_name} in {path}, found none"
+            )
+            raise InvalidInput(words)
         return [(p, names[p.name]) for p in found]
     if path.suffix == ".py" and not path.is_file():
         raise InvalidInput(f"expected a file {path}; `gym start` makes one")
     fault = find(what)
     path = path if path.suffix == ".py" else FOLDER / fault.file_name
     if not path.is_file():
-        raise InvalidInput(f"expected a file {path}; `gym start` makes one")
+        hint = f"`gym start {fault.number}` makes one"
+        raise InvalidInput(f"expected a file {path}; {hint}")
     return [(path, fault)]
 
 
@@ -226,36 +232,35 @@ def grade(what: str, as_json: bool) -> int:
 
 
 @click.command()
-@click.argument("action", type=click.Choice(["start", "grade"]), required=False)
+@click.argument("action", type=click.Choice(ACTIONS), default="list")
 @click.argument("what", required=False)
-@click.option("--list", "listed", is_flag=True, help="List programs and points.")
-@click.option("--hint", help="Print one hint more for a program.", metavar="N")
-@click.option("--solution", help="Print what is wrong with it.", metavar="N")
 @click.option("--backend", help="Of the program: numpy, torch, mxnet, or paddle.")
 @click.option("--json", "as_json", is_flag=True, help="Print the grades as JSON.")
-def gym(
-    action: str | None,
-    what: str | None,
-    listed: bool,
-    hint: str | None,
-    solution: str | None,
-    backend: str | None,
-    as_json: bool,
-) -> int:
-    """Repair faulty programs: start N, grade N, a file, or a folder of files.
+def gym(action: str, what: str | None, backend: str | None, as_json: bool) -> int:
+    """Repair faulty programs. WHAT is a program's number or name.
 
-    `grade` ends with 0 if every file is right, and else with 1.
+    \b
+    list            the programs, and your points
+    start WHAT      copy a program to the folder gym, and show what is wrong
+    hint WHAT       one hint more; each costs one of four points
+    grade WHAT      grade your repair: a number, a file, or a folder of files
+    solution WHAT   what is wrong with it, as a diff; it then gives no points
+
+    `grade` ends with exit code 0 if every file is right, with 1 if one is not, and with
+    2 if there is nothing to grade.
     """
-    if action and what is None:
-        raise click.UsageError(f"expected a program's number after {action}.")
-    if action == "start":
-        start(find(str(what)), backend)
-    elif action == "grade":
-        return grade(str(what), as_json)
-    elif hint is not None:
-        show_hint(find(hint))
-    elif solution is not None:
-        show_solution(find(solution), backend)
-    else:
+    if action == "list":
         show_list()
+        return 0
+    if what is None:
+        raise click.UsageError(f"expected a program's number, as in `{action} 1`.")
+    if action == "grade":
+        return grade(what, as_json)
+    fault = find(what)
+    if action == "start":
+        start(fault, backend)
+    elif action == "hint":
+        show_hint(fault)
+    else:
+        show_solution(fault, backend)
     return 0

@@ -458,6 +458,6 @@ def find(key: str) -> Fault:
         if stem in (str(fault.number), fault.name, Path(fault.file_name).stem):
             return fault
     raise InvalidInput(
-        f"expected a number from 1 to {len(FAULTS)} or a name from `gym --list`, "
+        f"expected a number from 1 to {len(FAULTS)} or a name from `gym list`, "
         f"got {key!r}"
     )

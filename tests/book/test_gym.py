@@ -144,13 +144,14 @@ def gym(tmp_path, monkeypatch, capsys):
 
 def test_a_round(gym, tmp_path) -> None:
     fault = find("uneven")
+    assert "begin with: python -m d2lmulti gym start 1" in gym()[1]
     code, text = gym("start", "3")
     assert code == 0 and "accuracy" in text and "weights: off by" in text
     mine = tmp_path / "gym" / "03_uneven.py"
     assert mine.read_text() == fault.program("numpy")
     assert gym("start", "3")[0] == 2  # the learner's work is not overwritten
     assert gym("grade", "3")[0] == 1
-    code, text = gym("--hint", "3")
+    code, text = gym("hint", "3")
     assert "hint 1 of 3" in text and "hint 2" not in text
     mine.write_text(fault.program("numpy", fault.wrong))
     assert gym("grade", str(mine))[0] == 1
@@ -158,8 +159,8 @@ def test_a_round(gym, tmp_path) -> None:
     mine.write_text(fault.program("numpy", fault.fix))
     code, text = gym("grade", "3")
     assert code == 0 and fault.fault in text
-    code, text = gym("--list")
-    assert "3 of 4" in text and "points: 3 of 68" in text
+    code, text = gym("list")
+    assert "begin with" not in text and "3 of 4" in text and "points: 3 of 68" in text
     score = json.loads(command.score_file().read_text())
     assert score == {"uneven": {"attempts": 4, "hints": 1, "solved": True}}
 
@@ -243,14 +244,14 @@ def test_files_that_are_none(gym, tmp_path) -> None:
 
 
 def test_options(gym) -> None:
-    assert gym("--solution", "11", "--backend", "torch")[1].count("\n+") == 2
-    assert "tensors[i][:]" in gym("--solution", "textbook")[1]
+    assert gym("solution", "11", "--backend", "torch")[1].count("\n+") == 2
+    assert "tensors[i][:]" in gym("solution", "textbook")[1]
     for _ in range(4):
-        code, text = gym("--hint", "11")
+        code, text = gym("hint", "11")
     assert code == 0 and text.count("hint") == 3
     for wrong in (
-        ("--hint", "99"),
-        ("--solution", "2", "--backend", "mxnet"),
+        ("hint", "99"),
+        ("solution", "2", "--backend", "mxnet"),
         ("start",),
         ("grade", "4"),
         ("grade", "."),

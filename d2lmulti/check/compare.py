@@ -1,0 +1,174 @@
+"""Put tensors on devices, and compare what a reader's function made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from ..backends import backend_of
+from ..backends.protocol import Backend
+from ..comm.devices import devices
+from ..errors import D2LMultiError
+from .report import FORM, Wrong
+
+Arrays = Sequence[np.ndarray]
+Mistakes = Iterable[tuple[str, Arrays]]  # in words, and what an answer with it is
+
+CLOSE = 1e-9  # relative: float64 in another order differs by less, a mistake by more
+
+
+def unchanged(tensors: Sequence[Any], values: Arrays) -> None:
+    """Raise `Wrong` if the reader's function wrote to its inputs."""
+    for i, (x, value) in enumerate(zip(tensors, values, strict=True)):
+        if not np.array_equal(host(x), value):
+            words = "The function wrote to an input, which its caller still needs."
+            raise Wrong(f"Input {i} is not what it was.", words)
+
+
+def separate(B: Backend, tensors: Sequence[Any], words: str) -> None:
+    """Raise `Wrong` if writing to one tensor changes another; keep their values."""
+
+    def write(x: Any, value: np.ndarray) -> None:
+        if isinstance(x, np.ndarray):
+            x.flat[:1] = value
+        else:
+            B.write_(x, 0, 1, B.array(value))
+
+    marked: list[tuple[Any, np.ndarray]] = []
+    for x in tensors:
+        value = host(x).reshape(-1)[:1].copy()
+        with suppress(D2LMultiError, RuntimeError):  # a strided view cannot be marked
+            write(x, np.full_like(value, len(marked)))
+            marked.append((x, value))
+    for i, (x, _) in enumerate(marked):
+        if (host(x).reshape(-1)[:1] != i).any():
+            raise Wrong(f"Writing to tensor {i + 1} changed tensor {i}.", words)
+    for x, value in marked:
+        write(x, value)
+
+
+def gradients(B: Backend, losses: Sequence[Any], xs: Sequence[Any], words: str) -> Any:
+    """Return the gradients of the sum of recorded losses."""
+    try:
+        B.backward(losses)
+        return [host(B.grad(x)) for x in xs]
+    except Exception as error:
+        raise Wrong(f"A backward pass raised {error}.", words) from error
+
+
+def places(B: Backend, count: int) -> list[Any]:
+    """Return the framework's devices: GPUs where there are enough, else simulated."""
+    return [B.native(device) for device in devices(count, B.name)]
+
+
+def placed(B: Backend, values: Arrays) -> list[Any]:
+    """Return a tensor per array, each on a device of its own."""
+    return [
+        B.array(v, at) for v, at in zip(values, places(B, len(values)), strict=True)
+    ]
+
+
+def host(x: Any) -> np.ndarray:
+    """Copy what the reader's function returned to a NumPy array."""
+    return x if isinstance(x, np.ndarray) else np.asarray(backend_of(x).numpy(x))
+
+
+def same(a: np.ndarray, b: np.ndarray, close: float = CLOSE) -> bool:
+    """Tell whether two arrays agree up to rounding."""
+    if a.shape != b.shape:
+        return False
+    size = max(float(np.abs(b).max(initial=0.0)), 1e-300)
+    return bool(np.all(np.abs(a - b) <= close * size))  # False for nan
+
+
+def all_same(got: Arrays, right: Arrays, close: float = CLOSE) -> bool:
+    """Tell whether two lists of arrays agree."""
+    pairs = zip(got, right, strict=False)
+    return len(got) == len(right) and all(same(a, b, close) for a, b in pairs)
+
+
+def same_bits(replicas: Sequence[Arrays]) -> None:
+    """Raise `Wrong` unless all devices have the same values, to the last bit."""
+    for r, replica in enumerate(replicas):
+        for a, b in zip(replica, replicas[0], strict=True):
+            if not np.array_equal(a, b):
+                found = f"Devices 0 and {r} differ by {np.abs(a - b).max():.0e}."
+                words = "They add in another order, so that their replicas drift apart."
+                raise Wrong(found, words)
+
+
+ROUNDED = "This is as accurate as float32 or less: the inputs are float64."
+NOT_FINITE = "Something overflowed, or 0 was divided by 0. Before exp, subtract the \
+maximum."
+
+
+def compare(
+    answer: Sequence[Any],
+    right: Arrays,
+    mistakes: Mistakes = (),
+    what: str | Sequence[str] = "device {}",
+    close: float = CLOSE,
+) -> None:
+    """Raise `Wrong` unless the arrays agree, up to `close` of the largest value.
+
+    `what` names each array, or any by its number.
+    """
+    got = [host(x) for x in answer]
+    if all_same(got, right, close):
+        return
+    alike = [words for words, wrong in mistakes if all_same(got, wrong, close)]
+    if not alike and all_same(got, right, 1e-5):
+        alike = [ROUNDED]
+    if not alike and [x.shape for x in got] != [x.shape for x in right]:
+        alike = [FORM]
+    if not all(np.isfinite(x).all() for x in got):
+        alike = [NOT_FINITE]
+    raise Wrong(difference(got, right, what, close), *alike)
+
+
+def compare_rows(
+    answer: Sequence[Any], right: np.ndarray, mistakes: Any, cuts: Sequence[slice]
+) -> None:
+    """Compare where device i should have the rows `cuts[i]` of one array."""
+    wrong = [(words, [whole[c] for c in cuts]) for words, whole in mistakes]
+    compare(answer, [right[c] for c in cuts], wrong)
+
+
+def wrong_sums(values: Arrays, own: str) -> list[tuple[str, Arrays]]:
+    """List what devices have whose values are summed in wrong ways, or not: `own`."""
+    n, total = len(values), np.sum(values, axis=0)
+    return [
+        ("Only device 0 has the sum: it was not sent back.", [total, *values[1:]]),
+        (own, values),
+        ("This is the mean, and not the sum.", [total / n] * n),
+        ("This is the maximum, and not the sum.", [np.max(values, axis=0)] * n),
+        ("Device 0's own values are missing.", [total - values[0]] * n),
+        ("Device 0's own values are counted twice.", [total + values[0]] * n),
+        ("The last device's values are missing.", [total - values[-1]] * n),
+        ("Each device has added those before it: sums were read while others wrote.",
+         list(np.cumsum(values, axis=0))),
+        ("Each device has only its own values and its left neighbor's.",
+         [values[r] + values[r - 1] for r in range(n)]),
+    ]  # fmt: skip
+
+
+def difference(
+    got: Arrays, right: Arrays, what: str | Sequence[str], close: float
+) -> str:
+    """Name the first place where two lists of arrays differ."""
+    if len(got) != len(right):
+        return f"Expected {len(right)} tensors, got {len(got)}."
+    for i, (a, b) in enumerate(zip(got, right, strict=True)):
+        name = what.format(i) if isinstance(what, str) else what[i]
+        if a.shape != b.shape:
+            return f"{name}: expected the shape {b.shape}, got {a.shape}."
+        if not same(a, b, close):
+            at = np.unravel_index(np.argmax(np.abs(a - b)), a.shape)
+            place = f", element {', '.join(map(str, at))}" if at else ""
+            digits = 6 if f"{a[at]:.6g}" != f"{b[at]:.6g}" else 12
+            told = f"expected {b[at]:.{digits}g}, got {a[at]:.{digits}g}"
+            return f"{name}{place}: {told}."
+    return "No difference."
