@@ -12,7 +12,7 @@ from ..backends import backend_of
 from ..backends.protocol import Backend
 from ..comm.devices import devices
 from ..errors import D2LMultiError
-from .report import FORM, Wrong
+from .report import FORM, Wrong, origin, said
 
 Arrays = Sequence[np.ndarray]
 Mistakes = Iterable[tuple[str, Arrays]]  # in words, and what an answer with it is
@@ -56,7 +56,9 @@ def gradients(B: Backend, losses: Sequence[Any], xs: Sequence[Any], words: str) 
         B.backward(losses)
         return [host(B.grad(x)) for x in xs]
     except Exception as error:
-        raise Wrong(f"A backward pass raised {error}.", words) from error
+        raise Wrong(
+            f"A backward pass raised {said(error)}.", origin(error, words)
+        ) from error
 
 
 def places(B: Backend, count: int) -> list[Any]:

@@ -1,22 +1,43 @@
-"""Graders for data parallelism: the batch, the replicas, and the step."""
+"""Graders for data parallelism: the batch, the replicas, the sums, and the step."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
 from ..backends import get_backend
 from ..backends.protocol import Backend
+from ..backends.tracking import track
+from ..errors import PlanError
 from ..models import get_model
+from ..observe.ledger import ledger
 from ..parallel import data
-from ..plans.rounds import even_bounds
-from .compare import compare, gradients, host, places, same_bits, separate, unchanged
-from .report import FORM, Function, Report, Wrong, called, grade
+from ..plans.allreduce import ALLREDUCE
+from ..plans.rounds import Round, even_bounds
+from ..plans.verify import verify
+from .compare import (
+    CLOSE,
+    compare,
+    gradients,
+    host,
+    placed,
+    places,
+    same_bits,
+    separate,
+    unchanged,
+    wrong_sums,
+)
+from .report import FORM, Function, Report, Wrong, called, grade, listed
 
 WHERE = "Data Parallelism"
 SHARED = "Replicas share memory: copying to the device where a tensor is, copies \
 nothing. Each replica's update would reach all of them."
+SUMS = "All-Reduce: Ring, Tree, and Hierarchical"
+SHAPES = [(1,), (2,), (5,), (7,), (3, 4)]
+LARGE = (9, 12, 16)  # some rules hold up to 8 only
 
 
 def split_batch(f: Function, backend: str | None = None) -> Report:
@@ -105,6 +126,161 @@ def _copies(f: Function, B: Backend, k: int, count: int) -> None:
         if not np.allclose(grad, 2 * v):
             words = "The gradient is attached to another tensor than the copy."
             raise Wrong(f"Expected the gradient {2 * v}, got {grad}.", words)
+
+
+def vectors(n: int, shape: tuple[int, ...], seed: int = 0) -> list[np.ndarray]:
+    """Return an array per rank; every sum of some of them is another number."""
+    rng = np.random.default_rng([n, seed])
+    return [rng.normal(size=shape) + 10.0 ** (rank % 6) for rank in range(n)]
+
+
+def allreduce(f: Function, backend: str | None = None, algorithm: str = "") -> Report:
+    """Grade `f(data)`, which sums a list of one tensor per device over the devices.
+
+    It may write the sum into every tensor, return a list of sums, or return them
+    stacked. Each device needs the same bits, in memory of its own. With an `algorithm`,
+    such as `ring`, it may send no more messages than the library's, take no more
+    rounds, and its busiest device send no more bytes. What is sent is counted as after
+    `track_devices`, with Paddle only what `allreduce(data, plan)` sends.
+    """
+    B = get_backend(backend)
+    cases = [(n, shape) for n in range(1, 7) for shape in SHAPES]
+    cases += [(n, (17,)) for n in LARGE]
+    covers = "1 to 6, 9, 12, and 16 devices, up to 17 elements, each twice"
+    covers += f", messages and bytes of {algorithm}" if algorithm else ""
+    words = "{:device}, shape {}"
+    return grade("allreduce", covers, SUMS, words, cases, _sums, f, B, algorithm)
+
+
+def _sums(f: Function, B: Backend, algorithm: str, n: int, shape: Any) -> None:
+    for seed in (0, 1):  # the second call must know nothing of the first
+        with track(B.name) if algorithm else nullcontext(), ledger() as moved:
+            _sum(f, B, n, shape, seed)
+        # Ranks that share one of several GPUs are counted as one device.
+        if not algorithm or n == 1 or 1 < B.gpu_count() < n:
+            continue
+        if not moved.bytes:
+            words = "Tensors are copied outside the framework, or with Paddle: there, \
+only `allreduce(data, plan)` is counted."
+            raise Wrong("The ledger saw no message.", words)
+        usual = [r for r in ALLREDUCE[algorithm](n, int(np.prod(shape))) if len(r)]
+        sent, promised = max(moved.sent.values()), 8 * busiest(usual, n)
+        _at_most(promised, "bytes from a device", sent, WHOLE)
+        words = "Parts are sent more often than needed."
+        _at_most(sum(map(len, usual)), "messages", moved.messages, words)
+        if moved.rounds < moved.messages:
+            _at_most(len(usual), "rounds", moved.rounds, TOGETHER)
+
+
+TOGETHER = "Transfers that could happen at once are in rounds of their own."
+WHOLE = "One of them sends whole vectors where a part would do."
+
+
+def _at_most(promised: int, what: str, got: int, words: str) -> None:
+    if got > promised:
+        raise Wrong(f"Expected at most {promised} {what}, got {got}.", words)
+
+
+def busiest(rounds: Sequence[Round], ranks: int) -> int:
+    """Count the elements that the busiest rank sends."""
+    sent = np.zeros(ranks, int)
+    for this_round in rounds:
+        np.add.at(sent, this_round.source, this_round.length)
+    return int(sent.max(initial=0))
+
+
+def _sum(f: Function, B: Backend, n: int, shape: tuple[int, ...], seed: int) -> None:
+    values = vectors(n, shape, seed)
+    tensors = placed(B, values)
+    data = [*tensors]
+    answer = called(f, data)
+    total = sum(values, np.zeros(shape))
+    right = [total] * n
+    summed = tensors if answer is None else listed(answer, n, "sums")
+    got = [host(x) for x in summed]
+    if any(x is not tensor for x, tensor in zip(data, tensors, strict=True)):
+        words = "Entries of the list were rebound: the devices' own tensors are as \
+before."
+        compare(got, right, [(words, [total, *values[1:]]), (words, values)])
+    own = "Nothing was written: a new tensor, or a copy, has the sum."
+    mistakes = wrong_sums(values, own)
+    even = np.arange(total.size).reshape(shape) < total.size // n * n
+    words = (
+        "The last elements are left out: their number is no multiple of the devices."
+    )
+    mistakes.append((words, [np.where(even, total, x) for x in values]))
+    if n > 1 and np.any([np.isclose(x, total, CLOSE, 0) for x in got], axis=0).all():
+        words = "All parts are summed, but not sent back: the all-gather is missing."
+        mistakes.append((words, got))
+    compare(got, right, mistakes)
+    same_bits([[x] for x in got])
+    separate(B, summed, "Devices share one sum: a device has memory of its own.")
+
+
+def reduce_scatter(f: Function, backend: str | None = None) -> Report:
+    """Grade `f(data)`, which returns for each device its part of the sum.
+
+    data: one vector per device, which it may write to. Device r gets the elements of
+    part r of `even_bounds(elements, devices)`, and parts may be empty.
+    """
+    B = get_backend(backend)
+    cases = [(n, length) for n in range(1, 6) for length in (1, 2, 4, 5, 7, 12)]
+    cases += [(n, length) for n in LARGE for length in (5, 17)]
+    covers = "1 to 5, 9, 12, and 16 devices, up to 17 elements, each twice"
+    where, words = "Sharding: ZeRO and FSDP", "{:device}, {:element}"
+    return grade("reduce_scatter", covers, where, words, cases, _parts, f, B)
+
+
+def _parts(f: Function, B: Backend, n: int, length: int) -> None:
+    bounds = even_bounds(length, n)
+
+    def parts(whole: Sequence[np.ndarray], shift: int = 0) -> list[np.ndarray]:
+        cuts = [slice(*bounds[(r + shift) % n]) for r in range(n)]
+        return [vector[c] for vector, c in zip(whole, cuts, strict=True)]
+
+    for seed in (0, 1):  # the second call must know nothing of the first
+        values = vectors(n, (length,), seed)
+        answer = listed(called(f, placed(B, values)), n, "parts")
+        totals = [sum(values, np.zeros(length))] * n
+        mistakes = [
+            ("Each device has the part of its right neighbor.", parts(totals, 1)),
+            ("Each device has the part of its left neighbor.", parts(totals, -1)),
+            ("Every device has the whole sum: that is an all-reduce.", totals),
+        ]
+        own = "Each device kept its own values: nothing was summed."
+        mistakes += [(words, parts(wrong)) for words, wrong in wrong_sums(values, own)]
+        compare([host(x).reshape(-1) for x in answer], parts(totals), mistakes)
+
+
+def plan(f: Function, algorithm: str = "") -> Report:
+    """Grade `f(ranks, length)`, which yields the rounds of an all-reduce.
+
+    The plan is verified as data. With an `algorithm`, such as `ring`, it must also take
+    no more rounds than the library's, and its busiest rank send no more elements.
+    """
+    lengths = (0, 1, 2, 3, 7, 8, 16, 17)
+    cases = [(n, length) for n in range(1, 9) for length in lengths]
+    cases += [(n, length) for n in LARGE for length in (5, 17)]
+    covers = "1 to 9, 12, and 16 ranks, up to 17 elements"
+    covers += f", rounds and bytes of {algorithm}" if algorithm else ""
+    words = "{:rank}, {:element}"
+    name = f"plan {algorithm}".strip()
+    return grade(name, covers, SUMS, words, cases, _planned, f, algorithm)
+
+
+def _planned(f: Function, algorithm: str, n: int, length: int) -> None:
+    rounds = [r for r in called(lambda: [*f(n, length)]) if len(r)]
+    try:
+        verify(rounds, n, length)
+    except PlanError as error:
+        again = "A part is added again that the sum already holds."
+        words = [again] if "a second time" in str(error) else []
+        raise Wrong(f"{error}.".replace("..", "."), *words) from error
+    if algorithm:
+        usual = [r for r in ALLREDUCE[algorithm](n, length) if len(r)]
+        _at_most(len(usual), "rounds", len(rounds), TOGETHER)
+        most, promised = busiest(rounds, n), busiest(usual, n)
+        _at_most(promised, "elements from a rank", most, WHOLE)
 
 
 def train_batch(

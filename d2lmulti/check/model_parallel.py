@@ -11,19 +11,7 @@ import numpy as np
 from ..backends import get_backend
 from ..backends.protocol import Backend
 from ..errors import PlanError
-from ..plans.pipeline import (
-    Backward,
-    BackwardInput,
-    BackwardWeight,
-    Forward,
-    Instruction,
-    Lists,
-    Order,
-    add_transfers,
-    simulate,
-    stage_ranks,
-    verify_schedule,
-)
+from ..plans import pipeline
 from ..plans.rounds import even_bounds
 from .compare import (
     compare,
@@ -132,16 +120,19 @@ def schedule(
     return grade("schedule", covers, where, words, sizes, _lists, f, max_stored)
 
 
-KINDS: dict[str, type[Instruction]] = dict(
-    F=Forward, B=Backward, I=BackwardInput, W=BackwardWeight
+KINDS: dict[str, type[pipeline.Instruction]] = dict(
+    F=pipeline.Forward,
+    B=pipeline.Backward,
+    I=pipeline.BackwardInput,
+    W=pipeline.BackwardWeight,
 )
 
 
-def _instructions(lists: list[list[Any]], m: int) -> Lists:
+def _instructions(lists: list[list[Any]], m: int) -> pipeline.Lists:
     """Return lists with transfers, also from tuples without any."""
     if not any(isinstance(i, tuple | list) for own in lists for i in own):
         return lists
-    order: Order = []
+    order: pipeline.Order = []
     for d, own in enumerate(lists):
         for i in own:
             if not (isinstance(i, tuple | list) and len(i) == 3 and i[0] in KINDS):
@@ -156,7 +147,7 @@ def _instructions(lists: list[list[Any]], m: int) -> Lists:
         order.append(
             [KINDS[what](int(stage), int(micro)) for what, stage, micro in own]
         )
-    return add_transfers(order)
+    return pipeline.add_transfers(order)
 
 
 MISSING = "An instruction is missing, comes twice, or is on another device."
@@ -168,11 +159,10 @@ def _lists(f: Function, max_stored: Any, p: int, m: int) -> None:
         raise Wrong(f"Expected {p} lists, one per device, got {len(answer)}.")
     try:
         lists = _instructions(answer, m)
-        stages = len(stage_ranks(lists))
-        verify_schedule(lists, stages, m)
+        stages = len(pipeline.stage_ranks(lists))
+        pipeline.verify_schedule(lists, stages, m)
     except PlanError as error:
-        text = str(error)
-        words = ""
+        text, words = str(error), ""
         if len(answer) > 1 and ("wait" in text or "deadlock" in text):
             words = "A deadlock: devices wait for each other's messages."
         elif "expected 1 time" in text:
@@ -182,20 +172,14 @@ def _lists(f: Function, max_stored: Any, p: int, m: int) -> None:
         raise Wrong(f"{text}.", words) from error
     if stages % p:
         raise Wrong(f"Expected equally many stages per device, got {stages} stages.")
-    if max_stored is None:
-        return
-    live, peak = Counter[int](), Counter[int]()
-    for device, i in simulate(lists):
-        live[device] += isinstance(i, Forward)
-        peak[device] = max(peak[device], live[device])
-        live[device] -= isinstance(i, Backward | BackwardWeight)
-    for device in range(p):
-        if peak[device] > max_stored(p, m, device):
-            raise Wrong(
-                f"Device {device}: expected the activations of at most "
-                f"{max_stored(p, m, device)} micro-batches, got {peak[device]}.",
-                "Backward passes come late: all forward passes first is GPipe.",
-            )
+    live = Counter[int]()
+    for device, i in pipeline.simulate(lists) if max_stored else ():
+        live[device] += isinstance(i, pipeline.Forward)
+        if live[device] > (most := max_stored(p, m, device)):
+            found = f"at most {most} micro-batches, got {live[device]} at once."
+            words = "Backward passes come late: all forward passes first is GPipe."
+            raise Wrong(f"Device {device}: expected activations of {found}", words)
+        live[device] -= isinstance(i, pipeline.Backward | pipeline.BackwardWeight)
 
 
 def zero(f: Function) -> Report:
@@ -324,13 +308,7 @@ def experts(f: Function, backend: str | None = None) -> Report:
 
 
 def _route(
-    f: Function,
-    B: Backend,
-    k: int,
-    E: int,
-    tokens: int,
-    capacity: int,
-    size: float,
+    f: Function, B: Backend, k: int, E: int, tokens: int, capacity: int, size: float
 ) -> None:
     rng, d, h = np.random.default_rng(tokens), 3, 4
     X, router = rng.normal(size=(tokens, d)), size * rng.normal(size=(d, E))
@@ -367,6 +345,8 @@ def _route(
         ("The gate is missing: the router learns through its probability.",
          X + has * whole),
         ("The output of an expert is not added to its input.", has * gate * whole),
+        ("The output of an expert is not added to its input.",
+         np.where(has, gate * whole, X)),
         ("Dropped tokens are zero: without a slot, the output is the input.",
          has * (X + gate * whole)),
         ("No token is dropped: the capacity is not kept.", X + gate * whole),

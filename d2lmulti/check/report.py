@@ -15,6 +15,8 @@ from typing import Any
 
 Function = Callable[..., Any]  # a reader's
 SECONDS = 20.0  # for a case; the largest takes about one
+ARGUMENTS = "It takes other arguments than the grader's description says."
+DOUBT = "Perhaps, though another input does not suggest it: "
 FORM = "It has another form than the grader's description asks for."
 
 
@@ -77,9 +79,8 @@ def grade(
 ) -> Report:
     """Call `run(*given, *case)` for each case, the small ones first, until one fails.
 
-    `words` describe a case, such as `{:example} on {:device}`. A second failure has to
-    agree with the kind of mistake that the first one suggests, and further ones tell
-    several kinds apart.
+    `words` describe a case, such as `{:example} on {:device}`. Further failures tell
+    several kinds of mistake apart, or cast doubt on the one that the first suggests.
     """
     checked, failures, failed, expected = 0, 0, "", ""
     mistakes: list[str] = []
@@ -92,9 +93,9 @@ def grade(
                 told = [Count(x) if isinstance(x, int) else x for x in case]
                 failed, expected = words.format(*told), wrong.expected
                 mistakes = list(wrong.mistakes)
-            common = [m for m in mistakes if m in wrong.mistakes]
-            if common or not wrong.mistakes:
-                mistakes = common
+            agreed = [m for m in mistakes if m in wrong.mistakes]
+            if agreed or not wrong.mistakes:
+                mistakes = agreed or [DOUBT + m for m in mistakes[:1]]
             enough = failures > 1 and len(mistakes) < 2
             if enough or not mistakes or isinstance(wrong.__cause__, TimeIsUp):
                 break
@@ -102,22 +103,22 @@ def grade(
     return Report(name, checked, covers, where, failed, expected, *mistakes[:1])
 
 
-def _judged(run: Callable[..., None], *case: Any) -> None:
+def _judged(run: Callable[..., None], f: Function, *case: Any) -> None:
     """Run a case; an answer that comes too late or cannot be compared is wrong too."""
     try:
         with time_limit():
-            run(*case)
+            run(f, *case)
     except Wrong:
         raise
     except TimeIsUp as error:
-        found = f"Your function did not end within {SECONDS:g} seconds."
+        name = getattr(f, "__name__", "the function")
+        found = f"`{name}` did not end within {SECONDS:g} seconds."
         words = "A loop does not end, or it waits for what nobody sends."
         for line in own_lines(error)[-1:]:
             words = f"It was in `{line.name}`, line {line.lineno}: {line.line}"
         raise Wrong(found, words) from error
     except Exception as error:
-        found = f"The answer cannot be compared: {error}.".replace("..", ".")
-        raise Wrong(found, FORM) from error
+        raise Wrong(f"The answer cannot be compared: {said(error)}.", FORM) from error
 
 
 @contextmanager
@@ -147,11 +148,25 @@ def time_limit() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before or signal.SIG_DFL)
 
 
+def said(error: Exception) -> str:
+    """Return an error's type and its first line."""
+    first, *_ = f"{type(error).__name__}: {error}".splitlines()
+    return first.strip().rstrip(".:")
+
+
 def own_lines(error: BaseException) -> list[traceback.FrameSummary]:
     """List where an error passed through the file of the reader's function."""
+    library = ("site-packages", str(Path(__file__).parents[1]))
     lines = traceback.extract_tb(error.__traceback__)
-    others = [x for x in lines if Path(x.filename).parent != Path(__file__).parent]
+    others = [x for x in lines if not any(part in x.filename for part in library)]
     return [x for x in others if x.filename == others[0].filename]
+
+
+def origin(error: BaseException, words: str) -> str:
+    """Name the reader's line that an error came from, or say `words` if none."""
+    for line in own_lines(error)[-1:]:
+        return f"The error came from line {line.lineno}: {line.line}"
+    return words
 
 
 def called(f: Function, *arguments: Any) -> Any:
@@ -159,11 +174,8 @@ def called(f: Function, *arguments: Any) -> Any:
     try:
         return f(*arguments)
     except Exception as error:
-        words = "It takes other arguments than the grader's description says."
-        for line in own_lines(error)[-1:]:
-            words = f"The error came from line {line.lineno}: {line.line}"
-        raised = f"{type(error).__name__}: {error}".strip().rstrip(".")
-        raise Wrong(f"Your function raised {raised}.", words) from error
+        words = origin(error, ARGUMENTS if "argument" in str(error) else FORM)
+        raise Wrong(f"Your function raised {said(error)}.", words) from error
 
 
 def listed(answer: Any, count: int, what: str) -> list[Any]:

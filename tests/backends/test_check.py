@@ -1,11 +1,15 @@
 """The graders pass right functions, written in other ways, and name each mistake."""
 
+import json
+
 import numpy as np
 import pytest
+from book.notebooks import ROOT
 
 import d2lmulti
 from d2lmulti import check
 from d2lmulti.backends import get_backend
+from d2lmulti.backends.autograd import result
 from d2lmulti.models import get_model
 from d2lmulti.plans.allreduce import ALLREDUCE
 from d2lmulti.plans.rounds import even_bounds
@@ -444,7 +448,7 @@ def all_sums(parts):
         (pair(lambda parts: parts), "partial sums"),
         (pair(lambda parts: [sum(parts), *parts[1:]]), "Only device 0"),
         (pair(all_sums, relu=False), "ReLU is missing"),
-        (pair(lambda parts: [sum(parts) / len(parts)] * len(parts)), "averaged"),
+        (pair(lambda parts: [sum(parts) / len(parts)] * len(parts)), "mean"),
         (pair(all_sums, rows_first=True), "relu(a + b)"),
     ],
 )
@@ -452,6 +456,70 @@ def test_tensor_pair(f, mistake, numpy_and_torch):
     assert check.tensor_pair(pair(all_sums), numpy_and_torch)
     report = check.tensor_pair(f, numpy_and_torch)
     assert not report and mistake in report.mistake, report
+
+
+def operator(B, forward, backward):
+    """Make an operator of the matrices, for k devices, with which it mixes tensors."""
+
+    def mix(matrix):
+        return lambda xs: tuple(
+            sum(
+                float(m) * B.copy_to(x, B.device_of(at))
+                for m, x in zip(row, xs, strict=True)
+            )
+            for row, at in zip(matrix(len(xs)), xs, strict=True)
+        )
+
+    if B.name != "numpy":  # the chapter's own
+        notebook = json.loads((ROOT / "chapters/tensor_parallel.ipynb").read_text())
+        tabs = ["".join(c["source"]) for c in notebook["cells"]]
+        (tab,) = [t for t in tabs if f"%%tab {B.name}" in t and "def identity" in t]
+        names = {}
+        exec(tab.partition("\n")[2], names)
+        return names["operator"](mix(forward), mix(backward))
+
+    def differentiable(*xs):
+        notes = [
+            [(x, lambda d, m=m: m * d) for x, m in zip(xs, column, strict=True)]
+            for column in backward(len(xs)).T
+        ]
+        values = mix(forward)([B.detach(x) for x in xs])
+        return [result(B.numpy(y), *own) for y, own in zip(values, notes, strict=True)]
+
+    return differentiable
+
+
+def one(k):
+    return np.ones((k, k))
+
+
+F, G = (np.eye, one), (one, np.eye)
+
+
+@pytest.mark.parametrize(
+    ("f", "g", "mistake"),
+    [
+        (F, F, "g does not add"),
+        (G, G, "f adds in the forward pass"),
+        ((np.eye, np.eye), G, "keeps only its own"),
+        ((np.eye, lambda k: one(k) / k), G, "mean"),
+        (F, (one, one), "once per device"),
+        (F, (one, lambda k: 0 * one(k)), "g backward: it is zero"),
+        (F, (np.eye, np.eye), "g does not add"),
+    ],
+)
+def test_f_and_g_are_graded_in_both_passes(B, f, g, mistake):
+    def graded(f, g):
+        return check.tensor_pair(pair(all_sums), B.name, (f, g))
+
+    right = graded(operator(B, *F), operator(B, *G))
+    assert "f and g in both passes" in repr(right), right
+    report = graded(operator(B, *f), operator(B, *g))
+    assert not report and mistake in report.mistake, report
+    report = graded(
+        operator(B, *F), lambda *xs: [B.array(sum(map(B.numpy, xs)))] * len(xs)
+    )
+    assert "autograd" in report.mistake, report
 
 
 def attention(causal=True, passed=True, rescale=True, scale=True, global_mask=True):

@@ -1,7 +1,10 @@
 """Mistakes that graders once passed or named wrongly, and answers once refused."""
 
 import os
+import queue
 import shutil
+import signal
+import threading
 from contextlib import nullcontext
 
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 
 from d2lmulti import backend_of, check, track_devices
 from d2lmulti.backends import get_backend
+from d2lmulti.check import report as reports
 from d2lmulti.models import get_model
 from d2lmulti.plans.allreduce import ring
 from d2lmulti.plans.collectives import allgather, reduce_scatter
@@ -325,3 +329,148 @@ def test_an_error_names_the_readers_line_or_the_arguments():
     assert "inv(np.zeros" in check.warmup(deep).mistake
     report = check.warmup(lambda step, lr: lr)
     assert "TypeError" in report.expected and "other arguments" in report.mistake
+
+
+def test_an_error_in_a_generator_names_its_line():
+    def stops(ranks, length):
+        yield from ring(ranks, length)
+        yield [][ranks]
+
+    assert "yield [][ranks]" in check.plan(stops).mistake
+
+
+def test_an_error_of_many_lines_takes_one(B):
+    def fails(*arguments):
+        raise ValueError("one\ntwo\nthree")
+
+    report = check.tensor_pair(fails, B.name)
+    assert len(repr(report).splitlines()) == 3 and "ValueError: one." in repr(report)
+
+
+# ------------------------------------------------------------------- more than 8 ranks
+
+
+def test_what_is_wrong_above_8_ranks_only(B):
+    def few(data):
+        return sum(B.numpy(x) for x in data[:8])
+
+    def sums(data):
+        return [B.array(few(data)) for _ in data]
+
+    def parts(data):
+        return [few(data)[a:b] for a, b in even_bounds(len(data[0]), len(data))]
+
+    reports = [check.allreduce(sums, B.name), check.reduce_scatter(parts, B.name)]
+    reports.append(check.plan(lambda n, length: ring(n, length) if n < 9 else ()))
+    assert ["9 " in r.failed for r in reports] == [True] * 3, reports
+
+
+# --------------------------------------------------------------- a function that hangs
+
+
+def loops(*arguments):
+    while True:
+        try:
+            len(arguments)
+        except Exception:
+            break
+
+
+def waits(*arguments):
+    return queue.Queue().get()
+
+
+def yields(*arguments):
+    while True:
+        yield arguments
+
+
+@pytest.mark.timeout(0)  # which is the alarm of pytest
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no alarms")
+@pytest.mark.parametrize(
+    ("grader", "f", "line"),
+    [
+        (check.allreduce, loops, "in `loops`"),
+        (check.train_batch, waits, "in `waits`, line"),
+        (check.plan, yields, ""),
+    ],
+)
+def test_a_function_that_hangs_is_interrupted(grader, f, line, monkeypatch):
+    monkeypatch.setattr(reports, "SECONDS", 0.2)
+    before = threading.active_count(), signal.getsignal(signal.SIGALRM)
+    report = grader(f)
+    assert f"`{f.__name__}` did not end within 0.2" in report.expected
+    assert line in report.mistake, report
+    assert "1" in report.failed and len(repr(report).splitlines()) == 3
+    assert before == (threading.active_count(), signal.getsignal(signal.SIGALRM))
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+# ------------------------------------- what the first failure alone would name wrongly
+
+
+def test_a_kind_of_mistake_must_explain_a_second_failure(B):
+    def largest(data):
+        return [np.max([B.numpy(x) for x in data], axis=0) for _ in data]
+
+    def mistake(f):
+        return check.allreduce(f, B.name).mistake
+
+    def divided(data):
+        values = [B.numpy(x) for x in data]
+        even = values[0].size // len(data) * len(data)
+        total = [x.copy() for x in values]
+        for x in total:
+            x.reshape(-1)[:even] = sum(values).reshape(-1)[:even]
+        return total
+
+    def not_gathered(data):
+        values = [B.numpy(x).copy() for x in data]
+        total = sum(values).reshape(-1)
+        for x, (a, b) in zip(values, even_bounds(total.size, len(data)), strict=True):
+            x.reshape(-1)[a:b] = total[a:b]
+        return values
+
+    def second(data):  # of two devices, the sum without device 0's own values
+        return [B.numpy(data[-1] if len(data) < 3 else data[1]) for _ in data]
+
+    assert mistake(second).startswith("Perhaps")
+    assert "maximum" in mistake(largest)
+    assert "no multiple" in mistake(divided)
+    assert "all-gather" in mistake(not_gathered)
+
+
+def zero_with(first, devices_counted=False):
+    def zero(parameters, devices, stage):
+        shares = [1 / devices if stage >= at else 1 for at in first]
+        total = parameters * np.dot((2, 2, 12), shares)
+        return total * devices if devices_counted else total
+
+    return zero
+
+
+def test_other_answers_of_readers():
+    def flattened(X, y, devices):
+        Xs, ys = split(X, y, devices, "float64")
+        return [x.reshape((len(x), -1)) for x in Xs], ys
+
+    assert "another form" in check.split_batch(flattened, "numpy").mistake
+    assert "one before" in check.zero(zero_with((4, 3, 2))).mistake
+    assert "all devices together" in check.zero(zero_with((3, 2, 1), True)).mistake
+    assert "1 parameter, 1 device" in check.zero(lambda *_: 0).failed
+
+    def shuffled_part(n, ranks, rank, epoch):  # of 4 examples, which may come as before
+        own = np.resize(np.arange(n), -(-n // ranks) * ranks)[rank::ranks]
+        return np.random.RandomState(epoch).permutation(own)
+
+    assert check.sampler(shuffled_part)
+
+    B = get_backend("numpy")
+    run = run_with(B, lambda path, values: None, from_file)
+
+    def saves_at_the_end(gradient, start, steps, path):
+        w = run(gradient, start, steps, path)
+        replace(path, {"w": B.numpy(w), "v": np.zeros(3), "done": steps})
+        return w
+
+    assert "after each step" in check.resume(saves_at_the_end, "numpy").mistake
