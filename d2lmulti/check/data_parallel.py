@@ -114,7 +114,8 @@ def _copies(f: Function, B: Backend, k: int, count: int) -> None:
     replicas = [called(f, params, device) for device in places(B, k)]
     for replica in replicas:
         if not isinstance(replica, tuple | list) or len(replica) != count:
-            raise Wrong(f"Expected a list of {count} parameters, got {replica!r}.")
+            found = f"Expected a list of {count} parameters, got {replica!r:.80}."
+            raise Wrong(found, FORM)
         compare(replica, values, what="parameter {}")
     unchanged(params, values)
     separate(B, [*params, *sum(map(list, replicas), [])], SHARED)

@@ -22,7 +22,7 @@ from .compare import (
     unchanged,
     wrong_sums,
 )
-from .report import Function, Report, Wrong, called, grade, listed
+from .report import FORM, Function, Report, Wrong, called, grade, listed
 
 
 def tensor_pair(
@@ -156,7 +156,7 @@ MISSING = "An instruction is missing, comes twice, or is on another device."
 def _lists(f: Function, max_stored: Any, p: int, m: int) -> None:
     answer = called(lambda: [[*own] for own in f(p, m)])
     if len(answer) != p:
-        raise Wrong(f"Expected {p} lists, one per device, got {len(answer)}.")
+        raise Wrong(f"Expected {p} lists, one per device, got {len(answer)}.", FORM)
     try:
         lists = _instructions(answer, m)
         stages = len(pipeline.stage_ranks(lists))
@@ -167,6 +167,8 @@ def _lists(f: Function, max_stored: Any, p: int, m: int) -> None:
             words = "A deadlock: devices wait for each other's messages."
         elif "expected 1 time" in text:
             words = MISSING
+        elif text.startswith("expected ("):
+            words = FORM
         elif "before" in text or "nobody can go on" in text:
             words = "An instruction comes before what it needs."
         raise Wrong(f"{text}.", words) from error

@@ -25,7 +25,7 @@ class Wrong(Exception):
 
     def __init__(self, expected: str, *mistakes: str) -> None:
         super().__init__(expected)
-        self.expected, self.mistakes = expected, mistakes
+        self.expected, self.mistakes = expected, [m for m in mistakes if m]
 
 
 class TimeIsUp(BaseException):
@@ -50,9 +50,10 @@ class Report:
     def __repr__(self) -> str:
         if self:
             return f"{self.name}: right in {self.checked} cases\n  ({self.covers})"
+        found = self.expected[:1].upper() + self.expected[1:]
         mistake = self.mistake or "This is none of the usual mistakes."
         return (
-            f"{self.name}: wrong for {self.failed}. {self.expected}\n"
+            f"{self.name}: wrong for {self.failed}. {found}\n"
             f"{mistake}\n"
             f"The chapter {self.where} explains it."
         )
@@ -92,7 +93,7 @@ def grade(
             if failures == 1:
                 told = [Count(x) if isinstance(x, int) else x for x in case]
                 failed, expected = words.format(*told), wrong.expected
-                mistakes = list(wrong.mistakes)
+                mistakes = wrong.mistakes
             agreed = [m for m in mistakes if m in wrong.mistakes]
             if agreed or not wrong.mistakes:
                 mistakes = agreed or [DOUBT + m for m in mistakes[:1]]
