@@ -231,7 +231,15 @@ def grade(what: str, as_json: bool) -> int:
     return int(any(found.verdict != "right" for _, _, found in grades))
 
 
-@click.command()
+class ActionsAsOptionsToo(click.Command):
+    """A command that reads `--hint 3` like `hint 3`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        options = {f"--{action}": action for action in ACTIONS}
+        return super().parse_args(ctx, [options.get(word, word) for word in args])
+
+
+@click.command(cls=ActionsAsOptionsToo)
 @click.argument("action", type=click.Choice(ACTIONS), default="list")
 @click.argument("what", required=False)
 @click.option("--backend", help="Of the program: numpy, torch, mxnet, or paddle.")
@@ -246,7 +254,7 @@ def gym(action: str, what: str | None, backend: str | None, as_json: bool) -> in
     grade WHAT      grade your repair: a number, a file, or a folder of files
     solution WHAT   what is wrong with it, as a diff; it then gives no points
 
-    `grade` ends with exit code 0 if every file is right, with 1 if one is not, and with
+    The same words are options too: `--hint 3` is `hint 3`. `grade` ends with exit code 0 if every file is right, with 1 if one is not, and with
     2 if there is nothing to grade.
     """
     if action == "list":
