@@ -2,7 +2,7 @@
 
     horovodrun -np 2 python mxnet_horovod.py --epochs 10 --checkpoint run
 
-Run it again after a crash: it goes on after the last epoch that was saved.
+Run it again after a crash: it resumes after the last saved epoch.
 """
 
 import argparse
@@ -32,7 +32,7 @@ device = mx.gpu(hvd.local_rank()) if gpu else mx.cpu()
 if rank == 0:
     print(f"training on {world} x {device.device_type}", flush=True)
 if 1536 % world or args.batch_size % world:
-    raise SystemExit(f"{world} ranks cannot have equal shares of the examples")
+    raise SystemExit(f"{world} ranks must divide 1536 examples and --batch-size")
 
 X, y = load_digits(return_X_y=True)
 X = (X / 16).reshape(-1, 1, 8, 8)
@@ -58,18 +58,18 @@ if first:
     trainer.load_states(f"{folder}/optimizer")
 found = hvd.allgather(np.array([first])).asnumpy()
 if found.min() != found.max():
-    raise SystemExit("each rank found another checkpoint; keep it where all can read")
+    raise SystemExit("ranks found different checkpoints; use one that all can read")
 hvd.broadcast_parameters(model.collect_params(), root_rank=0)
 
 for epoch in range(first, args.epochs):
-    order = numpy.random.default_rng(epoch).permutation(1536)  # another every epoch
+    order = numpy.random.default_rng(epoch).permutation(1536)  # a new one every epoch
     mean = np.zeros(1, dtype=y.dtype, ctx=device)  # loss of the epoch
     for i in range(0, len(order), args.batch_size):
         part = order[i : i + args.batch_size][rank::world]
         with autograd.record():
             losses = losses_of(model(X[part]), y[part])
         losses.backward()
-        trainer.step(len(part))  # divides by this rank's share, and by world
+        trainer.step(len(part))  # divides by this rank's shard size, and by world
         mean = mean + losses.sum() / len(order)
     mean = hvd.allreduce(mean, average=False).asnumpy()  # waits for the steps, too
     if rank > 0:
@@ -78,7 +78,7 @@ for epoch in range(first, args.epochs):
     new.mkdir(parents=True, exist_ok=True)
     model.save_parameters(f"{new}/model")
     trainer.save_states(f"{new}/optimizer")
-    os.replace(new, args.checkpoint / f"epoch.{epoch + 1}")  # whole, or not there
+    os.replace(new, args.checkpoint / f"epoch.{epoch + 1}")  # complete, or absent
     # This epoch is complete; keep it and the one before it.
     shutil.rmtree(args.checkpoint / f"epoch.{epoch - 1}", ignore_errors=True)
     right = int((model(X[1536:]).argmax(1).astype(y.dtype) == y[1536:]).sum())

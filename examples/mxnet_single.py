@@ -2,7 +2,7 @@
 
     python mxnet_single.py --epochs 10 --checkpoint run
 
-Run it again after a crash: it goes on after the last epoch that was saved.
+Run it again after a crash: it resumes after the last saved epoch.
 """
 
 import argparse
@@ -51,7 +51,7 @@ if first:
     trainer.load_states(f"{folder}/optimizer")
 
 for epoch in range(first, args.epochs):
-    order = numpy.random.default_rng(epoch).permutation(1536)  # another every epoch
+    order = numpy.random.default_rng(epoch).permutation(1536)  # a new one every epoch
     mean = 0  # loss of the epoch
     for i in range(0, len(order), args.batch_size):
         part = order[i : i + args.batch_size]
@@ -64,7 +64,7 @@ for epoch in range(first, args.epochs):
     new.mkdir(parents=True, exist_ok=True)
     model.save_parameters(f"{new}/model")
     trainer.save_states(f"{new}/optimizer")
-    os.replace(new, args.checkpoint / f"epoch.{epoch + 1}")  # whole, or not there
+    os.replace(new, args.checkpoint / f"epoch.{epoch + 1}")  # complete, or absent
     # This epoch is complete; keep it and the one before it.
     shutil.rmtree(args.checkpoint / f"epoch.{epoch - 1}", ignore_errors=True)
     right = int((model(X[1536:]).argmax(1).astype(y.dtype) == y[1536:]).sum())

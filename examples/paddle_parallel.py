@@ -4,7 +4,7 @@
         paddle_parallel.py --epochs 10 --checkpoint run.pdckpt
 
 On a machine with GPUs: one process per GPU, no more.
-Run it again after a crash: it goes on after the last epoch that was saved.
+Run it again after a crash: it resumes after the last saved epoch.
 """
 
 import argparse
@@ -35,9 +35,9 @@ X, y = paddle.to_tensor((X / 16).astype(args.dtype)), paddle.to_tensor(y)
 X = X.reshape([-1, 1, 8, 8])
 train, test = TensorDataset([X[:1536], y[:1536]]), (X[1536:], y[1536:])
 if len(train) % world or args.batch_size % world:
-    raise SystemExit(f"{world} ranks cannot have equal shares of the examples")
-share = args.batch_size // world
-sampler = DistributedBatchSampler(train, share, world, rank, shuffle=True)
+    raise SystemExit(f"{world} ranks must divide 1536 examples and --batch-size")
+per_rank = args.batch_size // world
+sampler = DistributedBatchSampler(train, per_rank, world, rank, shuffle=True)
 loader = DataLoader(train, batch_sampler=sampler)
 
 paddle.seed(0)
@@ -58,11 +58,11 @@ epochs = paddle.to_tensor([first, -first])
 if world > 1:  # Paddle makes no group of one
     distributed.all_reduce(epochs, distributed.ReduceOp.MAX)
 if int(epochs.sum()):
-    raise SystemExit("each rank found another checkpoint; keep it where all can read")
+    raise SystemExit("ranks found different checkpoints; use one that all can read")
 replica = paddle.DataParallel(model)  # averages the gradients
 
 for epoch in range(first, args.epochs):
-    sampler.set_epoch(epoch)  # another order in every epoch
+    sampler.set_epoch(epoch)  # a different order in every epoch
     mean = paddle.zeros([])  # loss of the epoch
     for X, y in loader:
         loss = cross_entropy(replica(X), y)
@@ -77,7 +77,7 @@ for epoch in range(first, args.epochs):
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     new = args.checkpoint.with_suffix(".new")
     paddle.save({**state, "epochs": epoch + 1}, str(new))
-    new.replace(args.checkpoint)  # in one move: a crash leaves a whole file
+    new.replace(args.checkpoint)  # in one step: a crash leaves a complete file
     with paddle.no_grad():
         right = int((model(test[0]).argmax(1) == test[1]).sum())
     print(f"epoch {epoch + 1}: loss {float(mean):.4f}, {right}/261 right", flush=True)

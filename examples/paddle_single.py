@@ -2,7 +2,7 @@
 
     python paddle_single.py --epochs 10 --checkpoint run.pdckpt
 
-Run it again after a crash: it goes on after the last epoch that was saved.
+Run it again after a crash: it resumes after the last saved epoch.
 """
 
 import argparse
@@ -30,8 +30,8 @@ X, y = load_digits(return_X_y=True)
 X, y = paddle.to_tensor((X / 16).astype(args.dtype)), paddle.to_tensor(y)
 X = X.reshape([-1, 1, 8, 8])
 train, test = TensorDataset([X[:1536], y[:1536]]), (X[1536:], y[1536:])
-share = args.batch_size // world
-sampler = DistributedBatchSampler(train, share, world, rank, shuffle=True)
+per_rank = args.batch_size // world
+sampler = DistributedBatchSampler(train, per_rank, world, rank, shuffle=True)
 loader = DataLoader(train, batch_sampler=sampler)
 
 paddle.seed(0)
@@ -50,7 +50,7 @@ if args.checkpoint.exists():
     first = saved["epochs"]
 
 for epoch in range(first, args.epochs):
-    sampler.set_epoch(epoch)  # another order in every epoch
+    sampler.set_epoch(epoch)  # a different order in every epoch
     mean = paddle.zeros([])  # loss of the epoch
     for X, y in loader:
         loss = cross_entropy(model(X), y)
@@ -61,7 +61,7 @@ for epoch in range(first, args.epochs):
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     new = args.checkpoint.with_suffix(".new")
     paddle.save({**state, "epochs": epoch + 1}, str(new))
-    os.replace(new, args.checkpoint)  # in one move: a crash leaves a whole file
+    os.replace(new, args.checkpoint)  # in one step: a crash leaves a complete file
     with paddle.no_grad():
         right = int((model(test[0]).argmax(1) == test[1]).sum())
     print(f"epoch {epoch + 1}: loss {float(mean):.4f}, {right}/261 right", flush=True)

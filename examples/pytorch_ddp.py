@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 pytorch_ddp.py --epochs 10 --checkpoint run.pt
 
-Run it again after a crash: it goes on after the last epoch that was saved.
+Run it again after a crash: it resumes after the last saved epoch.
 """
 
 import argparse
@@ -37,7 +37,7 @@ X, y = load_digits(return_X_y=True)
 X, y = torch.tensor(X / 16, dtype=getattr(torch, args.dtype)), torch.tensor(y)
 train, test = TensorDataset(X[:1536], y[:1536]), (X[1536:], y[1536:])
 if len(train) % world or args.batch_size % world:
-    raise SystemExit(f"{world} ranks cannot have equal shares of the examples")
+    raise SystemExit(f"{world} ranks must divide 1536 examples and --batch-size")
 sampler = DistributedSampler(train)
 loader = DataLoader(train, args.batch_size // world, sampler=sampler)
 
@@ -58,11 +58,11 @@ if args.checkpoint.exists():
 epochs = torch.tensor([first, -first], device=device)
 dist.all_reduce(epochs, dist.ReduceOp.MAX)
 if epochs.sum():
-    raise SystemExit("each rank found another checkpoint; keep it where all can read")
+    raise SystemExit("ranks found different checkpoints; use one that all can read")
 replica = DistributedDataParallel(model)  # averages the gradients
 
 for epoch in range(first, args.epochs):
-    sampler.set_epoch(epoch)  # another order in every epoch
+    sampler.set_epoch(epoch)  # a different order in every epoch
     mean = 0  # loss of the epoch
     for X, y in loader:
         loss = cross_entropy(replica(X.to(device)), y.to(device))
@@ -76,7 +76,7 @@ for epoch in range(first, args.epochs):
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     new = args.checkpoint.with_suffix(".new")
     torch.save({**state, "epochs": epoch + 1}, new)
-    os.replace(new, args.checkpoint)  # in one move: a crash leaves a whole file
+    os.replace(new, args.checkpoint)  # in one step: a crash leaves a complete file
     with torch.no_grad():
         X, y = test
         right = (model(X.to(device)).argmax(1) == y.to(device)).sum()

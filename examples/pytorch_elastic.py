@@ -3,7 +3,7 @@
     horovodrun -np 2 --min-np 1 --host-discovery-script ./hosts.sh \\
         python pytorch_elastic.py --epochs 10 --checkpoint run.pt
 
-It goes on while one machine is left; run it again after a crash of all.
+It continues while one machine remains; run it again if all have crashed.
 """
 
 import argparse
@@ -52,15 +52,15 @@ if args.checkpoint.exists():
 optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
 
 
-@hvd.elastic.run  # hands out rank 0's state; again, whenever the ranks are others
-def go_on(state):
+@hvd.elastic.run  # broadcasts rank 0's state, now and when ranks change
+def run(state):
     rank, world = hvd.rank(), hvd.size()
     if len(train) % world or args.batch_size % world:
-        raise SystemExit(f"{world} ranks cannot have equal shares of the examples")
+        raise SystemExit(f"{world} ranks must divide 1536 examples and --batch-size")
     sampler = DistributedSampler(train, world, rank)
     loader = DataLoader(train, args.batch_size // world, sampler=sampler)
     while (epoch := state.epochs) < args.epochs:
-        sampler.set_epoch(epoch)  # another order in every epoch
+        sampler.set_epoch(epoch)  # a different order in every epoch
         mean = 0  # loss of the epoch
         for X, y in loader:
             loss = cross_entropy(model(X.to(device)), y.to(device))
@@ -73,13 +73,13 @@ def go_on(state):
             saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
             new = args.checkpoint.with_suffix(".new")
             torch.save({**saved, "epochs": epoch + 1}, new)
-            new.replace(args.checkpoint)  # in one move: a crash leaves a whole file
+            new.replace(args.checkpoint)  # in one step: a crash leaves a complete file
             with torch.no_grad():
                 X, y = test
                 right = (model(X.to(device)).argmax(1) == y.to(device)).sum()
             print(f"epoch {epoch + 1}: loss {mean:.4f}, {right}/261 right", flush=True)
         state.epochs = epoch + 1
-        state.commit()  # to here the others go back when a rank is lost
+        state.commit()  # from here the others resume when a rank is lost
 
 
-go_on(hvd.elastic.TorchState(model, optimizer, epochs=first))
+run(hvd.elastic.TorchState(model, optimizer, epochs=first))

@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 pytorch_fsdp.py --epochs 10 --checkpoint run
 
-Run it again after a crash: it goes on, also on another number of devices.
+Run it again after a crash: it resumes, also on a different number of devices.
 """
 
 import argparse
@@ -40,7 +40,7 @@ X, y = load_digits(return_X_y=True)
 X, y = torch.tensor(X / 16, dtype=getattr(torch, args.dtype)), torch.tensor(y)
 train, test = TensorDataset(X[:1536], y[:1536]), (X[1536:], y[1536:])
 if len(train) % world or args.batch_size % world:
-    raise SystemExit(f"{world} ranks cannot have equal shares of the examples")
+    raise SystemExit(f"{world} ranks must divide 1536 examples and --batch-size")
 sampler = DistributedSampler(train)
 loader = DataLoader(train, args.batch_size // world, sampler=sampler)
 
@@ -61,13 +61,13 @@ first = max((int(p.suffix[1:]) for p in args.checkpoint.glob("epoch.*")), defaul
 epochs = torch.tensor([first, -first], device=device)
 dist.all_reduce(epochs, dist.ReduceOp.MAX)
 if epochs.sum():
-    raise SystemExit("each rank found another checkpoint; keep it where all can read")
+    raise SystemExit("ranks found different checkpoints; use one that all can read")
 if first:
     dcp.load(state, checkpoint_id=args.checkpoint / f"epoch.{first}")
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=momenta)
 
 for epoch in range(first, args.epochs):
-    sampler.set_epoch(epoch)  # another order in every epoch
+    sampler.set_epoch(epoch)  # a different order in every epoch
     mean = 0  # loss of the epoch
     for X, y in loader:
         loss = cross_entropy(model(X.to(device)), y.to(device))
@@ -83,7 +83,7 @@ for epoch in range(first, args.epochs):
         X, y = test
         right = (model(X.to(device)).argmax(1) == y.to(device)).sum()
     if rank == 0:
-        os.replace(new, args.checkpoint / f"epoch.{epoch + 1}")  # whole, or not there
+        os.replace(new, args.checkpoint / f"epoch.{epoch + 1}")  # complete, or absent
         # This epoch is complete; keep it and the one before it.
         shutil.rmtree(args.checkpoint / f"epoch.{epoch - 1}", ignore_errors=True)
         print(f"epoch {epoch + 1}: loss {mean:.4f}, {right}/261 right", flush=True)

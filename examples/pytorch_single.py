@@ -2,7 +2,7 @@
 
     python pytorch_single.py --epochs 10 --checkpoint run.pt
 
-Run it again after a crash: it goes on after the last epoch that was saved.
+Run it again after a crash: it resumes after the last saved epoch.
 """
 
 import argparse
@@ -47,7 +47,7 @@ if args.checkpoint.exists():
     first = saved["epochs"]
 
 for epoch in range(first, args.epochs):
-    sampler.generator.manual_seed(epoch)  # another order in every epoch
+    sampler.generator.manual_seed(epoch)  # a different order in every epoch
     mean = 0  # loss of the epoch
     for X, y in loader:
         loss = cross_entropy(model(X.to(device)), y.to(device))
@@ -58,7 +58,7 @@ for epoch in range(first, args.epochs):
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     new = args.checkpoint.with_suffix(".new")
     torch.save({**state, "epochs": epoch + 1}, new)
-    os.replace(new, args.checkpoint)  # in one move: a crash leaves a whole file
+    os.replace(new, args.checkpoint)  # in one step: a crash leaves a complete file
     with torch.no_grad():
         X, y = test
         right = (model(X.to(device)).argmax(1) == y.to(device)).sum()

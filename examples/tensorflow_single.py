@@ -2,7 +2,7 @@
 
     python tensorflow_single.py --epochs 10 --checkpoint run.npz
 
-Run it again after a crash: it goes on after the last epoch that was saved.
+Run it again after a crash: it resumes after the last saved epoch.
 """
 
 import argparse
@@ -22,7 +22,7 @@ parser.add_argument("--checkpoint", type=Path, default=Path("run.npz"))
 args = parser.parse_args()
 
 gpus = tf.config.list_physical_devices("GPU")[:1]
-tf.config.set_visible_devices(gpus, "GPU")  # TensorFlow would fill the memory of all
+tf.config.set_visible_devices(gpus, "GPU")  # TensorFlow would take the memory of all
 strategy = tf.distribute.get_strategy()  # the default: one device
 print(f"training on {'gpu' if gpus else 'cpu'}", flush=True)
 keras.utils.set_random_seed(0)
@@ -65,13 +65,13 @@ def on_each(X, y):
 
 
 for epoch in range(first, args.epochs):
-    order = np.random.default_rng(epoch).permutation(1536)  # another every epoch
+    order = np.random.default_rng(epoch).permutation(1536)  # a new one every epoch
     data = tf.data.Dataset.from_tensor_slices((X[order], y[order]))
     data = strategy.experimental_distribute_dataset(data.batch(args.batch_size))
     mean = np.mean([step(*batch) for batch in data])  # loss of the epoch
     new = args.checkpoint.with_suffix(".new")
     with open(new, "wb") as file:
         np.savez(file, *(np.asarray(v) for v in variables), epoch + 1)
-    os.replace(new, args.checkpoint)  # in one move: a crash leaves a whole file
+    os.replace(new, args.checkpoint)  # in one step: a crash leaves a complete file
     right = (np.argmax(model(X[1536:]), axis=1) == y[1536:]).sum()
     print(f"epoch {epoch + 1}: loss {mean:.4f}, {right}/261 right", flush=True)

@@ -2,7 +2,7 @@
 
     TF_CONFIG=... python tensorflow_workers.py --epochs 10 --checkpoint run.npz
 
-Run it again after a crash: it goes on after the last epoch that was saved.
+Run it again after a crash: it resumes after the last saved epoch.
 """
 
 import argparse
@@ -51,7 +51,7 @@ if args.checkpoint.exists():
         variable.assign(value)
 found = strategy.reduce("SUM", strategy.run(lambda: tf.constant(first)), axis=None)
 if found != first * world:
-    raise SystemExit("each rank found another checkpoint; keep it where all can read")
+    raise SystemExit("ranks found different checkpoints; use one that all can read")
 
 
 @tf.function
@@ -69,7 +69,7 @@ def on_each(X, y):
 
 
 for epoch in range(first, args.epochs):
-    order = np.random.default_rng(epoch).permutation(1536)  # another every epoch
+    order = np.random.default_rng(epoch).permutation(1536)  # a new one every epoch
     data = tf.data.Dataset.from_tensor_slices((X[order], y[order]))
     data = strategy.experimental_distribute_dataset(data.batch(args.batch_size))
     mean = np.mean([step(*batch) for batch in data])  # loss of the epoch
@@ -78,6 +78,6 @@ for epoch in range(first, args.epochs):
     new = args.checkpoint.with_suffix(".new")
     with open(new, "wb") as file:
         np.savez(file, *(np.asarray(v) for v in variables), epoch + 1)
-    os.replace(new, args.checkpoint)  # in one move: a crash leaves a whole file
+    os.replace(new, args.checkpoint)  # in one step: a crash leaves a complete file
     right = (np.argmax(model(X[1536:]), axis=1) == y[1536:]).sum()
     print(f"epoch {epoch + 1}: loss {mean:.4f}, {right}/261 right", flush=True)

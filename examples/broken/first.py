@@ -36,5 +36,5 @@ with tempfile.TemporaryDirectory() as folder:
             new = os.path.join(folder, "run.new")
             torch.save(model.module.state_dict(), new)
             os.replace(new, os.path.join(folder, "run.pt"))
-            dist.barrier()  # nobody goes on before the file is there
+            dist.barrier()  # no rank continues before the file exists
         print(f"epoch {epoch} is done")

@@ -1,4 +1,4 @@
-"""Train a linear model on two processes: each takes every second example.
+"""Train a linear model on two processes: each rank takes every second example.
 
 torchrun --nproc-per-node 2 second.py
 """

@@ -1,4 +1,4 @@
-"""Train a linear model on two processes, and beside it on one device.
+"""Train a linear model on two processes, and next to it on one device.
 
 torchrun --nproc-per-node 2 third.py
 """

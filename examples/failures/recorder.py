@@ -1,4 +1,4 @@
-"""Print the last collectives of each rank, after the ranks have gone apart."""
+"""Print the last collectives of each rank, after the ranks have diverged."""
 
 import json
 
