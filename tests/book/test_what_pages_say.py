@@ -61,6 +61,25 @@ def test_every_script_is_on_the_page_with_its_changed_lines_counted() -> None:
     assert f"A script of {len(lines_of('pytorch_single.py'))} lines" in page
 
 
+def test_the_page_quotes_how_often_the_scripts_were_killed() -> None:
+    page = (CHAPTERS / "scripts.md").read_text("utf-8")
+    record = json.loads((CHAPTERS / "measured/evidence.json").read_text("utf-8"))
+    count = ["no", "one", "two", "three", "four", "five"]
+    rows = record["scripts"]["rows"]
+    assert {row["machines"] for row in rows} == {2}
+    (kills,) = {row["kills"] for row in rows}
+    assert f"was killed {count[kills]} times on two such machines" in page
+    keys = ("launchers", "ended_without_launcher")
+    launchers = {row["script"]: tuple(row[key] for key in keys) for row in rows}
+    several = {launchers[f"pytorch_{kind}"] for kind in ("ddp", "fsdp")}
+    ((killed, clean),) = several | {launchers["paddle_parallel"]}
+    words = f"{count[killed]} launchers of each script of PyTorch and Paddle"
+    assert words in page and clean == 0
+    killed, clean = launchers["mxnet_horovod"]
+    assert f"After {count[killed]} kills of `horovodrun`, none was" in page
+    assert clean == killed
+
+
 # -- the failure lab -------------------------------------------------------------------
 
 
