@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 Row = dict[str, Any]
@@ -41,13 +42,33 @@ def unique(rows: Iterable[Row], *keys: str) -> list[Any]:
     return [values[0] for values in found] if len(keys) == 1 else list(found)
 
 
-# -- one function a table: what was found in a sentence, and all rows ------------------
+def all_of(count: int, total: int) -> str:
+    """Write how many of a total: the number, or "all 3"."""
+    return f"all {total}" if count == total else str(count)
+
+
+def compared_weights(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows of runs in float64."""
+    return [r for r in rows if r["ranks"] and r["dtype"] == "float64"]
+
+
+def verdict(row: Row) -> str:
+    """Tell whether the quartiles of a ratio exclude 1."""
+    low, high = row["ratio_quartiles"]
+    return "faster" if high < 1 else "slower" if low > 1 else "not distinguishable"
+
+
+def verdicts(rows: Iterable[Row]) -> Counter[str]:
+    """Count the comparisons of training steps with a framework's own wrapper."""
+    return Counter(verdict(r) for r in rows if ", to " in r["candidate"])
+
+
+# -- one function per table: what was found in a sentence, and all rows ----------------
 
 
 def weights(rows: list[Row]) -> Iterator[str]:
     """Show the differences from the weights of one device."""
-    runs = [r for r in rows if r["ranks"]]
-    double = [r for r in runs if r["dtype"] == "float64"]
+    runs, double = [r for r in rows if r["ranks"]], compared_weights(rows)
     worst = max(r["difference"] for r in double)
     yield (
         f"In {sum(len(r['ranks']) for r in double):,} runs in float64 of networks with "
@@ -116,12 +137,13 @@ def bugs(rows: list[Row]) -> Iterator[str]:
     tests = {test for r in noticed for test in r["tests"]}
     far = [x for r in rows if (x := r["difference"] or 0) > 1e-12]
     yield (
-        f"{len(rows)} bugs were planted, one at a time. {len(tests)} different tests "
-        f"noticed {len(noticed)} of them; none was written against the bug that it "
-        "noticed. The authors chose the bugs, so this is no estimate of how many other "
-        f"bugs would be noticed. In the training runs above, {len(far)} bugs changed "
-        f"the weights by at least {small(min(far))}; the others did not change them by "
-        "more than rounding."
+        f"We planted {len(rows)} bugs, one at a time. {len(tests)} different tests "
+        f"noticed {all_of(len(noticed), len(rows))} of them, and none of these tests "
+        "was written against the bug that it noticed. We chose the bugs ourselves, so "
+        "this does not estimate how many other bugs the tests would notice. In the "
+        f"training runs above, {len(far)} bugs changed the weights by at least "
+        f"{small(min(far))}. Of the others, the runs that finished differ from one "
+        "device only by rounding."
     )
     body = []
     for r in rows:
@@ -158,8 +180,8 @@ def faults(rows: list[Row]) -> Iterator[str]:
         f"disturbed on purpose. "
         f"{f'All but {bad} times' if bad else 'Each time'}, the error named the rank, "
         f"all processes ended, and no file or shared memory was left, within "
-        f"{longest:.1f} s. Of {len(again)} runs that were killed repeatedly and "
-        f"resumed from their checkpoints, {sum(r['same_bits'] for r in again)} ended "
+        f"{longest:.1f} s. Of the runs that were killed repeatedly and resumed from "
+        f"checkpoints, {all_of(sum(r['same_bits'] for r in again), len(again))} ended "
         "with the bits of an undisturbed run."
     )
     cells = {
@@ -181,8 +203,8 @@ def scripts(rows: list[Row]) -> Iterator[str]:
     """Show that all scripts resumed, and how often other processes did not end."""
     kills = sum(r["kills"] for r in rows)
     yield (
-        f"After each of {kills} kills, the scripts resumed from their checkpoint, and "
-        "in the end had the weights of an undisturbed run, bit for bit. The frameworks "
+        f"After each of {kills} kills, the script resumed from its checkpoint, and in "
+        "the end it had the weights of an undisturbed run, bit for bit. The frameworks "
         "did not always clean up: ten seconds after "
         f"{kills - sum(r['ended'] for r in rows)} of the kills, other processes of the "
         "job were still running. On a GPU, such an orphan keeps its memory allocated, "
@@ -204,25 +226,38 @@ def scripts(rows: list[Row]) -> Iterator[str]:
 def times(rows: list[Row]) -> Iterator[str]:
     """Show medians and quartiles of times and ratios."""
 
-    def verdict(row: Row) -> str:
-        low, high = row["ratio_quartiles"]
-        return "faster" if high < 1 else "slower" if low > 1 else "not distinguishable"
-
     def between(middle: float, ends: Sequence[float] = ()) -> str:
         words = [f"{x:.2f}" if x >= 0.1 else f"{x:.2g}" for x in (middle, *ends)]
         return f"{words[0]} ({words[1]}\u2013{words[2]})" if ends else words[0]
 
-    kinds = Counter(verdict(r) for r in rows if ", to " in r["candidate"])
+    kinds = verdicts(rows)
     text = (
         f"Of {kinds.total()} comparisons with the framework's own wrapper, the "
         f"library's training step was faster in {kinds['faster']}, slower in "
         f"{kinds['slower']}, and not distinguishable in "
         f"{kinds['not distinguishable']}, where the quartiles of the ratio include 1."
     )
-    for r in rows:
-        if r["candidate"] == "one element on 2, ours":  # the fixed price of a call
-            text += " An all-reduce of one element on two simulated devices took "
-            text += f"{r['seconds'] * 1e6:.1f} µs ({r['backend']})."
+    own = [  # our ring, where the line before is the all-reduce of the same engine
+        ring["ratio"]
+        for native, ring in pairwise(rows)
+        if native["ratio"] == 1
+        and native["candidate"].endswith(", native")
+        and ring["candidate"] == native["candidate"].replace("native", "our ring")
+    ]
+    if own:
+        text += (
+            " Between two processes, the library's ring took from "
+            f"{min(own):.2f} to {max(own):.2f} times as long as the all-reduce of the "
+            f"same engine ({len(own)} comparisons)."
+        )
+    calls = [  # the fixed price of a call
+        f"{r['seconds'] * 1e6:.1f} µs ({r['backend']})"
+        for r in rows
+        if r["candidate"] == "one element on 2, ours"
+    ]
+    if calls:
+        text += " An all-reduce of one element on two simulated devices took "
+        text += f"{', '.join(calls)}."
     yield text
     body = [
         [r["candidate"], r["backend"], between(1e3 * r["seconds"]),
@@ -245,11 +280,13 @@ class Shown(NamedTuple):
 
 
 TURNS = (
-    "All candidates took turns in one run. A ratio is formed in each repetition; a "
-    "cell gives the median and, in parentheses, the quartiles. In training steps it is "
-    "the ratio to one worker with the whole batch (0.5 is twice as fast), in "
-    "all-reduces to the first line of the group, which is the framework's own or "
-    "NumPy, and under ZeRO to data parallelism; `to ...` names another peer."
+    "The candidates took turns in one run, with at least 11 repetitions. Each "
+    "repetition gives a ratio of two times. A cell shows its median and, in "
+    "parentheses, its quartiles. A training step is compared with that of one worker "
+    "with the whole batch (0.5 is twice as fast), an all-reduce with the first line of "
+    "its group, which is the framework's own or NumPy's, and ZeRO with data "
+    "parallelism. A line with `to` names another peer; *its own* is the framework's "
+    "wrapper."
 )
 SHOWN = {
     "strategies": Shown(
@@ -307,15 +344,22 @@ SHOWN = {
 TOP = """\
 # Evidence
 
+Does the library of this book compute on many devices what one device computes? These \
+results are from {minutes:.0f} minutes of tests:
+
+{conclusions}
+
 **Only {{ref}}`one section <one-gpu>` of this page comes from a GPU, and nothing ran \
 on several GPUs or over a real network.** The rest ran on {cores} CPU cores of one \
-computer, with at most four processes or eight simulated devices.
+computer, with at most four processes or eight simulated devices. The networks are \
+small, and the runs are short.
 
-One command wrote this page from runs of the programs, and no number was typed by hand.
-A wrong result stops the command, and is shown here:
+One command wrote this page from runs of the programs; no number was typed by hand. A \
+wrong result stops the command, and this page then shows it. To repeat everything, or \
+one table:
 
 ```bash
-make evidence               # all tables, half an hour
+make evidence               # all tables, about {minutes:.0f} minutes
 make evidence ONLY=ratios   # one table
 make release-check          # may this page be published?
 ```
@@ -324,9 +368,11 @@ All measured values are also in `chapters/measured/evidence.json`."""
 GAME = """\
 ## Which run is broken?
 
-Each of the planted bugs below was put into a copy of the library, which then trained \
-for 100 steps, as the correct library did, with the same seed. \
-In {numref}`which-run` you see the losses first, and the weights after your guess. \
+Most of the {ref}`planted bugs below <planted-bugs>` were each put into a copy of the \
+library, which then trained for 100 steps, as the correct library did, with the same \
+seed. In {numref}`which-run`, you see the losses first, and the weights after your \
+guess. Left out are bugs that stop the run, change only what is reported, or depend on \
+chance. \
 `python tools/record_bugs.py` records these runs in \
 `chapters/measured/planted_runs.json`.
 
@@ -356,7 +402,7 @@ that need Horovod or TensorFlow, and those of the other frameworks are not count
 repeat it: `make evidence ONLY=one_gpu` on a machine with a GPU. All values are in \
 `chapters/measured/one_gpu.json`. Times are medians, with the quartiles in \
 parentheses; a copy or a computation counts until the GPU has finished. *Last bits* \
-counts elements, of 10,000, that differ from those of a CPU."""
+counts how many of 10,000 elements differ from those of a CPU."""
 WHEN = """\
 ## When and where
 
@@ -396,9 +442,16 @@ def on_one_gpu(record: Mapping[str, Any], shown: str) -> Iterator[str]:
     """
     units, cells = (record["results"][k] for k in ("unit tests", "cells of chapters"))
     worked = units["passed"] if not units["failed"] else units["failed"]
-    names = ", ".join(name.partition("/")[2] for name in cells["names"])
+    differ: dict[str, list[str]] = {}
+    for name in cells["names"]:  # chapters/failures.ipynb::Cell 2
+        page, _, cell = name.partition("/")[2].partition("::Cell ")
+        differ.setdefault(page, []).append(cell)
     other = "none differed"
-    if names:
+    if differ:
+        names = "; ".join(
+            f"of {page}, the code cells {' and '.join(numbers)}, counted from 0"
+            for page, numbers in differ.items()
+        )
         other = f"{cells['failed']} did not ({names}; the pages used PyTorch {shown})"
     yield ON_ONE_GPU.format(
         **record["machine"], units=f"{worked:,}", cells=f"{cells['passed']:,}",
@@ -417,6 +470,40 @@ def on_one_gpu(record: Mapping[str, Any], shown: str) -> Iterator[str]:
     )
 
 
+def conclusions(record: Record) -> Iterator[str]:
+    """Give what the page found, a line for each question that the record answers."""
+    rows = {name: each["rows"] for name, each in record.items()}
+    weighed = [*rows.get("strategies", []), *rows.get("mesh", [])]
+    if double := compared_weights(weighed):
+        yield (
+            f"- **Weights.** {sum(len(r['ranks']) for r in double)} runs in float64, "
+            "of small networks under all strategies and several meshes, ended with "
+            "the weights of one device, to within "
+            f"{small(max(r['difference'] for r in double))} of a tensor's largest "
+            "weight."
+        )
+    if found := rows.get("collectives"):
+        calls = sum(r.get("calls", 0) for r in found)
+        yield f"- **Collectives.** {calls:,} calls gave the results of NumPy."
+    if found := rows.get("bugs"):
+        noticed = sum(bool(r["tests"]) for r in found)
+        yield (
+            f"- **Bugs.** Of {len(found)} bugs that we planted, ordinary tests noticed "
+            f"{all_of(noticed, len(found))}."
+        )
+    if found := rows.get("scripts"):
+        yield (
+            f"- **Kills.** After each of {sum(r['kills'] for r in found)} kills, the "
+            "scripts resumed and ended with the bits of an undisturbed run."
+        )
+    if kinds := verdicts([*rows.get("ratios", []), *rows.get("sharded", [])]):
+        yield (
+            "- **Speed.** Compared with the frameworks' own wrappers, training steps "
+            f"were faster in {kinds['faster']} cases, slower in {kinds['slower']}, and "
+            f"not distinguishable in {kinds['not distinguishable']}."
+        )
+
+
 def render(
     record: Record, wrong: Mapping[str, list[Row]], gpu: Mapping[str, Any]
 ) -> str:
@@ -424,13 +511,17 @@ def render(
     machines = [each["machine"] for each in record.values()]
     cores = " or ".join(unique([{"cores": str(m["cores"])} for m in machines], "cores"))
     shown_by = " or ".join(unique(machines, "PyTorch"))
-    parts = [TOP.format(cores=cores), GAME, *on_one_gpu(gpu, shown_by)]
+    minutes = sum(each["made"]["minutes"] for each in record.values())
+    short = "\n".join(conclusions(record))
+    top = TOP.format(cores=cores, minutes=minutes, conclusions=short)
+    parts = [top, GAME, *on_one_gpu(gpu, shown_by)]
     if missing := [shown.title for name, shown in SHOWN.items() if name not in record]:
         parts.append(f"Not made yet, and not shown: {'; '.join(missing)}.")
     there = {name: shown for name, shown in SHOWN.items() if name in record}
     for name, shown in there.items():
         found, *tables = shown.show(record[name]["rows"])
-        parts += [f"## {shown.title}", found]
+        label = "(planted-bugs)=\n" * (name == "bugs")
+        parts += [f"{label}## {shown.title}", found]
         if name in wrong:
             lines = [f"- {row}" for row in wrong[name]]
             parts.append("**Wrong results:**\n\n" + "\n".join(lines))
@@ -449,7 +540,7 @@ def render(
         for machine in machines
     )
     parts += [
-        WHEN.format(minutes=sum(m["minutes"] for m in made.values())),
+        WHEN.format(minutes=minutes),
         folded("When, from which sources, and on which machine",
                table(head, lines, words=4), *about,
                "*Busy* is the number of cores that worked while the command slept."),

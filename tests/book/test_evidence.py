@@ -9,7 +9,7 @@ import evidence_page
 import make_evidence
 import numpy as np
 import pytest
-from evidence import collectives, strategies
+from evidence import collectives, ratios, strategies
 from make_evidence import RECORD, ROOT, TABLES
 
 MADE = {"date": "2026-01-01 00:00 UTC", "version": "1", "minutes": 2.0}
@@ -33,6 +33,8 @@ def test_every_row_of_the_record_is_on_the_page():
         for row in record[name]["rows"]:
             for key in ("way", "collective", "bug", "fault", "script", "candidate"):
                 assert row.get(key, "") in page
+    least = min(ratios.REPEATS, ratios.BETWEEN)
+    assert f"with at least {least} repetitions" in page
     assert "**Wrong results:**" not in page
     record["bugs"]["rows"][0]["tests"] = []
     page = make_evidence.page(record)
