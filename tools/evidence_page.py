@@ -345,7 +345,7 @@ TOP = """\
 # Evidence
 
 Does the library of this book compute on many devices what one device computes? These \
-results are from {minutes:.0f} minutes of tests:
+are the results of {minutes:.0f} minutes of tests:
 
 {conclusions}
 
@@ -354,17 +354,9 @@ on several GPUs or over a real network.** The rest ran on {cores} CPU cores of o
 computer, with at most four processes or eight simulated devices. The networks are \
 small, and the runs are short.
 
-One command wrote this page from runs of the programs; no number was typed by hand. A \
-wrong result stops the command, and this page then shows it. To repeat everything, or \
-one table:
-
-```bash
-make evidence               # all tables, about {minutes:.0f} minutes
-make evidence ONLY=ratios   # one table
-make release-check          # may this page be published?
-```
-
-All measured values are also in `chapters/measured/evidence.json`."""
+{{ref}}`One command <when-and-where>` wrote this page from runs of the programs; no \
+number was typed by hand. A wrong result stops the command, and this page then shows \
+it. All measured values are also in `chapters/measured/evidence.json`."""
 GAME = """\
 ## Which run is broken?
 
@@ -404,12 +396,20 @@ repeat it: `make evidence ONLY=one_gpu` on a machine with a GPU. All values are 
 parentheses; a copy or a computation counts until the GPU has finished. *Last bits* \
 counts how many of 10,000 elements differ from those of a CPU."""
 WHEN = """\
+(when-and-where)=
 ## When and where
 
-All tables together took {minutes:.0f} minutes. Each records a hash of the sources \
-that it depends on, so `make release-check` can tell whether it was made from the tree \
-that is published. The check also fails if other programs used more than 0.3 cores in \
-the five seconds before or after a table."""
+All tables together took {minutes:.0f} minutes. To make them again, or one of them:
+
+```bash
+make evidence               # all tables
+make evidence ONLY=ratios   # one table
+make release-check          # may this page be published?
+```
+
+Each table records a hash of the sources that it depends on, so `make release-check` \
+can tell whether it was made from the tree that is published. The check also fails if \
+other programs used more than 0.3 cores in the five seconds before or after a table."""
 
 
 def folded(title: str, *parts: str) -> str:
