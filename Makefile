@@ -197,7 +197,7 @@ check-pages: book ## visit every page with Chromium
 execute: if-horovod ## run the notebooks on every backend and store what they print
 	$(RUN) tools/execute.py $(NOTEBOOKS)
 
-# Real runs of everything, half an hour: give it a machine that does nothing else.
+# Real runs of everything, about 20 minutes: give it a machine that does nothing else.
 evidence: if-horovod ## write the evidence page; ONLY="ratios faults" makes these again
 	@$(RUN) tools/make_evidence.py $(ONLY)
 

@@ -254,7 +254,9 @@ def gym(action: str, what: str | None, backend: str | None, as_json: bool) -> in
     grade WHAT      grade your repair: a number, a file, or a folder of files
     solution WHAT   what is wrong with it, as a diff; it then gives no points
 
-    The same words are options too: `--hint 3` is `hint 3`. `grade` ends with exit code 0 if every file is right, with 1 if one is not, and with
+    The same words are options too: `--hint 3` is `hint 3`.
+
+    `grade` ends with exit code 0 if every file is right, with 1 if one is not, and with
     2 if there is nothing to grade.
     """
     if action == "list":
