@@ -105,33 +105,33 @@ WAYS = {
 
 # Which way enters the changed line; the others are entered by "star".
 WAY_OF = {
-    "the online softmax forgets to scale down what it has": "sequence",
-    "keys and values go round the wrong way": "sequence",
-    "the gradients of tokens stay with the experts": "experts",
-    "labels are dealt out in another order than images": "even",
-    "synchronised batch norm uses the shard's own statistics": "statistics",
-    "the gradient of a cut is not summed": "statistics",
+    "the online softmax does not rescale its running sums": "sequence",
+    "keys and values travel around the ring in the wrong direction": "sequence",
+    "the gradients of tokens are not sent back from the experts": "experts",
+    "labels are split in a different order from images": "even",
+    "synchronized batch norm uses each shard's own statistics": "statistics",
+    "gradients are not summed in the backward pass of a split layer": "statistics",
     "a stale bucket: the sum is not written back": "buckets",
-    "the last bucket never leaves": "buckets",
-    "f forgets to sum the gradients": "blocks",
-    "every device adds the bias of a layer split by inputs": "tensor",
+    "the last bucket is never all-reduced": "buckets",
+    "f does not sum the gradients": "blocks",
+    "every device adds the bias of a row-parallel layer": "tensor",
     "the last micro-batch's weight gradients are lost": "pipeline",
-    "the gradient is divided by a micro-batch's length": "pipeline",
-    "the updated parts are not gathered": "sharded",
-    "a part of the gradient is added to that of the step before": "sharded",
-    "every process trains on the first one's examples": "processes",
-    "the second half of a cell is not copied": "processes",
+    "the gradient is divided by the size of a micro-batch": "pipeline",
+    "the updated shards are not all-gathered": "sharded",
+    "a shard of the gradient is added to the previous step's": "sharded",
+    "every process trains on rank 0's examples": "processes",
+    "the second half of a shared-memory cell is not copied": "processes",
 }
 REPORTED = "only what is reported is wrong; the weights are right"
 ERROR = "the run ends with an error"
 RACE = "it breaks a run only when two processes happen to meet"
 LEFT_OUT = {
-    "evaluation looks at replica 0 only": REPORTED,
+    "evaluation uses replica 0 only": REPORTED,
     "the loss is averaged over batches": REPORTED,
     "all replicas share one velocity": ERROR,
-    "a stage is updated when device s mod p is done, wherever it lies": ERROR,
-    "a bucket is given back before the engine has summed it": RACE,
-    "a part is sent after others have been added to it": RACE,
+    "a stage is updated when device s mod p is done, wherever the stage is": ERROR,
+    "a bucket is read before its all-reduce is done": RACE,
+    "a part is sent after others were added to it": RACE,
 }
 
 

@@ -36,7 +36,7 @@ THREE_DEVICES = DATA + "test_twenty_steps_equal_one_device[torch-mlp-3]"
 BUCKETS = DATA + "test_a_step_in_buckets_has_the_same_bits[torch-100000-lenet]"
 PLAIN_NUMPY = TRAINING + "test_training_equals_plain_numpy[torch-0.9-3]"
 TRAINED = TRAINING + "test_two_and_three_devices_train_like_one[torch-mlp-3]"
-SYNCHRONISED = TRAINED.replace("mlp-3", "lenet_sync_bn-1")
+SYNCHRONIZED = TRAINED.replace("mlp-3", "lenet_sync_bn-1")
 EVALUATED = TRAINING + "test_evaluate_equals_a_count_in_numpy[torch-2-97]"
 LAYERS = LAYER + "test_ten_steps_equal_one_device[torch-mlp-2]"
 BLOCKS = LAYER + "test_ten_steps_equal_one_device[torch-transformer-2]"
@@ -54,21 +54,21 @@ ROUND = MEMORY + "test_a_round_sends_what_was_there_before_it[numpy]"
 
 BUGS = [
     Bug(
-        "the online softmax forgets to scale down what it has",
+        "the online softmax does not rescale its running sums",
         "parallel/online_softmax.py",
         "rescale = B.exp(so_far[0] - top)",
         "rescale = 1.0",
         SEQUENCE,
     ),
     Bug(
-        "keys and values go round the wrong way",
+        "keys and values travel around the ring in the wrong direction",
         "parallel/sequence.py",
         "make_round(rank, (rank + 1) % group.size,",
         "make_round(rank, (rank - 1) % group.size,",
         SEQUENCE,
     ),
     Bug(
-        "the gradients of tokens stay with the experts",
+        "the gradients of tokens are not sent back from the experts",
         "comm/cooperative.py",
         'forward, backward = "all-to-all", "all-to-all"',
         'forward, backward = "all-to-all", "identity"',
@@ -82,7 +82,7 @@ BUGS = [
         PLAIN_NUMPY,
     ),
     Bug(
-        "the gradient is divided by the shard's length",
+        "the gradient is divided by the size of the shard",
         "parallel/data.py",
         "    step.update_(trained)\n",
         "    step.n = len(parts[0][1][0])\n    step.update_(trained)\n",
@@ -97,35 +97,35 @@ BUGS = [
         TWO_DEVICES,
     ),
     Bug(
-        "all-reduce sums into a tensor that nobody has",
+        "the all-reduce sums into a temporary tensor",
         "comm/group.py",
         "merge(part, source, out=part)",
         "merge(part, source)",
         TWO_DEVICES,
     ),
     Bug(
-        "copy_to gives back its argument",
+        "copy_to returns its argument instead of a copy",
         "backends/pytorch.py",
         "native(device), copy=True, memory_format=torch.contiguous_format",
         "native(device)",
         TWO_DEVICES,
     ),
     Bug(
-        "get_params copies only between places",
+        "get_params shares tensors that are already on the device",
         "parallel/data.py",
         "copies = [load(p, device) for p in params]",
         "copies = [backend_of(p).detach(p) for p in params]",
         TWO_DEVICES,
     ),
     Bug(
-        "the star forgets to add the last rank",
+        "the star leaves out the last rank",
         "plans/allreduce.py",
         "yield make_round(others, 0, 0, length, add=True)",
         "yield make_round(others[: max(1, ranks - 2)], 0, 0, length, add=True)",
         THREE_DEVICES,
     ),
     Bug(
-        "the star sends the sum back to rank 1 only",
+        "the star sends the sum to rank 1 only",
         "plans/allreduce.py",
         "yield make_round(0, others, 0, length, add=False)",
         "yield make_round(0, others[:1], 0, length, add=False)",
@@ -139,40 +139,40 @@ BUGS = [
         TWO_DEVICES,
     ),
     Bug(
-        "what does not divide evenly is dropped",
+        "the remainder of an uneven split is dropped",
         "plans/rounds.py",
         "return i * size + np.minimum(i, longer)",
         "return i * size",
         TWO_DEVICES,
     ),
     Bug(
-        "labels are dealt out in another order than images",
+        "labels are split in a different order from images",
         "parallel/data.py",
         "zip(device_params, Xs, ys, step.devices, strict=True)",
         "zip(device_params, Xs, [*ys[1:], ys[0]], step.devices)",
         TWO_DEVICES,
     ),
     Bug(
-        "gradients are never cleared",
+        "gradients are never zeroed",
         "parallel/step.py",
         "                self.B.clear_grad_(p)\n",
         "                pass\n",
         TWO_DEVICES,
     ),
     Bug(
-        "synchronised batch norm uses the shard's own statistics",
+        "synchronized batch norm uses each shard's own statistics",
         "models/batch_norm.py",
         "together=together(lenet_sync_bn, _BUFFERS)",
         "together=None",
-        SYNCHRONISED,
+        SYNCHRONIZED,
     ),
     Bug(
-        "the gradient of a cut is not summed",
+        "gradients are not summed in the backward pass of a split layer",
         "comm/cooperative.py",
         "dys += self._carry(\n                    request.backward, grads, request, "
         'backwards, "backward"\n                )',
         "dys += grads",
-        SYNCHRONISED,
+        SYNCHRONIZED,
     ),
     Bug(
         "a stale bucket: the sum is not written back",
@@ -182,7 +182,7 @@ BUGS = [
         BUCKETS,
     ),
     Bug(
-        "the last bucket never leaves",
+        "the last bucket is never all-reduced",
         "parallel/buckets.py",
         "while (number := len(self._works)) < len(self.buckets) and",
         "while (number := len(self._works)) < len(self.buckets) - 1 and",
@@ -196,14 +196,14 @@ BUGS = [
         TRAINED,
     ),
     Bug(
-        "the momentum is forgotten",
+        "the momentum is ignored",
         "optimizers.py",
         "return SGD(0.9 if momentum is None else momentum)",
         "return SGD()",
         PLAIN_NUMPY,
     ),
     Bug(
-        "evaluation looks at replica 0 only",
+        "evaluation uses replica 0 only",
         "training/loop.py",
         "model.forward_eval(B, device_params[i], part)",
         "model.forward_eval(B, device_params[0], part)",
@@ -217,7 +217,7 @@ BUGS = [
         PLAIN_NUMPY,
     ),
     Bug(
-        "every epoch has the same order",
+        "every epoch has the same shuffle order",
         "data/__init__.py",
         "np.random.default_rng([seed, epoch])",
         "np.random.default_rng([seed, 0])",
@@ -238,14 +238,14 @@ BUGS = [
         TRAINED,
     ),
     Bug(
-        "f forgets to sum the gradients",
+        "f does not sum the gradients",
         "comm/cooperative.py",
         'forward, backward = "identity", "all-reduce"',
         'forward, backward = "identity", "identity"',
         BLOCKS,
     ),
     Bug(
-        "every device adds the bias of a layer split by inputs",
+        "every device adds the bias of a row-parallel layer",
         "models/tensor_parallel/layers.py",
         "(H,) = yield Reduce(H)\n",
         "(H,) = yield Reduce(H)\n    b = b * part.ranks\n",
@@ -259,56 +259,56 @@ BUGS = [
         STAGES,
     ),
     Bug(
-        "the gradient is divided by a micro-batch's length",
+        "the gradient is divided by the size of a micro-batch",
         "parallel/pipeline.py",
         "step.states[i], lr, n=step.n)",
         "step.states[i], lr, n=len(y[slice(*bounds[0])]))",
         STAGES,
     ),
     Bug(
-        "a stage is updated when device s mod p is done, wherever it lies",
+        "a stage is updated when device s mod p is done, wherever the stage is",
         "parallel/pipeline.py",
         "if ranks[s] == rank:",
         "if s % step.group.size == rank:",
         PLACEMENTS,
     ),
     Bug(
-        "the updated parts are not gathered",
+        "the updated shards are not all-gathered",
         "parallel/sharded.py",
         "            gather_flat_(flats, group)\n",
         "            pass\n",
         SHARDS,
     ),
     Bug(
-        "a part of the gradient is added to that of the step before",
+        "a shard of the gradient is added to the previous step's",
         "parallel/sharded.py",
         "element_count(shard), shard, self.add)",
         "element_count(shard), shard, True)",
         SHARDS,
     ),
     Bug(
-        "every process trains on the first one's examples",
+        "every process trains on rank 0's examples",
         "data/__init__.py",
         "part[slice(*bounds[rank])]",
         "part[slice(*bounds[0])]",
         PROCESSES,
     ),
     Bug(
-        "a bucket is given back before the engine has summed it",
+        "a bucket is read before its all-reduce is done",
         "parallel/buckets.py",
         "            work.wait()\n            self._unpack(number)",
         "            self._unpack(number)",
         MODULES,
     ),
     Bug(
-        "a part is sent after others have been added to it",
+        "a part is sent after others were added to it",
         "processes/shared_memory.py",
         "part = part.copy()",
         "part = part",
         ROUND,
     ),
     Bug(
-        "the second half of a cell is not copied",
+        "the second half of a shared-memory cell is not copied",
         "processes/shared_memory.py",
         "body[: piece.size] = piece",
         "body[: CELL // 2][: piece.size] = piece[: CELL // 2]",
