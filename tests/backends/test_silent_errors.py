@@ -52,8 +52,8 @@ def same_velocity_twice(B: Backend) -> object:
     return step(B, device_params=params, optimizer=momentum, states=states)
 
 
-def evaluation(B: Backend, k: int, labelled: int) -> float:
-    X, y = np.zeros((6, 6)), np.zeros(labelled, "int64")
+def evaluation(B: Backend, k: int, labeled: int) -> float:
+    X, y = np.zeros((6, 6)), np.zeros(labeled, "int64")
     return evaluate(replicas(B, 2), X, y, ["cpu"] * k, model=SMALL)
 
 
