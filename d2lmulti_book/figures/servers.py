@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from d2lmulti.plans.placement import PLACEMENTS, shard_to_servers
 
@@ -59,8 +59,8 @@ def push_and_pull(workers: int = 3, servers: int = 2) -> Figure:
 @styled
 def placements(sizes: Sequence[int], servers: int) -> Figure:
     """Draw, for each placement, how the parameters fill the servers."""
-    height = 0.9 + 0.4 * servers
-    figure, axes = subplots(1, len(PLACEMENTS), 9, height, sharex=True, sharey=True)
+    height = 0.5 + len(PLACEMENTS) * (0.35 + 0.22 * servers)
+    figure, axes = subplots(len(PLACEMENTS), 1, 4.1, height, sharex=True)
     for ax, name in zip(axes, PLACEMENTS, strict=True):
         held = [0] * servers
         for part in shard_to_servers(sizes, servers, name):
@@ -69,11 +69,12 @@ def placements(sizes: Sequence[int], servers: int) -> Figure:
             ax.barh(part.server, length, left=held[part.server], color=color, ec="w")
             held[part.server] += length
         ax.axvline(sum(sizes) / servers, color=INK, lw=1, ls=":")
-        ax.set_title(name)
-        ax.set_xlabel("elements per server")
-        ax.xaxis.set_major_locator(plt.MaxNLocator(3))  # the last meets the next's 0
-    axes[0].set_yticks(range(servers), [f"server {i}" for i in range(servers)])
-    axes[0].invert_yaxis()
+        ax.set_title(name, loc="left")
+        ax.set_yticks(range(servers), [f"server {i}" for i in range(servers)])
+        ax.invert_yaxis()
+    axes[-1].set_xlabel("elements per server")
+    axes[-1].xaxis.set_major_locator(MaxNLocator(3))
+    axes[-1].xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     return figure
 
 
@@ -81,7 +82,7 @@ def placements(sizes: Sequence[int], servers: int) -> Figure:
 def timeline(histories: Mapping[str, ServerHistory], seconds: float) -> Figure:
     """Draw a row per worker, with a bar from each pull to its push."""
     rows = sum(history.workers + 1.2 for history in histories.values())
-    figure, axes = subplots(len(histories), 1, 9, 0.4 + 0.29 * rows, sharex=True)
+    figure, axes = subplots(len(histories), 1, 6.8, 0.4 + 0.26 * rows, sharex=True)
     for ax, (label, history) in zip(axes, histories.items(), strict=True):
         pulled: dict[int, float] = {}
         spans: dict[int, list[tuple[float, float]]] = {}
@@ -111,7 +112,7 @@ def loss_over_time(
     panels: Mapping[str, Mapping[str, Sequence[Curve]]], seconds: float, goal: float
 ) -> Figure:
     """Draw a panel per title: a line per run, (seconds, loss), a color per label."""
-    figure, axes = subplots(1, len(panels), 9, 3.4, sharey=True)
+    figure, axes = subplots(1, len(panels), 6.8, 3.4, sharey=True)
     styles = ("-", "--", "-.", ":")
     for ax, (title, runs) in zip(axes, panels.items(), strict=True):
         for i, (label, curves) in enumerate(runs.items()):
