@@ -20,7 +20,7 @@ _AXES = 3  # more are hard to distinguish in a figure
 _STEPS = np.array([(0.0, -2.2), (2.6, 0.0), (1.1, 0.75)])  # one along each axis
 _LABEL_AT = (0.5, 0.3, 0.5)  # fraction of a line at which no other line crosses
 _NODE = 4  # ranks per node, in the picture of two nodes
-_NAME_AT = ((-0.5, -1.1), (2.4, 0.95), (0.1, 0.62))  # next to one edge of each axis
+_NAME_AT = ((-0.4, -1.1), (2.4, 0.98), (0.1, 0.62))  # next to one edge of each axis
 
 
 @styled
@@ -29,22 +29,22 @@ def mesh_in_two_nodes() -> Figure:
     mesh = Mesh(data=2, tensor=2, pipeline=2)
     points = [np.array([*mesh.coordinates(rank).values()]) for rank in range(8)]
     places = [point @ _STEPS for point in points]
-    figure, ax = canvas(6.3, 3.7, (-0.9, 5.6), (-2.75, 1.1))
+    figure, ax = canvas(4.1, 3.2, (-0.85, 4.3), (-2.7, 1.15))
     ax.set_aspect("equal")
     for node in range(2):
         corners = [places[_NODE * node + i] for i in (0, 2, 3, 1)]
         center = sum(corners) / _NODE
         ax.fill(*np.array([center + 1.3 * (c - center) for c in corners]).T,
                 color="#E8E8E8", zorder=0)  # fmt: skip
-        ax.text(4.35, center[1], f"node {node}\nranks {_NODE * node} to "
-                f"{_NODE * node + 3}", size=11, color=INK, va="center")  # fmt: skip
+        x, y = center + np.array([0.3, -0.08])
+        ax.text(x, y, f"node {node}", size=10, color=INK, ha="center", va="center")
     for i, axis in enumerate(mesh.axes):
         for a, b in mesh.ranks_along(axis):
             ax.plot(*np.array([places[a], places[b]]).T, color=device_color(i), lw=3)
-        ax.text(*_NAME_AT[i], axis, size=12, color=INK, ha="center", va="center")
+        ax.text(*_NAME_AT[i], axis, size=10, color=INK, ha="center", va="center")
     for rank, (x, y) in enumerate(places):
-        ax.plot(x, y, "o", ms=22, mfc="white", mec=INK, zorder=3)
-        ax.text(x, y, str(rank), ha="center", va="center", size=11, zorder=4)
+        ax.plot(x, y, "o", ms=19, mfc="white", mec=INK, zorder=3)
+        ax.text(x, y, str(rank), ha="center", va="center", size=10, zorder=4)
         at = ",".join(str(i) for i in points[rank])
         ax.text(x + 0.12, y - 0.33, at, size=9, color=INK)
     return figure
