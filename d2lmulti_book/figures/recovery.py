@@ -14,7 +14,7 @@ from .style import INK, PALE, arrow, box, canvas, device_color, styled
 @styled
 def save_fail_redo() -> Figure:
     """Draw training, saves, a failure, the restart and the repeated work over time."""
-    figure, ax = canvas(8, 2.8, (-0.2, 17), (-1.35, 1.7))
+    figure, ax = canvas(6.8, 2.6, (-0.2, 17), (-1.35, 1.7))
     train, save, lost = device_color(0), device_color(1), "#CC3311"
     bars = (
         (0, 3.6, "train", train),
@@ -34,7 +34,7 @@ def save_fail_redo() -> Figure:
         ink = INK if color == PALE else "white"
         pad = {"fc": color, "ec": "none", "pad": 1.5}
         middle = x + width / 2 + (0.15 if name == "restart" else 0)
-        where = {"ha": "center", "va": "center", "size": 10.5, "bbox": pad}
+        where = {"ha": "center", "va": "center", "size": 10, "bbox": pad}
         ax.text(middle, 0.4, name, color=ink, **where)
         if color == save:
             ax.text(middle, -0.12, "save", ha="center", va="top", size=9.5)
@@ -46,11 +46,11 @@ def save_fail_redo() -> Figure:
     )
     for begin, end, name in spans:
         arrow(ax, (begin, 1.05), (end, 1.05), "|-|, widthA=0.3, widthB=0.3")
-        ax.text((begin + end) / 2, 1.22, name, ha="center", size=10.5, color=INK)
+        ax.text((begin + end) / 2, 1.22, name, ha="center", size=10, color=INK)
     ax.plot(10.5, 0.4, "X", ms=13, color=INK, mec="white", zorder=5)
     ax.text(10.5, -0.12, "failure", ha="center", va="top", size=10.5, color=INK)
     arrow(ax, (12.3, -0.05), (8.4, -0.5), connectionstyle="arc3,rad=-0.24")
-    ax.text(11.6, -0.85, "resume from the last save", size=10, color=INK)
+    ax.text(10.35, -0.98, "resume from the last save", ha="center", size=9.5, color=INK)
     arrow(ax, (0, -1.2), (16.8, -1.2))
     ax.text(16.8, -1.15, "time", ha="right", va="bottom", size=10, color=INK)
     return figure
@@ -59,7 +59,7 @@ def save_fail_redo() -> Figure:
 @styled
 def launchers_and_rendezvous() -> Figure:
     """Draw two machines, each with a launcher that starts two ranks."""
-    figure, ax = canvas(8, 3.3, (-0.1, 10.3), (-0.1, 5.2))
+    figure, ax = canvas(6.8, 3.1, (-0.1, 10.3), (-0.1, 5.2))
     for machine, left in enumerate((0.0, 5.6)):
         box(ax, (left, 0), (4.6, 3.7), "", PALE)
         ax.text(left + 2.3, 0.12, f"machine {machine}", ha="center", size=10.5)
