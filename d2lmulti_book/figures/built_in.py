@@ -30,38 +30,42 @@ def losses_with_floor(curves: Mapping[str, Sequence[float]], floor: float) -> Fi
 @styled
 def ddp_hooks() -> Figure:
     """Draw one step of DDP: buckets fill during backward and are all-reduced."""
-    figure, ax = canvas(8, 3.9, (-1.9, 13.35), (0, 4.75))
+    figure, ax = canvas(4.1, 3.6, (-2.75, 13.35), (-0.25, 4.95))
     for y, slow in ((4, 1.0), (3, 1.08)):  # rank 1 is a little slower
         _bar(ax, 0, y, 2.4 * slow, "forward")
         for i, layer in enumerate((4, 3, 2, 1)):
             color = device_color(i // 2)
-            _bar(ax, (2.4 + 1.5 * i) * slow, y, 1.5 * slow, f"layer {layer}", color)
-        _bar(ax, 11.95, y, 1.3, "step")
+            _bar(ax, (2.4 + 1.5 * i) * slow, y, 1.5 * slow, f"{layer}", color)
+        _bar(ax, 11.9, y, 1.4, "step")
     for i, layer in enumerate((4, 3, 2, 1)):
         ready = (3.9 + 1.5 * i) * 1.08
-        left = (4.4, 5.3, 8.0, 8.9)[i]
-        _bar(ax, left, 1.9, 0.9, f"g{layer}", device_color(i // 2))
-        arrow(ax, (ready, 2.68), (left + 0.45, 2.24))
+        left = (4.1, 5.2, 7.9, 9.0)[i]
+        _bar(ax, left, 1.9, 1.1, f"g{layer}", device_color(i // 2))
+        arrow(ax, (ready, 2.68), (left + 0.55, 2.24))
     for bucket, (begin, end) in enumerate(((5.83, 8.6), (9.07, 11.84))):
-        left = (4.4, 8.0)[bucket]
-        ax.add_patch(Rectangle((left - 0.1, 1.52), 2, 0.76, fill=False, ec=INK, lw=1.3))
+        left = (4.1, 7.9)[bucket]
+        edge = Rectangle((left - 0.1, 1.52), 2.4, 0.76, fill=False, ec=INK, lw=1.3)
+        ax.add_patch(edge)
         _bar(
             ax,
             begin,
             0.8,
             end - begin,
-            f"all-reduce {bucket + 1}",
+            f"bucket {bucket + 1}",
             device_color(bucket),
         )
-        ax.text(left - 0.25, 1.9, f"{bucket + 1}", ha="right", va="center", size=10.5)
-    ax.plot((9.07, 9.07), (0.05, 1.4), color=INK, ls=":", lw=1.2)
-    ax.text(8.9, 0.2, "hidden behind the backward pass", ha="right", size=10)
-    ax.text(9.24, 0.2, "exposed", size=10)
+        ax.text(left - 0.25, 1.9, f"{bucket + 1}", ha="right", va="center", size=9.5)
+    ax.plot((9.07, 9.07), (-0.2, 1.4), color=INK, ls=":", lw=1.2)
+    words = "hidden behind the\nbackward pass"
+    ax.text(8.9, 0.3, words, ha="right", va="top", size=9.5, color=INK)
+    ax.text(9.24, 0.3, "exposed", va="top", size=9.5, color=INK)
     for y in (4, 3):
-        ax.text(10.5, y, "idle", ha="center", va="center", size=10, style="italic")
-    ax.text(5.75, 4.5, "backward pass", ha="center", size=10, color=INK)
-    for at, name in ((4, "rank 0"), (3, "rank 1"), (1.9, "buckets"), (0.8, "network")):
-        ax.text(-0.2, at, name, ha="right", va="center", size=10.5, color=INK)
+        ax.text(10.7, y, "idle", ha="center", va="center", size=9.5, style="italic")
+    words = "backward pass,\nlayers 4 to 1"
+    ax.text(5.4, 4.4, words, ha="center", size=9.5, color=INK)
+    names = ((4, "rank 0"), (3, "rank 1"), (1.9, "buckets"), (0.8, "all-reduce"))
+    for at, name in names:
+        ax.text(-0.2, at, name, ha="right", va="center", size=9.5, color=INK)
     return figure
 
 
@@ -110,7 +114,7 @@ def horovod_step() -> Figure:
         (6.3, 1.65, "4 wrapped\noptimizer:\nmean of the\ngradients"),
     )
     for left, width, words in shared:
-        box(ax, (left, 0.45), (width, 2.1), words)
+        box(ax, (left, 0.45), (width, 2.1), words, size=9.5)
     for rank, y in ((0, 2.2), (1, 0.8)):
         color = device_color(rank)
         _bar(ax, 0, y, 1.2, "1 init,\n2 GPU", color)
@@ -132,7 +136,7 @@ def horovod_step() -> Figure:
 def horovod_cycles() -> Figure:
     """Draw two cycles: what all ranks have is released, and fused if it is several."""
     figure, ax = canvas(8, 3.0, (-0.45, 2.8), (0.05, 3.65))
-    ready = ((0.3, 0.7, 1.4, 1.8), (0.5, 1.2, 1.6, 1.9))
+    ready = ((0.3, 0.7, 1.5, 1.85), (0.5, 1.2, 1.6, 1.9))
     for rank, ends in enumerate(ready):
         y, begin = 2.6 - rank, 0.0
         for layer, end in zip((4, 3, 2, 1), ends, strict=True):
