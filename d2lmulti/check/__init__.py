@@ -1,5 +1,7 @@
 """Check your own: graders for the functions that the chapters build.
 
+For example::
+
     from d2lmulti import check
     check.split_batch(my_split_batch)
 
