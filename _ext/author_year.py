@@ -2,6 +2,7 @@
 
 sphinxcontrib-bibtex labels its list "[GDG+17]"; here the label is author and year, with
 a letter where two would be equal, and the text cites by it. Round brackets, as in D2L.
+Below each entry stand links to the chapters that cite it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 
+from docutils import nodes
 from pybtex.database import Entry
 from pybtex.plugin import register_plugin
 from pybtex.style.formatting.plain import Style as PlainStyle
@@ -67,10 +70,40 @@ class RoundAuthorYear(LabelReferenceStyle):
     bracket_textual: BracketStyle = field(default_factory=round_brackets)
 
 
+# They cite what a chapter cites.
+BACK_MATTER = ("chapters/glossary", "chapters/references")
+
+
+def name_chapters(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Add to each entry of the list where it is cited, in the order of the book."""
+    domain = app.env.get_domain("cite")
+    keys = {citation.citation_id: citation.key for citation in domain.citations}
+    included = chain.from_iterable(app.env.toctree_includes.values())
+    order = {page: i for i, page in enumerate([app.config.root_doc, *included])}
+    for entry in doctree.findall(nodes.citation):
+        key = next((keys[id_] for id_ in entry["ids"] if id_ in keys), None)
+        pages = {
+            ref.docname
+            for ref in domain.citation_refs
+            if key in {target.key for target in ref.targets}
+        } - {*BACK_MATTER}
+        if not pages:
+            continue
+        words = nodes.inline("", " Cited in ", classes=["cited-in"])
+        for i, page in enumerate(sorted(pages, key=order.__getitem__)):
+            title = app.env.titles[page].astext().partition(":")[0]
+            uri = app.builder.get_relative_uri(docname, page)
+            words += nodes.Text(", " if i else "")
+            words += nodes.reference("", title, refuri=uri, internal=True)
+        words += nodes.Text(".")
+        entry.children[-1].append(words)
+
+
 def setup(app: Sphinx) -> dict[str, object]:
     """Register both styles under the name `author_year_round`."""
     register_plugin("pybtex.style.formatting", "author_year_round", AuthorYearStyle)
     register_reference_style(
         "sphinxcontrib.bibtex.style.referencing", "author_year_round", RoundAuthorYear
     )
+    app.connect("doctree-resolved", name_chapters)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

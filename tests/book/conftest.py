@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -114,8 +115,9 @@ def build_book(folder: Path) -> Path:
     runs = "chapters/measured/planted_runs.json"
     for name in ("_config.yml", "chapters/references.bib", runs):
         shutil.copy(ROOT / name, folder / name)
-    for name in ("glossary.md", "references.md"):
-        shutil.copy(ROOT / "chapters" / name, chapters)
+    for name in ("glossary.md", "references.md"):  # the chapters they name are not here
+        prose = (ROOT / "chapters" / name).read_text("utf-8")
+        (chapters / name).write_text(re.sub(r"\{doc\}(`[^`<]+).*?`", r"\1`", prose))
     (chapters / "index.md").write_text("# A small book\n\n## How to cite\n")
     (folder / "_toc.yml").write_text(TOC)
     save(chapters / "one.ipynb", *ONE)

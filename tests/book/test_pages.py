@@ -55,9 +55,15 @@ def test_citations_and_terms_are_links_in_words(small_book):
     one = page(small_book, "one")
     assert "(Goyal et al., 2017)" in one.get_text()
     assert one.find("a", href="glossary.html#term-mini-batch")
-    references = page(small_book, "references").get_text()
-    assert "Goyal et al., 2017" in references
-    assert "Li et al., 2014" in references
+    references = page(small_book, "references")
+    assert "Goyal et al., 2017" in references.get_text()
+    assert "Li et al., 2014" in references.get_text()
+    (entry,) = (
+        found
+        for found in references.find_all(class_="citation")
+        if found.get_text().lstrip(" \n[").startswith("Goyal et al., 2017")
+    )
+    assert entry.find("a", href="one.html") and not entry.find("a", href="two.html")
 
 
 def test_no_page_names_a_file_of_another_host(small_book):
