@@ -27,7 +27,7 @@ ONE = [
         "{numref}`fig-bytes` shows it; {doc}`two` goes on.\n\n"
         "| " + " | ".join(f"a wide column {i}" for i in range(9)) + " |\n"
         "|" + "---|" * 9 + "\n"
-        "| " + " | ".join(f"`value_{i}`" for i in range(9)) + " |\n"
+        "| " + " | ".join(f"`tool.value_{i}`" for i in range(9)) + " |\n"
     ),
     code("%load_ext d2lmulti_book.notebook"),
     # Not in the order of the page, and two cells of one framework.

@@ -66,6 +66,14 @@ def test_citations_and_terms_are_links_in_words(small_book):
     assert entry.find("a", href="one.html") and not entry.find("a", href="two.html")
 
 
+def test_a_call_in_a_table_breaks_after_its_dots_and_is_copied_without_them(small_book):
+    call = page(small_book, "one").select("td code")[3]
+    assert [mark.previous_sibling.get_text() for mark in call.find_all("wbr")] == [
+        "tool."
+    ]
+    assert call.get_text() == "tool.value_3"
+
+
 def test_no_page_names_a_file_of_another_host(small_book):
     loaded = re.compile(
         r"""(?:src|srcset|data-src)\s*=\s*["'](?:https?:)?//|url\((?:https?:)?//"""
