@@ -69,7 +69,8 @@ def gather_params(
     """Return the unsharded parameters for every device.
 
     Gradients can be gathered, too. Replicated parameters are copied from the device
-    itself, so replicas that differ stay visible.
+    itself, so replicas that differ stay visible. Raises `InvalidInput` for another
+    number of shards than the model has parameters.
     """
     specs = get_split(model).specs
     _check_shards(device_shards, specs, len(device_shards))
@@ -102,7 +103,8 @@ def train_layers(
     `split_params`; updated in place, and replicated parameters stay equal bit for bit.
     `states` are the optimizer's, one per device. All devices have the same summed loss:
     the process of rank 0 returns it, as a list of one, and the others return an empty
-    list.
+    list. Raises `InvalidInput` for X and y of different lengths, and for another number
+    of lists than devices, or of shards than parameters.
     """
     model = get_split(model)
     step = Step(X, y, devices, lr, optimizer=optimizer, states=states, group=group)

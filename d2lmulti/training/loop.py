@@ -133,7 +133,8 @@ def evaluate(
 
     X (n, ...) and y (n, ...) are NumPy arrays. Every device counts the hits in its
     shard with *its own* parameters, and the counts are summed, so a replica that
-    diverged lowers the result.
+    diverged lowers the result. A device evaluates `batch_size` examples at a time.
+    Raises `InvalidInput` for no examples, and for another number of targets or devices.
     """
     check_lists("device_params", device_params, len(devices))
     batch_size = check_count("batch_size", batch_size)
