@@ -25,11 +25,18 @@ NAMES = {
         "dist": "torch.distributed",
         "DDP": "torch.nn.parallel:DistributedDataParallel",
         "DistributedSampler": "torch.utils.data:DistributedSampler",
+        "pp": "torch.distributed.pipelining",
+        "tp": "torch.distributed.tensor.parallel",
     },
-    "Paddle": {"paddle": "paddle", "dist": "paddle.distributed"},
+    "Paddle": {
+        "paddle": "paddle",
+        "dist": "paddle.distributed",
+        "fleet": "paddle.distributed.fleet",
+    },
     "TensorFlow, Keras": {"tf": "tensorflow", "keras": "keras"},
     "Accelerate": {
         "Accelerator": "accelerate:Accelerator",
+        "ParallelismConfig": "accelerate:ParallelismConfig",
         "FullyShardedDataParallelPlugin": "accelerate:FullyShardedDataParallelPlugin",
     },
     "DeepSpeed": {"deepspeed": "deepspeed", "dist": "deepspeed.comm"},
@@ -129,7 +136,11 @@ class Calls(ast.NodeVisitor):
 
 def check(tool: str) -> int:
     """Look up all calls of a tool; return how many had a signature."""
-    for optional in ("torch.distributed.fsdp", "torch.distributed.optim"):
+    for optional in (
+        "torch.distributed.fsdp",
+        "torch.distributed.optim",
+        "torch.utils.checkpoint",
+    ):
         if tool == "PyTorch":
             importlib.import_module(optional)
     names = {k: pkgutil.resolve_name(v) for k, v in NAMES[tool].items()}
