@@ -60,7 +60,7 @@ def ring(ranks: int, length: int) -> Iterator[Round]:
 
 @plan
 def recursive_doubling(ranks: int, length: int) -> Iterator[Round]:
-    """Exchange whole vectors with the rank 1, 2, 4, ... away, and add.
+    """Exchange whole vectors with the ranks 1, 2, 4, and so on away, and add.
 
     log2(ranks) rounds of whole vectors if `ranks` is a power of two, two more if not:
     the fewest rounds, for short vectors. Source: Thakur, Rabenseifner, Gropp (2005).
