@@ -260,6 +260,8 @@ def included(path: Path, options: dict[str, str]) -> str:
             first = next(i for i, line in enumerate(lines) if value in line)
         elif key == "end-before":
             end = next(i for i in range(first + 1, end) if value in lines[i])
+        elif key == "end-at":
+            end = next(i for i in range(first, end) if value in lines[i]) + 1
         elif key not in ("language", "dedent"):
             raise NotPlain(f"literalinclude with :{key}: of {path.name}")
     text = "\n".join(lines[first:end])
