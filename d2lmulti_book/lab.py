@@ -50,7 +50,12 @@ class Rank(NamedTuple):
 def warm_up() -> None:
     """Start to import PyTorch in the process from which all ranks are forked."""
     _lab.set_forkserver_preload(["torch", "torch._dynamo", __name__])
-    forkserver.ensure_running()
+    # Ranks inherit this: one that is asked for its stack before it can answer lives on.
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def start(
