@@ -201,8 +201,9 @@ aria-label="Moment of the race">
 </div>
 <p class="told" data-part="told" hidden></p>
 <p class="result" data-part="result" aria-live="polite" hidden></p>
-<div class="picture" data-part="curves" hidden></div>
-<p data-part="crossing" aria-live="polite" hidden></p>
+<p class="crossing" data-part="crossing" aria-live="polite" hidden></p>
+<details data-part="by-size" open hidden><summary>Time by the size of the vector\
+</summary><div class="picture" data-part="curves"></div></details>
 <details><summary data-part="summary">Times in ms on {FIRST_RANKS} ranks, \
 {CLUSTERS[FIRST["cluster"]][1]}</summary>
 <div class="messages" tabindex="0" role="region" aria-label="Times">

@@ -78,9 +78,10 @@
     const draw = (lane) => {
       const box = find(`${lane.part}-picture`);
       const [room, n] = [box.clientWidth || 640, lane.n];
-      const row = n <= 4 ? 34 : n <= 8 ? 26 : n <= 12 ? 21 : 18;
-      const left = room < 520 ? 20 : 54;
-      const cells = (room - left) * (room < 520 ? 0.47 : 0.42);
+      const narrow = room < 520;
+      const row = narrow ? (n <= 8 ? 21 : 17) : n <= 4 ? 34 : n <= 8 ? 26 : n <= 12 ? 21 : 18;
+      const left = narrow ? 20 : 54;
+      const cells = (room - left) * (narrow ? 0.47 : 0.42);
       const right = left + cells + 14;
       const width = room - right - 8;
       const [top, tall] = [4, row - 9];
@@ -102,7 +103,7 @@
       const grid = [], bars = [];
       for (let rank = 0; rank < n; rank++) {
         drawing.append(
-          svg("text", { x: left - 6, y: y(rank) + 4, class: "name" }, room < 520 ? rank : `rank ${rank}`),
+          svg("text", { x: left - 6, y: y(rank) + 4, class: "name" }, narrow ? rank : `rank ${rank}`),
           svg("rect", { x: left, y: y(rank) + tall / 2 + 2, width: cells, height: 3, class: "room" }),
         );
         bars.push(svg("rect", { x: left, y: y(rank) + tall / 2 + 2, width: 0, height: 3, class: "bar" }));
@@ -444,8 +445,10 @@
     for (const name in all.first) controls[name].value = all.first[name];
     timeChart.share(figure, "race", controls, { size: all.sizes });
 
-    for (const part of ["controls", "breaking", "told", "result", "curves", "crossing"])
+    for (const part of ["controls", "breaking", "told", "result", "crossing", "by-size"])
       find(part).hidden = false;
+    find("by-size").open = innerWidth > 500; // on a telephone the sentence above is enough
+    find("by-size").ontoggle = drawCurves;
     for (const name of names) controls[name].addEventListener("input", choose);
     playButton.onclick = toggle;
     find("back").onclick = () => go(back());
