@@ -44,6 +44,39 @@ UNUSED = re.compile(
     r'<script src="[^"]*fontawesome[^"]*\.js[^"]*"></script>\n?'
     r'|<link rel="preload"[^>]*fa-(?:brands|regular)-[^>]*>\n?'
 )
+# Names in a table, and where a long one may go on in the next line.
+CELL = re.compile(r"<td\b.*?</td>", re.DOTALL)
+NAME = re.compile(r'(?<=<span class="pre">)[^<]+(?=</span>)')
+JOINT = re.compile(r'(?<=\w[._(,=\[/])(?=[A-Za-z"]|&quot;)')
+# A block of code; what a cell prints has other classes before `highlight-`.
+TAG = re.compile(r"<[^>]*>")
+CODE = re.compile(
+    r'(<div class="highlight-\w+ notranslate"><div class="highlight"><pre>'
+    r'(?:<span></span>)?)(?!<span class="code-line")(.*?)</pre>',
+    re.DOTALL,
+)
+
+
+def with_lines(block: re.Match[str]) -> str:
+    """Wrap each line of a block of code, with its indentation.
+
+    On a telephone a long line goes on below itself, a little to the right.
+    """
+    opening, code = block.groups()
+    lines = []
+    for line in code.removesuffix("\n").split("\n"):
+        text = TAG.sub("", line)
+        indent = len(text) - len(text.lstrip(" "))
+        style = f' style="--indent:{indent}"' * bool(indent)
+        lines.append(f'<span class="code-line"{style}>{line}\n</span>')
+    return f"{opening}{''.join(lines)}</pre>"
+
+
+def with_breaks(cell: re.Match[str]) -> str:
+    """Let the names in a cell of a table break after a dot, an underscore and so on."""
+    return NAME.sub(lambda name: JOINT.sub("<wbr>", name[0]), cell[0])
+
+
 # What a screen reader or a keyboard cannot use in the pages of Sphinx and the theme.
 REPAIRS: dict[re.Pattern[str], str | Callable[[re.Match[str]], str]] = {
     UNUSED: "",
@@ -56,6 +89,10 @@ REPAIRS: dict[re.Pattern[str], str | Callable[[re.Match[str]], str]] = {
     re.compile(r'<div role="list" class="citation-list">'): (
         '<div class="citation-list">'
     ),
+    # The space before a link to an exercise is no part of the link.
+    re.compile(r'(<a class="reference internal" href="[^"]*">) '): r" \1",
+    CODE: with_lines,
+    CELL: with_breaks,
     re.compile(r'<summary>(?=<span class="toctree-toggle")'): (
         '<summary aria-label="Pages below this one">'
     ),
