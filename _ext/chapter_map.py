@@ -102,7 +102,10 @@ def drawing(root: Path) -> str:
         width = WIDTH - x - 2
         title = textwrap.wrap(short(chapter.title), int((width - 18) / LETTER))
         also = ", ".join(short(chapters[name].title) for name in others)
-        said = [*title, *textwrap.wrap(f"and {also}" * bool(others), int((width - 18) / 6))]
+        said = [
+            *title,
+            *textwrap.wrap(f"and {also}" * bool(others), int((width - 18) / 6)),
+        ]
         height = 10 + LINE * max(2, len(said))
         top = y + height / 2 - LINE * len(said) / 2 + 11
         texts = "".join(

@@ -44,15 +44,15 @@ UNUSED = re.compile(
     r'<script src="[^"]*fontawesome[^"]*\.js[^"]*"></script>\n?'
     r'|<link rel="preload"[^>]*fa-(?:brands|regular)-[^>]*>\n?'
 )
-# Names in a table, and where a long one may go on in the next line.
-CELL = re.compile(r"<td\b.*?</td>", re.DOTALL)
+# Names, and where a long one may go on in the next line.
 NAME = re.compile(r'(?<=<span class="pre">)[^<]+(?=</span>)')
 JOINT = re.compile(r'(?<=\w[._(,=\[/])(?=[A-Za-z"]|&quot;)')
+SIGN = re.compile(r'(<span class="[op]">[^<]*[(.\[,=]</span>)(?=<)')
 # A block of code; what a cell prints has other classes before `highlight-`.
 TAG = re.compile(r"<[^>]*>")
 CODE = re.compile(
-    r'(<div class="highlight-\w+ notranslate"><div class="highlight"><pre>'
-    r'(?:<span></span>)?)(?!<span class="code-line")(.*?)</pre>',
+    r'(<div class="highlight-\w+ notranslate"><div class="highlight"><pre>)'
+    r'(?!(?:<span></span>)?<span class="code-line")(.*?)</pre>',
     re.DOTALL,
 )
 
@@ -68,13 +68,14 @@ def with_lines(block: re.Match[str]) -> str:
         text = TAG.sub("", line)
         indent = len(text) - len(text.lstrip(" "))
         style = f' style="--indent:{indent}"' * bool(indent)
+        line = SIGN.sub(r"\1<wbr>", line)
         lines.append(f'<span class="code-line"{style}>{line}\n</span>')
     return f"{opening}{''.join(lines)}</pre>"
 
 
-def with_breaks(cell: re.Match[str]) -> str:
-    """Let the names in a cell of a table break after a dot, an underscore and so on."""
-    return NAME.sub(lambda name: JOINT.sub("<wbr>", name[0]), cell[0])
+def with_breaks(name: re.Match[str]) -> str:
+    """Let a name break after a dot, an underscore and so on."""
+    return JOINT.sub("<wbr>", name[0])
 
 
 # What a screen reader or a keyboard cannot use in the pages of Sphinx and the theme.
@@ -92,7 +93,7 @@ REPAIRS: dict[re.Pattern[str], str | Callable[[re.Match[str]], str]] = {
     # The space before a link to an exercise is no part of the link.
     re.compile(r'(<a class="reference internal" href="[^"]*">) '): r" \1",
     CODE: with_lines,
-    CELL: with_breaks,
+    NAME: with_breaks,
     re.compile(r'<summary>(?=<span class="toctree-toggle")'): (
         '<summary aria-label="Pages below this one">'
     ),

@@ -305,6 +305,20 @@ def test_it_fits_a_telephone_and_axe_finds_nothing_serious(page, theme):
     ]
 
 
+def test_on_a_telephone_it_is_short_and_its_controls_fit_a_thumb(page):
+    page.set_viewport_size({"width": 360, "height": 800})
+    page.reload()
+    page.wait_for_selector(".race[data-ready]")
+    assert page.locator(".race").bounding_box()["height"] < 1450
+    for control in page.locator(".race :is(button, select, summary, input)").all():
+        assert control.bounding_box()["height"] >= 40
+    curves = part(page, "curves").locator("svg")
+    assert not curves.is_visible()
+    part(page, "by-size").locator("summary").click()
+    assert 200 < curves.bounding_box()["width"] <= 340
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
 def test_without_scripts_there_are_a_picture_and_a_table(browser, folder):
     page = browser.new_context(java_script_enabled=False).new_page()
     page.goto((folder / "race.html").as_uri())
