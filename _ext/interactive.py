@@ -8,6 +8,7 @@ content. The data are computed by the library while the book is built; scripts i
 from __future__ import annotations
 
 import html
+import inspect
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -340,7 +341,8 @@ class Interactive(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         for module in (schedule_charts, chart_stills):
             self.env.note_dependency(str(module.__file__))
-        self.env.note_dependency(__file__)
+        for kind in (Interactive, type(self)):
+            self.env.note_dependency(inspect.getfile(kind))
         figure = nodes.figure(align="center")
         figure += nodes.raw("", self.page(), format="html")
         words, _ = self.parse_inline(" ".join(self.content), lineno=self.lineno)

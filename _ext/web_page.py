@@ -50,26 +50,29 @@ JOINT = re.compile(r'(?<=\w[._(,=\[/])(?=[A-Za-z"]|&quot;)')
 SIGN = re.compile(r'(<span class="[op]">[^<]*[(.\[,=]</span>)(?=<)')
 # A block of code; what a cell prints has other classes before `highlight-`.
 TAG = re.compile(r"<[^>]*>")
+SHORT = 36  # letters that a line has on a telephone
 CODE = re.compile(
     r'(<div class="highlight-\w+ notranslate"><div class="highlight"><pre>)'
-    r'(?!(?:<span></span>)?<span class="code-line")(.*?)</pre>',
+    r'((?:(?!</pre>|<span class="code-line").)*)</pre>',
     re.DOTALL,
 )
 
 
 def with_lines(block: re.Match[str]) -> str:
-    """Wrap each line of a block of code, with its indentation.
+    """Wrap each long line of a block of code, with its indentation.
 
-    On a telephone a long line goes on below itself, a little to the right.
+    On a telephone it goes on below itself, a little to the right.
     """
     opening, code = block.groups()
     lines = []
-    for line in code.removesuffix("\n").split("\n"):
-        text = TAG.sub("", line)
+    for line in code.splitlines(keepends=True):
+        text = html.unescape(TAG.sub("", line.removesuffix("\n")))
         indent = len(text) - len(text.lstrip(" "))
-        style = f' style="--indent:{indent}"' * bool(indent)
-        line = SIGN.sub(r"\1<wbr>", line)
-        lines.append(f'<span class="code-line"{style}>{line}\n</span>')
+        if len(text) > SHORT:
+            style = f' style="--indent:{indent}"' * bool(indent)
+            line = SIGN.sub(r"\1<wbr>", line)
+            line = f'<span class="code-line"{style}>{line}</span>'
+        lines.append(line)
     return f"{opening}{''.join(lines)}</pre>"
 
 
