@@ -47,7 +47,7 @@ UNUSED = re.compile(
 # Names, and where a long one may go on in the next line.
 NAME = re.compile(r'(?<=<span class="pre">)[^<]+(?=</span>)')
 JOINT = re.compile(r'(?<=\w[._(,=\[/])(?=[A-Za-z"]|&quot;)')
-SIGN = re.compile(r'(<span class="[op]">[^<]*[(.\[,=]</span>)(?=<)')
+SIGN = re.compile(r'(<span class="[op]">[^<]*[(.,]</span>)(?=<)')
 # A block of code; what a cell prints has other classes before `highlight-`.
 TAG = re.compile(r"<[^>]*>")
 SHORT = 36  # letters that a line has on a telephone
