@@ -63,6 +63,17 @@ def verdicts(rows: Iterable[Row]) -> Counter[str]:
     return Counter(verdict(r) for r in rows if ", to " in r["candidate"])
 
 
+def rings(rows: Sequence[Row]) -> list[float]:
+    """Return the ratios of our ring to the all-reduce of the same engine."""
+    return [  # the engine's own is in the line before
+        ring["ratio"]
+        for native, ring in pairwise(rows)
+        if native["ratio"] == 1
+        and native["candidate"].endswith(", native")
+        and ring["candidate"] == native["candidate"].replace("native", "our ring")
+    ]
+
+
 # -- one function per table: what was found in a sentence, and all rows ----------------
 
 
@@ -97,6 +108,11 @@ def weights(rows: list[Row]) -> Iterator[str]:
     for r in rows:
         for text in r["refused"].values():
             why.setdefault(text, {})[f"{r['way']} ({r['engine']})"] = None
+    if why:
+        yield (
+            "Where a cell says *error*, or counts fewer world sizes than the other rows, "
+            "the library rejected the combination. Its messages:"
+        )
     yield "\n".join(f"- *{text}*: {'; '.join(ways)}" for text, ways in why.items())
 
 
@@ -109,8 +125,8 @@ def collectives(rows: list[Row]) -> Iterator[str]:
         "results: small integers exactly, and normal float64 values within "
         f"{small(max(r['difference'] for r in local))} of the sum of their absolute "
         f"values. Between processes, {sum(r['results'] for r in between):,} results "
-        "had to equal those of one process bit for bit; "
-        f"{sum(len(r['differ']) for r in between)} did not."
+        "had to equal those of one process bit for bit, and "
+        f"{sum(len(r['differ']) for r in between) or 'none'} differed."
     )
     backends = unique(local, "backend")
     cells = {(r["backend"], r["collective"]): r for r in local}
@@ -237,14 +253,7 @@ def times(rows: list[Row]) -> Iterator[str]:
         f"{kinds['slower']}, and not distinguishable in "
         f"{kinds['not distinguishable']}, where the quartiles of the ratio include 1."
     )
-    own = [  # our ring, where the line before is the all-reduce of the same engine
-        ring["ratio"]
-        for native, ring in pairwise(rows)
-        if native["ratio"] == 1
-        and native["candidate"].endswith(", native")
-        and ring["candidate"] == native["candidate"].replace("native", "our ring")
-    ]
-    if own:
+    if own := rings(rows):
         text += (
             " Between two processes, the library's ring took from "
             f"{min(own):.2f} to {max(own):.2f} times as long as the all-reduce of the "
@@ -380,7 +389,7 @@ ON_ONE_GPU = """\
 
 On one {GPU} ({date}; PyTorch {PyTorch}, CUDA {CUDA}, driver {driver}), \
 {units} unit tests of the PyTorch backend {failed}. Of the chapters' cells, {cells} \
-printed what the pages show, and {others}. \
+ran and, wherever an output is compared, printed that of the page; {others}. \
 On devices that were simulated on that GPU, no parallelism strategy differed from one \
 device by more than {difference} of the largest weight in {runs} runs in float64.
 
@@ -393,8 +402,9 @@ The library was that of version {version}, with sources `{sources}`, on Python \
 that need Horovod or TensorFlow, and those of the other frameworks are not counted. To \
 repeat it: `make evidence ONLY=one_gpu` on a machine with a GPU. All values are in \
 `chapters/measured/one_gpu.json`. Times are medians, with the quartiles in \
-parentheses; a copy or a computation counts until the GPU has finished. *Last bits* \
-counts how many of 10,000 elements differ from those of a CPU."""
+parentheses; a copy or a computation counts until the GPU has finished. An *error* is \
+the largest difference from float64, divided by the largest value. *Last bits* counts \
+how many of 10,000 elements differ from those of a CPU."""
 WHEN = """\
 (when-and-where)=
 ## When and where
@@ -449,10 +459,10 @@ def on_one_gpu(record: Mapping[str, Any], shown: str) -> Iterator[str]:
     other = "none differed"
     if differ:
         names = "; ".join(
-            f"of {page}, the code cells {' and '.join(numbers)}, counted from 0"
+            f"in {page}, the code cells {' and '.join(numbers)}, counted from 0"
             for page, numbers in differ.items()
         )
-        other = f"{cells['failed']} did not ({names}; the pages used PyTorch {shown})"
+        other = f"{cells['failed']} did not ({names}: the page quotes PyTorch {shown})"
     yield ON_ONE_GPU.format(
         **record["machine"], units=f"{worked:,}", cells=f"{cells['passed']:,}",
         failed="failed" if units["failed"] else "passed, and none failed",
@@ -488,8 +498,8 @@ def conclusions(record: Record) -> Iterator[str]:
     if found := rows.get("bugs"):
         noticed = sum(bool(r["tests"]) for r in found)
         yield (
-            f"- **Bugs.** Of {len(found)} bugs that we planted, ordinary tests noticed "
-            f"{all_of(noticed, len(found))}."
+            f"- **Bugs.** We chose and planted {len(found)} bugs; ordinary tests "
+            f"noticed {all_of(noticed, len(found))}."
         )
     if found := rows.get("scripts"):
         yield (
@@ -497,11 +507,18 @@ def conclusions(record: Record) -> Iterator[str]:
             "scripts resumed and ended with the bits of an undisturbed run."
         )
     if kinds := verdicts([*rows.get("ratios", []), *rows.get("sharded", [])]):
-        yield (
-            "- **Speed.** Compared with the frameworks' own wrappers, training steps "
-            f"were faster in {kinds['faster']} cases, slower in {kinds['slower']}, and "
-            f"not distinguishable in {kinds['not distinguishable']}."
+        speed = (
+            "- **Speed.** Compared with the frameworks' own wrappers on CPUs, training "
+            f"steps were faster in {kinds['faster']} cases, slower in "
+            f"{kinds['slower']}, and not distinguishable in "
+            f"{kinds['not distinguishable']}."
         )
+        if own := rings(rows.get("ratios", [])):
+            speed += (
+                " Between two processes, the library's ring all-reduce took up to "
+                f"{max(own):.2f} times as long as the engine's own."
+            )
+        yield speed
 
 
 def render(
