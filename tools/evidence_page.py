@@ -110,7 +110,7 @@ def weights(rows: list[Row]) -> Iterator[str]:
             why.setdefault(text, {})[f"{r['way']} ({r['engine']})"] = None
     if why:
         yield (
-            "Where a cell says *error*, or counts fewer world sizes than the other rows, "
+            "Where a cell says *error*, or counts fewer world sizes than others, "
             "the library rejected the combination. Its messages:"
         )
     yield "\n".join(f"- *{text}*: {'; '.join(ways)}" for text, ways in why.items())
