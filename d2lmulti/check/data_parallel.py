@@ -323,7 +323,8 @@ def _step(f: Function, B: Backend, model: str, n: int, k: int) -> None:
             losses = B.cross_entropy(logits, B.array(y)).sum()
         return flat(gradients(B, [losses], params, ""))
 
-    weights, before = flat(start), 0.0
+    weights = flat(start)
+    before = np.zeros_like(weights)
     for step, lr in ((1, 0.05), (2, 0.03)):
         size = (n, 1, 28, 28) if model == "lenet" else (n, 784)
         X_values, y_values = rng.normal(size=size), rng.integers(0, 10, n)
