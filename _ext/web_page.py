@@ -58,6 +58,16 @@ CODE = re.compile(
 )
 
 
+# A number and its unit stay in one line.
+PARAGRAPH = re.compile(r"<p>(?:(?!</p>).)*</p>", re.DOTALL)
+BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]B|ms|µs)(?!\w))")
+
+
+def with_units(paragraph: re.Match[str]) -> str:
+    """Keep a number and its unit together."""
+    return BEFORE_UNIT.sub("\u00a0", paragraph[0])
+
+
 def with_lines(block: re.Match[str]) -> str:
     """Wrap each long line of a block of code, with its indentation.
 
@@ -96,6 +106,7 @@ REPAIRS: dict[re.Pattern[str], str | Callable[[re.Match[str]], str]] = {
     # The space before a link to an exercise is no part of the link.
     re.compile(r'(<a class="reference internal" href="[^"]*">) '): r" \1",
     CODE: with_lines,
+    PARAGRAPH: with_units,
     NAME: with_breaks,
     re.compile(r'<summary>(?=<span class="toctree-toggle")'): (
         '<summary aria-label="Pages below this one">'
