@@ -20,7 +20,7 @@ import sizes
 import yaml
 from book.notebooks import ROOT
 from core import core_files
-from evidence_page import small
+from evidence_tables import small
 from notebook_rules import printed
 from pybtex.database import parse_file
 
