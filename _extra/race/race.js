@@ -58,13 +58,23 @@
       };
     };
 
+    // The ranks that the chosen message may go to instead.
+    const offerFaults = (n, { source, target }) => {
+      for (const option of controls.fault.options) {
+        const rank = Number(option.value);
+        option.hidden = option.disabled = rank >= n || rank === source || rank === target;
+      }
+      if (controls.fault.selectedOptions[0].disabled) controls.fault.value = "none";
+    };
+
     const prepare = () => {
       const about = chosen();
-      const count = rounds(planOf(controls[controls.lane.value].value, about.n, about.cluster),
-        about.length).flat().length;
-      controls.message.max = count;
-      if (Number(controls.message.value) > count) controls.message.value = count;
+      const sent = rounds(planOf(controls[controls.lane.value].value, about.n, about.cluster),
+        about.length).flat();
+      controls.message.max = sent.length;
+      if (Number(controls.message.value) > sent.length) controls.message.value = sent.length;
       const number = Number(controls.message.value) - 1;
+      offerFaults(about.n, sent[number]);
       const fault = controls.fault.value === "none" ? null : { number, kind: controls.fault.value };
       const lanes = LANES.map((part) =>
         laneOf(part, about, part === controls.lane.value ? fault : null));
@@ -400,23 +410,9 @@
       controls.message.dispatchEvent(new Event("input", { bubbles: true }));
     };
 
-    // The ranks that the chosen message may go to instead.
-    const offerFaults = () => {
-      const lane = race.lanes[LANES.indexOf(controls.lane.value)];
-      const m = lane.planned[controls.message.value - 1];
-      for (const option of controls.fault.options) {
-        const rank = Number(option.value);
-        option.hidden = option.disabled = rank >= race.n || rank === m.source || rank === m.target;
-      }
-      if (!controls.fault.selectedOptions[0].disabled) return true;
-      controls.fault.value = "none";
-      return false;
-    };
-
     const choose = () => {
       stop();
       prepare();
-      if (!offerFaults()) prepare();
       const now = ["lane", "message", "fault"].map((name) => controls[name].value).join(" ");
       touched ||= Boolean(breaking) && now !== breaking;
       // A new fault is shown at the end, where all that it did is in red.
