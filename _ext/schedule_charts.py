@@ -82,7 +82,7 @@ def chart(name: str, chunks: int, p: int, m: int) -> dict[str, object]:
     return {
         "rows": [words(trace, d) for d in range(p)],
         "end": trace.makespan,
-        "idle": round(trace.idle_share, 4),
+        "idle": trace.idle_share,
         "longest": trace.longest_span,
         "held": [live / chunks for live in trace.device_peak_live],
     }
