@@ -8,25 +8,30 @@ from typing import Any, NamedTuple
 from evidence_tables import (
     Record,
     Row,
-    all_of,
+    agreement,
     bugs,
+    changes,
     collectives,
-    compared_weights,
+    differing,
     faults,
     invalid,
-    rings,
+    largest_network,
+    noticed,
+    power,
+    ring_speed,
     scripts,
     small,
+    speed,
     table,
     times,
+    total,
     unique,
-    verdicts,
     weights,
 )
 
 
 class Shown(NamedTuple):
-    """The words of a table; `show` gives what was found, then the parts of all rows."""
+    """The words of a table; `show` gives what was found, then what is folded."""
 
     title: str
     show: Callable[[list[Row]], Iterator[str]]
@@ -39,8 +44,11 @@ TURNS = (
     "parentheses, its quartiles. A training step is compared with that of one worker "
     "with the whole batch (0.5 is twice as fast), an all-reduce with the first line of "
     "its group, which is the framework's own or NumPy's, and ZeRO with data "
-    "parallelism. A line with `to` names another peer; *its own* is the framework's "
-    "wrapper."
+    "parallelism. A line with `to` names another peer. *Its own* is the framework's "
+    "wrapper, which communicates by the framework's own engine, gloo on these CPUs; in "
+    "the part *horovod*, it is the library's step over Horovod. The library's ZeRO 3 "
+    "computes every layer again in the backward pass, as the `fully_shard` that "
+    "*recomputes* does."
 )
 SHOWN = {
     "strategies": Shown(
@@ -98,27 +106,29 @@ SHOWN = {
 TOP = """\
 # Evidence
 
-Does the library of this book compute on many devices what one device computes? These \
-are the results of {minutes:.0f} minutes of tests:
+Does the library of this book compute on many devices what one device computes? We \
+tested it for {minutes:.0f} minutes, and found:
 
 {conclusions}
 
-**Only {{ref}}`one section <one-gpu>` of this page comes from a GPU, and nothing ran \
-on several GPUs or over a real network.** The rest ran on {cores} CPU cores of one \
-computer, with at most four processes or eight simulated devices. The networks are \
-small, and the runs are short.
+**What was not tested.** Nothing ran on several GPUs or over a real network, and only \
+{{ref}}`one section <one-gpu>` comes from a GPU. The rest ran on {cores} CPU cores of \
+one computer, with at most four processes or eight simulated devices. The networks \
+have at most {weights:,} weights, and the training runs of the first line take 12 \
+steps in float64. So this page says nothing about mixed precision, or about whether a \
+large model converges.
 
 {{ref}}`One command <when-and-where>` wrote this page from runs of the programs; no \
-number was typed by hand. A wrong result stops the command, and this page then shows \
+result was typed by hand. A wrong result stops the command, and this page then shows \
 it. All measured values are also in `chapters/measured/evidence.json`."""
 GAME = """\
 ## Which run is broken?
 
-Most of the {ref}`planted bugs below <planted-bugs>` were each put into a copy of the \
-library, which then trained for 100 steps, as the correct library did, with the same \
-seed. In {numref}`which-run`, you see the losses first, and the weights after your \
-guess. Left out are bugs that stop the run, change only what is reported, or depend on \
-chance. \
+Could you have seen such a bug in the loss? Most of the \
+{ref}`planted bugs below <planted-bugs>` were each put into a copy of the library. It \
+then trained for 100 steps from the same seed as the correct library. In \
+{numref}`which-run`, you see both losses first, and the weights after your guess. Bugs \
+that stop the run, change only what is reported, or depend on chance are left out. \
 `python tools/record_bugs.py` records these runs in \
 `chapters/measured/planted_runs.json`.
 
@@ -132,24 +142,55 @@ ON_ONE_GPU = """\
 (one-gpu)=
 ## On one GPU
 
-On one {GPU} ({date}; PyTorch {PyTorch}, CUDA {CUDA}, driver {driver}), \
-{units} unit tests of the PyTorch backend {failed}. Of the chapters' cells, {cells} \
-ran and, wherever an output is compared, printed that of the page; {others}. \
-On devices that were simulated on that GPU, no parallelism strategy differed from one \
-device by more than {difference} of the largest weight in {runs} runs in float64.
+On one {GPU}, {units} unit tests of the PyTorch backend {failed}. Of the chapters' \
+code cells, {cells} ran, and wherever an output is compared, it was that of the page. \
+{others} On devices that were simulated on that GPU, {runs} training runs in float64, \
+under all parallelism strategies, ended with the weights of one device, to within \
+{difference} of a tensor's largest weight. This was on {date}, with PyTorch {PyTorch}, \
+CUDA {CUDA}, and driver {driver}. The library may have changed since then, because the \
+tables below are made again for every release and this section is not.
 
 With one GPU, NCCL can connect one rank only to itself: it did so, and rejected two \
 ranks that shared the GPU. **Several GPUs, NCCL between them, and MXNet and Paddle on \
 a GPU remain untested.**"""
 HOW_ON_ONE_GPU = """\
-The library was that of version {version}, with sources `{sources}`, on Python \
-{Python} and NumPy {NumPy}, with {cores} CPU cores. The tests of processes, the cells \
-that need Horovod or TensorFlow, and those of the other frameworks are not counted. To \
-repeat it: `make evidence ONLY=one_gpu` on a machine with a GPU. All values are in \
-`chapters/measured/one_gpu.json`. Times are medians, with the quartiles in \
-parentheses; a copy or a computation counts until the GPU has finished. An *error* is \
-the largest difference from float64, divided by the largest value. *Last bits* counts \
-how many of 10,000 elements differ from those of a CPU."""
+The library was that of version {version} (hash of its sources: `{sources}`), on \
+Python {Python} and NumPy {NumPy}, with {cores} CPU cores. Not counted are the tests \
+of processes, the cells that need Horovod or TensorFlow, and the tests and cells of \
+the other frameworks. To repeat it: `make evidence ONLY=one_gpu` on a machine with a \
+GPU. All values are in `chapters/measured/one_gpu.json`. Times are medians, with the \
+quartiles in parentheses; a copy or a computation counts until the GPU has finished. \
+An *error* is the largest difference from float64, divided by the largest value."""
+ON_GPU = {  # a part of the record: what it measured
+    "product": "A matrix of 10,000 × 100 times one of 100 × 100,000, and fetching the "
+    "result of 4 GB ({doc}`devices`):",
+    "copies": "Copies into memory that is already allocated:",
+    "overlap": "Eight batches of 64 MiB are sent to the GPU, and each is multiplied "
+    "twice by a square matrix of width 4,096 ({doc}`bottlenecks`):",
+    "matrices": "Products of two square matrices of width 8,192:",
+    "last bits": "How many of 10,000 results differ from those of a CPU in their last "
+    "bits, in float32:",
+    "utilization": "What `nvidia-smi` showed of five loops ({doc}`bottlenecks`):",
+    "launches": "A training step of LeNet with 32 or 8,192 images, by the library, by "
+    "PyTorch's own layers, and by a CUDA graph of these:",
+    "activations": "What a transformer block of width 2,048 with 16 heads stores for "
+    "its backward pass in bfloat16, by the formula of {doc}`sharding` and measured, "
+    "and the time of both passes:",
+    "decoder": "A training step, with AdamW, of a decoder in bfloat16:",
+}
+KEYS = {  # words of the record: words of the page
+    "call returns": "the call returns after",
+    "done": "the GPU is done after",
+    "kernels": "number of kernels",
+    "kernel seconds": "time in kernels",
+    "step": "time of the step",
+    "seconds": "time",
+    "formula": "formula, bytes",
+    "without scores": "formula without scores, bytes",
+    "percent": "utilization, %",
+    "watts": "power, W",
+    "tokens": "tokens per sequence",
+}
 WHEN = """\
 (when-and-where)=
 ## When and where
@@ -172,22 +213,28 @@ def folded(title: str, *parts: str) -> str:
     return f":::::{{dropdown}} {title}\n" + "\n\n".join(parts) + "\n:::::"
 
 
-def times_on_gpu(measured: Mapping[str, Any], *before: str) -> Iterator[list[str]]:
+def rows_on_gpu(measured: Mapping[str, Any], *before: str) -> Iterator[list[str]]:
     """Lay the times and rates of a nested record out: where, and the value."""
     for name, value in measured.items():
-        where = [*before, f"{int(name):,} bytes" if name.isdigit() else name]
+        word = f"{int(name):,} bytes" if name.isdigit() else KEYS.get(name, name)
+        where = [*before, word]
+        label = ", ".join(where)
         if isinstance(value, dict):
-            yield from times_on_gpu(value, *where)
+            yield from rows_on_gpu(value, *where)
         elif isinstance(value, list) and len(value) == 3:
-            low, middle, high = (
-                f"{1e3 * x:,.0f}" if x > 1 else f"{1e3 * x:.3g}" for x in value
-            )
-            yield [", ".join(where), f"{middle} ms ({low} to {high})"]
+            low, middle, high = map(milliseconds, value)
+            yield [label, f"{middle} ms ({low} to {high})"]
         elif isinstance(value, float):
             written = small(value) if value < 0.01 else f"{value:.3g}"
-            yield [", ".join(where), written]
+            time = name.endswith("seconds")
+            yield [label, f"{milliseconds(value)} ms" if time else written]
         elif isinstance(value, int):
-            yield [", ".join(where), f"{value:,}"]
+            yield [label, f"{value:,}"]
+
+
+def milliseconds(seconds: float) -> str:
+    """Write a time in milliseconds, with three digits."""
+    return f"{1e3 * seconds:,.0f}" if seconds > 1 else f"{1e3 * seconds:.3g}"
 
 
 def on_one_gpu(record: Mapping[str, Any], shown: str) -> Iterator[str]:
@@ -201,69 +248,66 @@ def on_one_gpu(record: Mapping[str, Any], shown: str) -> Iterator[str]:
     for name in cells["names"]:  # chapters/failures.ipynb::Cell 2
         page, _, cell = name.partition("/")[2].partition("::Cell ")
         differ.setdefault(page, []).append(cell)
-    other = "none differed"
+    other = "None differed."
     if differ:
         names = "; ".join(
-            f"in {page}, the code cells {' and '.join(numbers)}, counted from 0"
+            f"code cells {' and '.join(numbers)} of `{page}`, counted from 0"
             for page, numbers in differ.items()
         )
-        other = f"{cells['failed']} did not ({names}: the page quotes PyTorch {shown})"
+        other = (
+            f"The other {cells['failed']} quote messages of PyTorch {shown} ({names})."
+        )
     yield ON_ONE_GPU.format(
         **record["machine"], units=f"{worked:,}", cells=f"{cells['passed']:,}",
-        failed="failed" if units["failed"] else "passed, and none failed",
+        failed="failed" if units["failed"] else "passed and none failed",
         others=other,
         difference=small(record["strategies"]["largest difference"]),
         runs=record["strategies"]["runs"],
     )  # fmt: skip
-    parts = ("product", "copies", "overlap", "matrices", "last bits", "utilization",
-             "launches", "activations", "decoder")  # fmt: skip
-    rows = [row for part in parts for row in times_on_gpu(record[part], part)]
-    yield folded(
-        "How, and all times",
-        HOW_ON_ONE_GPU.format(**record["machine"]),
-        table(["measured", "value"], rows),
-    )
+    tables = []
+    for part, what in ON_GPU.items():
+        tables += [what, table(["measured", "value"], rows_on_gpu(record[part]))]
+    how = HOW_ON_ONE_GPU.format(**record["machine"])
+    yield folded("Method, and all times", how, *tables)
+
+
+def trained_in(record: Record) -> list[Row]:
+    """Return the rows of all training runs that are compared with one device."""
+    names = ("strategies", "mesh")
+    return [row for name in names if name in record for row in record[name]["rows"]]
 
 
 def conclusions(record: Record) -> Iterator[str]:
     """Give what the page found, a line for each question that the record answers."""
     rows = {name: each["rows"] for name, each in record.items()}
-    weighed = [*rows.get("strategies", []), *rows.get("mesh", [])]
-    if double := compared_weights(weighed):
+    runs, worst = agreement(trained_in(record))
+    if runs:
         yield (
-            f"- **Weights.** {sum(len(r['ranks']) for r in double)} runs in float64, "
-            "of small networks under all strategies and several meshes, ended with "
-            "the weights of one device, to within "
-            f"{small(max(r['difference'] for r in double))} of a tensor's largest "
-            "weight."
+            f"- **Weights.** {runs} training runs in float64, of small networks under "
+            "all strategies and several meshes, ended with the weights of one device, "
+            f"to within {small(worst)} of a tensor's largest weight."
+        )
+    if (found := rows.get("bugs")) and (far := changes(found)) and worst:
+        yield (
+            f"- **Bugs.** We chose and planted {len(found)} bugs, and ordinary tests "
+            f"noticed {noticed(found)}. Of these bugs, {len(far)} changed the weights "
+            f"of such runs, each by at least {min(far):.2f} of a tensor's largest "
+            f"weight: more than {power(min(far) / worst)} times the difference above."
         )
     if found := rows.get("collectives"):
-        calls = sum(r.get("calls", 0) for r in found)
-        yield f"- **Collectives.** {calls:,} calls gave the results of NumPy."
-    if found := rows.get("bugs"):
-        noticed = sum(bool(r["tests"]) for r in found)
         yield (
-            f"- **Bugs.** We chose and planted {len(found)} bugs; ordinary tests "
-            f"noticed {all_of(noticed, len(found))}."
+            f"- **Collectives.** {total(found, 'calls'):,} calls gave the results of "
+            f"NumPy. Of {total(found, 'results'):,} results between processes, "
+            f"{differing(found) or 'none'} differed in a bit from that of one process."
         )
     if found := rows.get("scripts"):
         yield (
-            f"- **Kills.** After each of {sum(r['kills'] for r in found)} kills, the "
-            "scripts resumed and ended with the bits of an undisturbed run."
+            f"- **Kills.** After each of {total(found, 'kills')} kills, the scripts "
+            "resumed and ended with the bits of an undisturbed run."
         )
-    if kinds := verdicts([*rows.get("ratios", []), *rows.get("sharded", [])]):
-        speed = (
-            "- **Speed.** Compared with the frameworks' own wrappers on CPUs, training "
-            f"steps were faster in {kinds['faster']} cases, slower in "
-            f"{kinds['slower']}, and not distinguishable in "
-            f"{kinds['not distinguishable']}."
-        )
-        if own := rings(rows.get("ratios", [])):
-            speed += (
-                " Between two processes, the library's ring all-reduce took up to "
-                f"{max(own):.2f} times as long as the engine's own."
-            )
-        yield speed
+    if found := rows.get("ratios"):
+        compared = speed([*found, *rows.get("sharded", [])])
+        yield f"- **Speed on CPUs.** {compared} {ring_speed(found)}".rstrip()
 
 
 def render(
@@ -275,7 +319,10 @@ def render(
     shown_by = " or ".join(unique(machines, "PyTorch"))
     minutes = sum(each["made"]["minutes"] for each in record.values())
     short = "\n".join(conclusions(record))
-    top = TOP.format(cores=cores, minutes=minutes, conclusions=short)
+    top = TOP.format(
+        cores=cores, minutes=minutes, conclusions=short,
+        weights=largest_network(trained_in(record)),
+    )  # fmt: skip
     parts = [top, GAME, *on_one_gpu(gpu, shown_by)]
     if missing := [shown.title for name, shown in SHOWN.items() if name not in record]:
         parts.append(f"Not made yet, and not shown: {'; '.join(missing)}.")
@@ -288,7 +335,7 @@ def render(
             lines = [f"- {row}" for row in wrong[name]]
             parts.append("**Wrong results:**\n\n" + "\n".join(lines))
         how = f"{shown.how} To repeat it: `make evidence ONLY={name}`."
-        parts.append(folded("How, and all rows", how, *tables))
+        parts.append(folded("Method, and all rows", how, *tables))
     made = {name: record[name]["made"] for name in there}
     lines = [
         [there[name].title, m["date"], m["version"], f"`{m['sources']}`", m["minutes"],

@@ -1,10 +1,12 @@
-"""Lay out each table of the evidence: a sentence of what was found, then all rows."""
+"""Lay out each table of the evidence: first what is seen of it, then what is folded."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 Row = dict[str, Any]
@@ -18,6 +20,18 @@ ENGINES = {
     "horovod": "Horovod",
     "kvstore": "MXNet's `dist_sync` kvstore",
 }
+FULL_NAMES = {
+    "data": "data parallelism, by each all-reduce and in buckets",
+    "tensor": "tensor parallelism",
+    "pipeline": "pipeline parallelism, by each schedule",
+    "sharded": "sharded training, ZeRO 1 to 3",
+}
+WRAPPERS = {
+    ("engines", "torch"): "PyTorch's `DistributedDataParallel`",
+    ("engines", "paddle"): "Paddle's `DataParallel`",
+}
+SLOW = 1.5  # a ratio above which the page names the all-reduce
+ROUNDING = 1e-12  # differences up to here are no change of the weights
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -36,6 +50,11 @@ def small(x: float | None) -> str:
     return f"{digits}·10{str(int(power)).translate(_RAISED)}"
 
 
+def power(x: float) -> str:
+    """Write the largest power of ten that is not above x."""
+    return f"10{str(math.floor(math.log10(x))).translate(_RAISED)}"
+
+
 def unique(rows: Iterable[Row], *keys: str) -> list[Any]:
     """Return the different values of a key, or of several, in their order."""
     found = dict.fromkeys(tuple(r[key] for key in keys) for r in rows)
@@ -47,9 +66,55 @@ def all_of(count: int, total: int) -> str:
     return f"all {total}" if count == total else str(count)
 
 
-def compared_weights(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows of runs in float64."""
-    return [r for r in rows if r["ranks"] and r["dtype"] == "float64"]
+def group_by(rows: Iterable[Row], key: Callable[[Row], str]) -> dict[str, list[Row]]:
+    """Return the rows of each value of the key, in the order of the first ones."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found
+
+
+# -- what the top of the page and the sections both say --------------------------------
+
+
+def agreement(rows: Iterable[Row]) -> tuple[int, float]:
+    """Return how many runs in float64 there were, and their largest difference."""
+    double = [r for r in rows if r["ranks"] and r["dtype"] == "float64"]
+    worst = max((r["difference"] for r in double), default=0.0)
+    return sum(len(r["ranks"]) for r in double), worst
+
+
+def largest_network(rows: Iterable[Row]) -> int:
+    """Return how many weights the largest network had that was trained."""
+    return max((r["weights"] for r in rows if r["ranks"]), default=0)
+
+
+def noticed(rows: Sequence[Row]) -> str:
+    """Write how many of the planted bugs a test noticed."""
+    return all_of(sum(bool(r["tests"]) for r in rows), len(rows))
+
+
+def changes(rows: Iterable[Row]) -> list[float]:
+    """Return how far the bugs moved the weights that moved beyond rounding."""
+    return [x for r in rows if (x := r["difference"] or 0) > ROUNDING]
+
+
+def total(rows: Iterable[Row], key: str) -> int:
+    """Return the sum of a key over the rows that have it."""
+    return sum(r.get(key, 0) for r in rows)
+
+
+def differing(rows: Iterable[Row]) -> int:
+    """Return how many results between processes had not the bits of one process."""
+    return sum(len(r.get("differ", ())) for r in rows)
+
+
+def wrappers(rows: Iterable[Row]) -> list[Row]:
+    """Return the comparisons of training steps with a framework's own wrapper.
+
+    In the part "horovod", the peer is the library's own step over Horovod.
+    """
+    return [r for r in rows if ", to " in r["candidate"] and r["part"] != "horovod"]
 
 
 def verdict(row: Row) -> str:
@@ -58,15 +123,24 @@ def verdict(row: Row) -> str:
     return "faster" if high < 1 else "slower" if low > 1 else "not distinguishable"
 
 
-def verdicts(rows: Iterable[Row]) -> Counter[str]:
-    """Count the comparisons of training steps with a framework's own wrapper."""
-    return Counter(verdict(r) for r in rows if ", to " in r["candidate"])
+def speed(rows: Iterable[Row]) -> str:
+    """Write how training steps compare with those of the frameworks' wrappers."""
+    compared = wrappers(rows)
+    count = Counter(map(verdict, compared))
+    ratios = [r["ratio"] for r in compared]
+    return (
+        f"In {len(compared)} comparisons with the frameworks' own wrappers, the "
+        f"library's training step took {min(ratios):.2f} to {max(ratios):.2f} times "
+        f"as long (medians): it was faster in {count['faster'] or 'none'}, slower in "
+        f"{count['slower'] or 'none'}, and in {count['not distinguishable'] or 'none'} "
+        "the quartiles of the ratio include 1."
+    )
 
 
-def rings(rows: Sequence[Row]) -> list[float]:
-    """Return the ratios of our ring to the all-reduce of the same engine."""
+def rings(rows: Sequence[Row]) -> list[Row]:
+    """Return the comparisons of our ring with the all-reduce of the same engine."""
     return [  # the engine's own is in the line before
-        ring["ratio"]
+        ring
         for native, ring in pairwise(rows)
         if native["ratio"] == 1
         and native["candidate"].endswith(", native")
@@ -74,15 +148,30 @@ def rings(rows: Sequence[Row]) -> list[float]:
     ]
 
 
+def ring_speed(rows: Sequence[Row]) -> str:
+    """Write how our ring compares with the engines' own all-reduce, if it does."""
+    own = [r["ratio"] for r in rings(rows)]
+    if not own:
+        return ""
+    return (
+        f"In {len(own)} comparisons between two processes, the library's ring "
+        f"all-reduce took {min(own):.2f} to {max(own):.2f} times as long as the "
+        f"engine's own, with a median of {median(own):.2f}."
+    )
+
+
+# -- the sections: a sentence, an overview, and all rows -------------------------------
+
+
 def weights(rows: list[Row]) -> Iterator[str]:
     """Show the differences from the weights of one device."""
-    runs, double = [r for r in rows if r["ranks"]], compared_weights(rows)
-    worst = max(r["difference"] for r in double)
+    runs, worst = agreement(rows)
     yield (
-        f"In {sum(len(r['ranks']) for r in double):,} runs in float64 of networks with "
-        f"at most {max(r['weights'] for r in runs):,} weights, no weight on any device "
-        f"differed from one device's by more than {small(worst)} of the largest weight "
-        f"of its tensor, which is {worst / 2**-52:.0f} times the machine epsilon."
+        f"In {runs:,} runs in float64 of networks with at most "
+        f"{largest_network(rows):,} weights, no weight on any device differed from one "
+        f"device's by more than {small(worst)} of the largest weight of its tensor, "
+        f"which is {worst / 2**-52:.0f} times the machine epsilon."
+        f"\n\n{overview(rows)}"
     )
 
     def cell(row: Row | None) -> str:
@@ -113,17 +202,32 @@ def weights(rows: list[Row]) -> Iterator[str]:
     yield "\n".join(f"- *{text}*: {'; '.join(ways)}" for text, ways in why.items())
 
 
+def overview(rows: Iterable[Row]) -> str:
+    """Lay out a line for each strategy: its runs, and their largest difference."""
+
+    def strategy(row: Row) -> str:
+        first, _, variant = row["way"].partition(", ")
+        return str(variant if first == "mesh" else FULL_NAMES.get(first, first))
+
+    lines = []
+    for name, some in group_by(rows, strategy).items():
+        runs, worst = agreement(some)
+        lines.append([name, runs, small(worst)])
+    head = ["strategy", "runs in float64", "largest difference"]
+    return table(head, lines)
+
+
 def collectives(rows: list[Row]) -> Iterator[str]:
     """Show the calls in one process, and the bits between processes."""
     local = [r for r in rows if r["engine"] == ONE]
     between = [r for r in rows if r["engine"] != ONE]
     yield (
-        f"In one process, {sum(r['calls'] for r in local):,} calls gave NumPy's "
+        f"In one process, {total(local, 'calls'):,} calls gave NumPy's "
         "results: small integers exactly, and normal float64 values within "
         f"{small(max(r['difference'] for r in local))} of the sum of their absolute "
-        f"values. Between processes, {sum(r['results'] for r in between):,} results "
-        "had to equal those of one process bit for bit, and "
-        f"{sum(len(r['differ']) for r in between) or 'none'} differed."
+        f"values. Between processes, {total(between, 'results'):,} results had to "
+        "equal those of one process bit for bit, and "
+        f"{differing(between) or 'none'} differed."
     )
     backends = unique(local, "backend")
     cells = {(r["backend"], r["collective"]): r for r in local}
@@ -146,17 +250,17 @@ def collectives(rows: list[Row]) -> Iterator[str]:
 
 def bugs(rows: list[Row]) -> Iterator[str]:
     """Show which tests noticed the bugs, and what they did to the weights."""
-    noticed = [r for r in rows if r["tests"]]
-    tests = {test for r in noticed for test in r["tests"]}
-    far = [x for r in rows if (x := r["difference"] or 0) > 1e-12]
+    tests = {test for r in rows for test in r["tests"]}
+    far = changes(rows)
     yield (
         f"We planted {len(rows)} bugs, one at a time. {len(tests)} different tests "
-        f"noticed {all_of(len(noticed), len(rows))} of them, and none of these tests "
+        f"noticed {noticed(rows)} of them, and none of these tests "
         "was written against the bug that it noticed. We chose the bugs ourselves, so "
         "this does not estimate how many other bugs the tests would notice. In the "
-        f"training runs above, {len(far)} bugs changed the weights by at least "
-        f"{small(min(far))}. Of the others, the runs that finished differ from one "
-        "device only by rounding."
+        f"training runs above, {len(far)} bugs changed the weights, each by at least "
+        f"{min(far):.2f} of the largest weight of a tensor. With the others, the runs "
+        "that finished differ from one device only by rounding, so such runs alone "
+        "would have missed them."
     )
     body = []
     for r in rows:
@@ -172,7 +276,7 @@ def bugs(rows: list[Row]) -> Iterator[str]:
 def invalid(rows: list[Row]) -> Iterator[str]:
     """Show how many inputs were tried, and what became of them."""
     keys = ("tried", "refused", "equal")
-    tried, refused, equal = (sum(r[key] for r in rows) for key in keys)
+    tried, refused, equal = (total(rows, key) for key in keys)
     yield (
         f"Of {tried:,} invalid options and damaged files, {refused:,} were rejected "
         f"with one of the library's own errors; the other {equal:,} were files that "
@@ -189,16 +293,15 @@ def faults(rows: list[Row]) -> Iterator[str]:
     longest = max(r["seconds"] for r in happened)
     bad = sum(len(r["wrong"]) for r in rows)
     yield (
-        f"In {sum(r['times'] for r in happened)} launches of two ranks, a rank was "
-        f"disturbed on purpose. "
-        f"{f'All but {bad} times' if bad else 'Each time'}, the error named the rank, "
-        f"all processes ended, and no file or shared memory was left, within "
-        f"{longest:.1f} s. Of the runs that were killed repeatedly and resumed from "
+        f"In {total(happened, 'times')} launches of two ranks, a rank was disturbed on "
+        f"purpose. {f'All but {bad} times' if bad else 'Each time'}, the error named "
+        f"the rank, all processes ended within {longest:.1f} s, and no file or shared "
+        f"memory was left. Of the runs that were killed repeatedly and resumed from "
         f"checkpoints, {all_of(sum(r['same_bits'] for r in again), len(again))} ended "
         "with the bits of an undisturbed run."
     )
     cells = {
-        (r["engine"], r["fault"]): f"{r['times']}, {r['seconds']:.1f} s"
+        (r["engine"], r["fault"]): f"{r['times']}, {r['seconds']:.2f} s"
         for r in happened
     }
     engines = unique(happened, "engine")
@@ -214,12 +317,12 @@ def faults(rows: list[Row]) -> Iterator[str]:
 
 def scripts(rows: list[Row]) -> Iterator[str]:
     """Show that all scripts resumed, and how often other processes did not end."""
-    kills = sum(r["kills"] for r in rows)
+    kills = total(rows, "kills")
     yield (
         f"After each of {kills} kills, the script resumed from its checkpoint, and in "
         "the end it had the weights of an undisturbed run, bit for bit. The frameworks "
         "did not always clean up: ten seconds after "
-        f"{kills - sum(r['ended'] for r in rows)} of the kills, other processes of the "
+        f"{kills - total(rows, 'ended')} of the kills, other processes of the "
         "job were still running. On a GPU, such an orphan keeps its memory allocated, "
         "so end orphans before you restart a job."
     )
@@ -243,19 +346,16 @@ def times(rows: list[Row]) -> Iterator[str]:
         words = [f"{x:.2f}" if x >= 0.1 else f"{x:.2g}" for x in (middle, *ends)]
         return f"{words[0]} ({words[1]}\u2013{words[2]})" if ends else words[0]
 
-    kinds = verdicts(rows)
-    text = (
-        f"Of {kinds.total()} comparisons with the framework's own wrapper, the "
-        f"library's training step was faster in {kinds['faster']}, slower in "
-        f"{kinds['slower']}, and not distinguishable in "
-        f"{kinds['not distinguishable']}, where the quartiles of the ratio include 1."
-    )
-    if own := rings(rows):
-        text += (
-            " Between two processes, the library's ring took from "
-            f"{min(own):.2f} to {max(own):.2f} times as long as the all-reduce of the "
-            f"same engine ({len(own)} comparisons)."
-        )
+    text = speed(rows)
+    if ring := ring_speed(rows):
+        slow = [r for r in rings(rows) if r["ratio"] > SLOW]
+        text += f" {ring}"
+        if slow:
+            which = "; ".join(
+                f"{between(r['ratio'], r['ratio_quartiles'])} in *{r['candidate']}*"
+                for r in slow
+            )
+            text += f" Medians above {SLOW}, with quartiles: {which}."
     calls = [  # the fixed price of a call
         f"{r['seconds'] * 1e6:.1f} µs ({r['backend']})"
         for r in rows
@@ -264,11 +364,23 @@ def times(rows: list[Row]) -> Iterator[str]:
     if calls:
         text += " An all-reduce of one element on two simulated devices took "
         text += f"{', '.join(calls)}."
-    yield text
+    lines = []
+    for r in wrappers(rows):
+        ours, _, peer = r["candidate"].partition(", to ")
+        model, _, engine = ours.partition(", two, ")
+        if engine:
+            over = "shared memory" if engine == "shared_memory" else ENGINES[engine]
+            ours = f"{model}, over {over}"
+        name, comma, how = peer.partition(",")
+        other = f"PyTorch's `{name}`{comma}{how}"
+        peer = WRAPPERS.get((r["part"], r["backend"]), other)
+        ratio = between(r["ratio"], r["ratio_quartiles"])
+        lines.append([ours, peer, ratio, verdict(r)])
+    head = ["the library's step", "compared with", "ratio (quartiles)", ""]
+    yield f"{text}\n\n{table(head, lines, words=2)}"
     body = [
-        [r["candidate"], r["backend"], between(1e3 * r["seconds"]),
-         between(r["ratio"], r["ratio_quartiles"]),
-         verdict(r) if ", to " in r["candidate"] else ""]
+        [r["part"], r["candidate"], r["backend"], between(1e3 * r["seconds"]),
+         between(r["ratio"], r["ratio_quartiles"])]
         for r in rows
     ]  # fmt: skip
-    yield table(["", "backend", "ms", "ratio", ""], body, words=2)
+    yield table(["part", "candidate", "backend", "ms", "ratio"], body, words=3)

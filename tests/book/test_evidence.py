@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import evidence_page
+import evidence_tables
 import make_evidence
 import numpy as np
 import pytest
@@ -39,6 +40,29 @@ def test_every_row_of_the_record_is_on_the_page():
     record["bugs"]["rows"][0]["tests"] = []
     page = make_evidence.page(record)
     assert "**Wrong results:**" in page
+
+
+def test_only_a_wrapper_of_a_framework_counts_as_one():
+    rows = json.loads((ROOT / RECORD).read_text("utf-8"))["ratios"]["rows"]
+    named = [r for r in rows if r["candidate"].endswith(", to its own")]
+    compared = evidence_tables.wrappers(rows)
+    assert {r["part"] for r in named} == {"engines", "horovod"}
+    assert compared == [r for r in named if r["part"] == "engines"] != []
+    slow = {"part": "engines", "candidate": "a, to b", "ratio": 2.0}
+    found = evidence_tables.speed([slow | {"ratio_quartiles": [1.5, 3.0]}])
+    assert "took 2.00 to 2.00 times" in found and "slower in 1" in found
+
+
+def test_the_overview_counts_every_run_once():
+    record = json.loads((ROOT / RECORD).read_text("utf-8"))
+    for name in ("strategies", "mesh"):
+        rows = record[name]["rows"]
+        lines = evidence_tables.overview(rows).splitlines()[2:]
+        counts = [int(line.split(" | ")[1]) for line in lines]
+        assert (sum(counts), len(lines) > 1) == (
+            evidence_tables.agreement(rows)[0],
+            True,
+        )
 
 
 def test_what_failed_on_a_gpu_is_on_the_page():
