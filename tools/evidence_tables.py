@@ -27,9 +27,10 @@ FULL_NAMES = {
     "sharded": "sharded training, ZeRO 1 to 3",
 }
 WRAPPERS = {
-    ("engines", "torch"): "PyTorch's `DistributedDataParallel`",
-    ("engines", "paddle"): "Paddle's `DataParallel`",
+    ("engines", "torch"): "PyTorch's DDP",
+    ("engines", "paddle"): "Paddle's DataParallel",
 }
+UNCLEAR = "not distinguishable"
 SLOW = 1.5  # a ratio above which the page names the all-reduce
 ROUNDING = 1e-12  # differences up to here are no change of the weights
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -120,7 +121,7 @@ def wrappers(rows: Iterable[Row]) -> list[Row]:
 def verdict(row: Row) -> str:
     """Tell whether the quartiles of a ratio exclude 1."""
     low, high = row["ratio_quartiles"]
-    return "faster" if high < 1 else "slower" if low > 1 else "not distinguishable"
+    return "faster" if high < 1 else "slower" if low > 1 else UNCLEAR
 
 
 def speed(rows: Iterable[Row]) -> str:
@@ -132,7 +133,7 @@ def speed(rows: Iterable[Row]) -> str:
         f"In {len(compared)} comparisons with the frameworks' own wrappers, the "
         f"library's training step took {min(ratios):.2f} to {max(ratios):.2f} times "
         f"as long (medians): it was faster in {count['faster'] or 'none'}, slower in "
-        f"{count['slower'] or 'none'}, and in {count['not distinguishable'] or 'none'} "
+        f"{count['slower'] or 'none'}, and in {count[UNCLEAR] or 'none'} "
         "the quartiles of the ratio include 1."
     )
 
@@ -370,13 +371,14 @@ def times(rows: list[Row]) -> Iterator[str]:
         model, _, engine = ours.partition(", two, ")
         if engine:
             over = "shared memory" if engine == "shared_memory" else ENGINES[engine]
-            ours = f"{model}, over {over}"
-        name, comma, how = peer.partition(",")
-        other = f"PyTorch's `{name}`{comma}{how}"
-        peer = WRAPPERS.get((r["part"], r["backend"]), other)
-        ratio = between(r["ratio"], r["ratio_quartiles"])
-        lines.append([ours, peer, ratio, verdict(r)])
-    head = ["the library's step", "compared with", "ratio (quartiles)", ""]
+            ours = f"{model}, {over}"
+        peer = WRAPPERS.get((r["part"], r["backend"]), f"PyTorch's {peer}")
+        low, high = r["ratio_quartiles"]
+        found = "" if verdict(r) == UNCLEAR else verdict(r)
+        lines.append(
+            [ours, peer, between(r["ratio"]), f"{low:.2f} to {high:.2f}", found]
+        )
+    head = ["the library's step", "compared with", "ratio", "quartiles", ""]
     yield f"{text}\n\n{table(head, lines, words=2)}"
     body = [
         [r["part"], r["candidate"], r["backend"], between(1e3 * r["seconds"]),
