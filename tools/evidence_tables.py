@@ -44,9 +44,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], words: int = 1)
 
 
 def small(x: float | None) -> str:
-    """Write a difference: 0, or two digits and a power of ten, in one piece."""
+    """Write a difference: 0, or two digits, with a power of ten if it is far from 1."""
     if not x:
         return "none" if x is None else "0"
+    if 0.01 <= x < 100:
+        return f"{x:.2g}"
     digits, _, power = f"{x:.1e}".partition("e")
     return f"{digits}·10{str(int(power)).translate(_RAISED)}"
 
