@@ -15,7 +15,8 @@ from d2lmulti.comm.devices import Device
 from d2lmulti.models.networks import make_mlp
 from d2lmulti.parallel.buckets import reduce_in_buckets
 from d2lmulti.parallel.data import get_params, train_batch
-from d2lmulti.parallel.sharded import shard_params, train_shards
+from d2lmulti.parallel.flat_parameters import shard_params
+from d2lmulti.parallel.sharded import train_shards
 from d2lmulti.processes.process_group import started
 
 from .engines import ENGINES_OF, Candidate, draw, on_two_cores, pin, seconds_in_turn

@@ -139,7 +139,7 @@ def check_finite(name: str, values: np.ndarray) -> np.ndarray:
 # -- tensors ----------------------------------------------------------------------
 
 
-def form(x: Tensor, first: int = 0) -> str:
+def spec_of(x: Tensor, first: int = 0) -> str:
     """Return the shape, from dimension `first` on, and the dtype: `(2, 3) float32`."""
     dtype = str(x.dtype).split(".")[-1].rstrip("'>")  # paddle.float32 is float32
     return f"{tuple(x.shape[first:])} {dtype}"
@@ -158,7 +158,7 @@ def check_write(x: Tensor, first: int, last: int, y: Tensor) -> None:
     if math.prod(y.shape) != last - first or x.dtype != y.dtype:
         raise InvalidInput(
             f"expected {last - first} values for elements {first} to {last} of "
-            f"{form(x)}, got {form(y)}"
+            f"{spec_of(x)}, got {spec_of(y)}"
         )
 
 
@@ -174,7 +174,7 @@ def check_contiguous(contiguous: bool) -> None:
 def check_window(X: Tensor, size: int) -> None:
     """Raise for a pooling window larger than the image: Paddle would pad it."""
     if not 1 <= size <= min(X.shape[2:]):
-        raise invalid(f"a window that fits on images {form(X)}", size)
+        raise invalid(f"a window that fits on images {spec_of(X)}", size)
 
 
 def check_leaf(is_leaf: bool) -> None:
@@ -188,10 +188,12 @@ def check_leaf(is_leaf: bool) -> None:
 
 def check_grads(ys: Sequence[Tensor], dys: Sequence[Tensor] | None) -> None:
     """Raise unless each y has a gradient of its shape: Paddle would read beyond it."""
-    if dys is not None and [form(dy) for dy in dys] != [form(y) for y in ys]:
+    if dys is None:
+        return
+    expected, given = [*map(spec_of, ys)], [*map(spec_of, dys)]
+    if given != expected:
         raise InvalidInput(
-            f"expected dys with the shapes and dtypes of ys, {[*map(form, ys)]}, got "
-            f"{[*map(form, dys)]}"
+            f"expected dys with the shapes and dtypes of ys, {expected}, got {given}"
         )
 
 
@@ -218,8 +220,8 @@ def not_attached() -> InvalidInput:
 
 def check_floating(name: str, x: Tensor) -> None:
     """Raise for a tensor without floats, which cannot have a gradient."""
-    if "float" not in form(x):
-        raise InvalidInput(f"expected floating-point tensors as {name}, got {form(x)}")
+    if "float" not in (spec := spec_of(x)):
+        raise InvalidInput(f"expected floating-point tensors as {name}, got {spec}")
 
 
 def check_params(params: Any, count: int, what: str = "parameters") -> None:
@@ -274,14 +276,14 @@ def check_data(data: Sequence[Tensor], op: str = "sum") -> None:
     for x in data:
         if x.shape != shape or x.dtype != dtype:
             expected = "the same shape and dtype on every rank"
-            check_same({rank: form(x) for rank, x in enumerate(data)}, expected)
+            check_same({rank: spec_of(x) for rank, x in enumerate(data)}, expected)
     check_distinct("data", data)
 
 
 def check_rows(data: Sequence[Tensor]) -> None:
     """Raise unless the tensors of all ranks differ in their number of rows only."""
     check_list("data", data, "tensors, one per rank")
-    calls = {rank: f"rows of {form(x, 1)}" for rank, x in enumerate(data)}
+    calls = {rank: f"rows of {spec_of(x, 1)}" for rank, x in enumerate(data)}
     expected = "the same shape (but for the first dimension) and dtype on every rank"
     check_same(calls, expected)
 

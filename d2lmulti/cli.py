@@ -267,7 +267,6 @@ class Commands(click.Group):
         return [c for c, home in COMMANDS.items() if find_spec(home.partition(".")[0])]
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """Import a command."""
         if name not in COMMANDS:
             return None
         package = COMMANDS[name].partition(".")[0]

@@ -18,7 +18,7 @@ from d2lmulti.plans.allreduce import ALLREDUCE
 from .comparison import Compared
 from .networks import ConvNet, get_network, network_names
 from .planner import Candidate, plan_data_parallel, plan_layouts
-from .presets import cluster_names, get_cluster
+from .presets import CLUSTERS, get_cluster
 from .simulate import (
     A_SECOND,
     MANY,
@@ -32,7 +32,7 @@ from .validation import validate as compare
 
 SHOWN = 12  # layouts that are printed; a file has them all
 FILE = click.Path(path_type=Path)
-CLUSTER = click.Choice(cluster_names())
+CLUSTER = click.Choice(list(CLUSTERS))
 
 
 def with_json(command: Callable[..., object]) -> Callable[..., None]:

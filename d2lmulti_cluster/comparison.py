@@ -117,7 +117,6 @@ class Compared:
 
     @property
     def error_of_time(self) -> float:
-        """Return the relative error of the time."""
         if self.rate or self.bandwidth:
             return self.measured / self.predicted - 1
         return self.predicted / self.measured - 1

@@ -113,7 +113,6 @@ class Split:
 
     @property
     def tokens(self) -> int:
-        """Return the tokens of one micro-batch."""
         return self.micro_batch * self.model.sequence
 
     def product(self, m: float, n: float, k: float) -> float:

@@ -16,7 +16,7 @@ from d2lmulti.errors import InvalidInput
 from .convolution import ConvStep, conv_step
 from .hardware import Cluster
 from .layout import Layout
-from .networks import NANOTRON, ConvNet, Software, Transformer
+from .networks import ConvNet, Transformer
 from .step_time import Step, step_time
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)  # sizes that are tried
@@ -70,7 +70,6 @@ def plan_layouts(
     cluster: Cluster,
     gpus: int,
     batch: int | None = None,
-    software: Software = NANOTRON,
 ) -> list[Candidate]:
     """Rank all layouts: those that fit first, the fastest first.
 
@@ -82,7 +81,7 @@ def plan_layouts(
         batch = max(4, -(-256 // gpus)) * gpus
     candidates = []
     for layout in layouts(model, gpus, batch, cluster.per_node):
-        step = step_time(model, layout, cluster, software)
+        step = step_time(model, layout, cluster)
         fits = step.memory.needed <= cluster.device.memory
         candidates.append(Candidate(layout, step, fits))
     if not candidates:

@@ -66,11 +66,6 @@ CLUSTERS = {c.name: c for c in map(_cluster, read_data("clusters"))}
 MACHINE_OF = {row.text("name"): row.text("machine") for row in _ROWS}
 
 
-def cluster_names() -> list[str]:
-    """Return the names that `get_cluster` knows."""
-    return list(CLUSTERS)
-
-
 def get_cluster(name: str) -> Cluster:
     """Return a machine by its name. Raises `InvalidInput` for an unknown one.
 

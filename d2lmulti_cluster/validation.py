@@ -6,6 +6,7 @@ those of transformers in `transformer_tables.py`. Chapter: *cost_model*.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -31,38 +32,58 @@ OTHER_NAMES = {
 TORCHGPIPE = {1: 2, 2: 1667, 4: 256, 8: 150}
 
 
+class Entry(NamedTuple):
+    """A row of a group, in which one row is the base of the others' speed-ups."""
+
+    row: int
+    words: str  # {} stands for the base's devices
+    order: tuple[int, ...]  # the base has the smallest
+    devices: int
+    measured: float
+    predicted: float
+
+
+def _compare_speedups(group: list[Entry], report: Report) -> None:
+    base = min(group, key=lambda entry: entry.order)
+    for entry in group:
+        if entry is not base:
+            words = entry.words.replace("{}", str(base.devices))
+            speedups = (
+                entry.measured / base.measured,
+                entry.predicted / base.predicted,
+            )
+            naive = entry.devices / base.devices
+            report.rows.append(
+                Compared(entry.row, words, "x", *speedups, rate=True, naive=naive)
+            )
+
+
 def cnn_scaling(rows: list[Row], report: Report) -> None:
     """Compare speed-ups over the fewest GPUs of the same table.
 
     The images per second themselves are added as absolute rows.
     """
-    measured: dict[tuple[str, ...], list[tuple[Row, float, float]]] = {}
-
+    groups: dict[tuple[Any, ...], list[Entry]] = defaultdict(list)
     for row in rows:
         with report.predicting(row):
             net = _convnet(row.text("model"))
             cluster = machine(row.text("hw"))
             gpus, batch = row.count("gpus"), row.count("batch_per_gpu")
             step = conv_step(CONVNETS[net], gpus, batch, cluster)
-            words = (row.text(c) for c in ("source", "hw", "model", "update"))
-            entry = (row, row.number_of("images_per_s"), step.images_per_second)
-            measured.setdefault((*words, str(batch)), []).append(entry)
-    for entries in measured.values():
-        entries.sort(key=lambda entry: entry[0].count("gpus"))
-        first, *larger = entries
-        fewest = first[0].count("gpus")
-        for row, speed, model in entries:
-            name = f"{row.text('model')} on {row.count('gpus')} GPUs"
-            compared = Compared(row.number, name, "images/s", speed, model, rate=True)
-            report.absolute.append(compared)
-        for row, speed, model in larger:
-            gpus = row.count("gpus")
-            name = f"{row.text('model')}: {gpus} over {fewest} GPUs"
-            speedups = speed / first[1], model / first[2]
-            compared = Compared(
-                row.number, name, "x", *speedups, rate=True, naive=gpus / fewest
+            speeds = row.number_of("images_per_s"), step.images_per_second
+            entry = Entry(row.number, f"{gpus} over {{}} GPUs", (gpus,), gpus, *speeds)
+            key = (row.text(c) for c in ("model", "source", "hw", "update"))
+            groups[(*key, batch)].append(entry)
+    for (model, *_), group in groups.items():
+        group.sort(key=lambda entry: entry.order)
+        for entry in group:
+            name = f"{model} on {entry.devices} GPUs"
+            speeds = entry.measured, entry.predicted
+            report.absolute.append(
+                Compared(entry.row, name, "images/s", *speeds, rate=True)
             )
-            report.rows.append(compared)
+        named = [e._replace(words=f"{model}: {e.words}") for e in group]
+        _compare_speedups(named, report)
 
 
 def _convnet(name: str) -> str:
@@ -78,51 +99,38 @@ def _convnet(name: str) -> str:
 
 def gpipe(rows: list[Row], report: Report) -> None:
     """Compare speed-ups over the row with fewest stages and micro-batches."""
-    groups: dict[tuple[str, str], list[Row]] = {}
-
+    groups: dict[tuple[str, str], list[Entry]] = defaultdict(list)
     for row in rows:
         with report.predicting(row):
-            row.count("K"), row.count("M"), row.number_of("norm_throughput")
-            groups.setdefault((row.text("hw"), row.text("model")), []).append(row)
-    for (hardware, model), group in groups.items():
-        group.sort(key=lambda row: (row.count("M"), row.count("K")))
-        first = group[0]
-        base = pipeline_rate(first.count("K"), first.count("M"))
-        unit = first.number_of("norm_throughput")
-        for row in group[1:]:
-            rate = pipeline_rate(row.count("K"), row.count("M")) / base
             stages, m = row.count("K"), row.count("M")
+            speed = row.number_of("norm_throughput")
+            hardware, model = row.text("hw"), row.text("model")
             words = f"{model} on {hardware}: {stages} stages, M = {m}"
-            speedup = row.number_of("norm_throughput") / unit
-            naive = stages / first.count("K")
-            report.rows.append(
-                Compared(row.number, words, "x", speedup, rate, rate=True, naive=naive)
+            rate = pipeline_rate(stages, m)
+            groups[hardware, model].append(
+                Entry(row.number, words, (m, stages), stages, speed, rate)
             )
+    for group in groups.values():
+        _compare_speedups(sorted(group, key=lambda entry: entry.order), report)
 
 
 def torchgpipe(rows: list[Row], report: Report) -> None:
     """Compare speed-ups over the baseline; the last micro-batch is not recomputed."""
-    models: dict[str, list[tuple[Row, int, int, float]]] = {}
-
+    groups: dict[str, list[Entry]] = defaultdict(list)
     for row in rows:
         with report.predicting(row):
             stages = row.count("partitions", min=0)
             usual = TORCHGPIPE.get(stages, 8 * stages) if stages else 1
             micro = row.count_or("micro_batches", usual)
-            entry = (row, stages, micro, row.number_of("samples_per_s"))
+            speed = row.number_of("samples_per_s")
             name = row.text("model").removesuffix("baseline").strip()
-            models.setdefault(name, []).append(entry)
-    for name, speeds in models.items():
-        base = min(speeds, key=lambda entry: entry[1:3])
-        unit = _torchgpipe_rate(*base[1:3])
-        for row, stages, micro, speed in speeds:
-            if row is not base[0]:
-                rate = _torchgpipe_rate(stages, micro) / unit
-                words = f"{name}: {stages} partitions, {micro} micro-batches"
-                naive, gain = max(1, stages) / max(1, base[1]), speed / base[3]
-                report.rows.append(
-                    Compared(row.number, words, "x", gain, rate, rate=True, naive=naive)
-                )
+            words = f"{name}: {stages} partitions, {micro} micro-batches"
+            rate, devices = _torchgpipe_rate(stages, micro), max(1, stages)
+            groups[name].append(
+                Entry(row.number, words, (stages, micro), devices, speed, rate)
+            )
+    for group in groups.values():
+        _compare_speedups(group, report)
 
 
 def _torchgpipe_rate(stages: int, micro_batches: int) -> float:

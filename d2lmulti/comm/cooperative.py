@@ -91,7 +91,7 @@ class Apply(CollectiveRequest):
     one result for each, and a function from their gradients to those of `tensors`.
     """
 
-    function: Callable[..., Any] | None = None
+    function: Any = None
 
     forward, backward = "function", "function"
 
@@ -149,9 +149,7 @@ class Segments:
             if request.forward in ("all-reduce", "all-to-all", "max"):  # in place
                 tensors = [B.copy_to(x, B.device_of(x)) for x in tensors]
             backwards: list[Backward] = []
-            results = self._carry(
-                request.forward, tensors, request, backwards, "forward"
-            )
+            results = self._communicate(request, tensors, backwards)
             answers = [
                 [result, *(B.detach(kept) for kept in r.keep)]
                 for result, r in zip(results, requests, strict=True)
@@ -179,48 +177,43 @@ class Segments:
             if request.backward != "none":
                 grads = [B.grad(answer[0]) for answer in answers]
                 ys += [r.tensor for r in requests]
-                dys += self._carry(
-                    request.backward, grads, request, backwards, "backward"
-                )
+                dys += self._communicate(request, grads, backwards, forward=False)
             if ys:
                 B.backward(ys, dys)
 
-    def _carry(
+    def _communicate(
         self,
-        collective: str,
-        xs: list[Tensor],
         request: CollectiveRequest,
+        xs: list[Tensor],
         backwards: list[Backward],
-        direction: str,
+        forward: bool = True,
     ) -> Sequence[Tensor]:
-        """Run one collective in every group and mark it; some work in place."""
+        """Run one collective in every group and mark it; some work in place.
+
+        An `Apply` adds its backward passes to `backwards`, and uses them later.
+        """
+        collective = request.forward if forward else request.backward
         if collective == "identity":
             return xs
         results = list(xs)
         for number, (group, indices) in enumerate(self.ranks.lines(request.axis)):
             local: Sequence[Tensor] = [xs[i] for i in indices]
-            if not isinstance(request, Apply):
-                local = self._collect(collective, list(local), request, group)
-            elif request.function and direction == "forward":
+            if isinstance(request, Apply) and forward:
                 local, backward = request.function(local, group)
                 backwards.append(backward)
-            else:
+            elif isinstance(request, Apply):
                 with self.B.pause():
                     local = backwards[number](list(local))
+            elif collective == "all-to-all":
+                alltoall(local, group)
+            else:
+                op: Op = "max" if collective == "max" else "sum"
+                start_allreduce(local, self.algorithm, group, op).wait()
             for i, x in zip(indices, local, strict=True):
                 results[i] = x
+        direction = "forward" if forward else "backward"
         notify("on_mark", f"{request.layer or type(request).__name__} {direction}")
         return results
-
-    def _collect(
-        self, what: str, xs: list[Tensor], request: CollectiveRequest, group: Group
-    ) -> list[Tensor]:
-        if what == "all-to-all":
-            alltoall(xs, group)
-        else:
-            op: Op = "max" if what == "max" else "sum"
-            start_allreduce(xs, self.algorithm, group, op).wait()
-        return xs
 
 
 def run_cooperatively(

@@ -30,7 +30,6 @@ class Subgroup(Group):
     ranks: tuple[int, ...] = ()
 
     def to_global_ranks(self, rounds: Iterable[Round]) -> Iterator[Round]:
-        """Return rounds with the global ranks."""
         return (renumber(this_round, self.ranks) for this_round in rounds)
 
 
@@ -50,7 +49,6 @@ class LocalPart(LocalEngine):
         super().exchange(spread, rounds, combine)
 
     def start(self, *call: Any) -> Work:
-        """Begin a collective of these tensors alone."""
         return LocalEngine().start(*call)
 
 

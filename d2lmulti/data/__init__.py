@@ -175,7 +175,7 @@ def decode(ids: np.ndarray) -> str:
     return "".join(ALPHABET[i] for i in ids)
 
 
-def cut_pieces(text: str, length: int) -> tuple[np.ndarray, np.ndarray]:
+def cut_sequences(text: str, length: int) -> tuple[np.ndarray, np.ndarray]:
     """Cut a text into sequences X (n, length) and the characters y that follow each.
 
     y is X shifted by one character; an incomplete last sequence is left out. Raises
@@ -279,7 +279,7 @@ def text(dtype: Any = "float32", length: int = 32) -> Dataset:
     character but the first is a target; both are int64, whatever the `dtype` of the
     weights. The last tenth of the sequences is for testing.
     """
-    X, y = cut_pieces(read_story(), length)
+    X, y = cut_sequences(read_story(), length)
     train = len(X) - len(X) // 10
     return Dataset("text", X[:train], y[:train], X[train:], y[train:], tuple(ALPHABET))
 

@@ -84,7 +84,6 @@ class _Stored:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of the activations and gradients."""
         saved = self.run.saved if self.run else ()
         return sum(nbytes(t) for t in (*self.xs, *saved, *(self.dys or ())))
 

@@ -22,7 +22,7 @@ from ..comm.cooperative import Ranks, run_cooperatively
 from ..comm.group import Group, check_algorithm, start_allreduce
 from ..errors import InvalidInput, plural
 from ..models.tensor_parallel import RankInfo, SequencePart, run_to_loss
-from ..optimizers import Optimizer
+from ..optimizers import Optimizer, assign_
 from ..plans.pipeline import BackwardInput, BackwardWeight, Lists
 from ..plans.rounds import Plan, even_bounds
 from ..plans.schedules import Schedule
@@ -85,17 +85,14 @@ class Replica:
         return lines
 
     def inputs(self, micro: int) -> list[Tensor]:
-        """Load each rank's tokens of its examples."""
         ranks = self.local[self.placed.stages[0].rank]
         return [self._load(self.step.X, rank, micro) for rank in ranks]
 
     def targets(self, micro: int) -> list[Tensor]:
-        """Load each rank's targets."""
         ranks = self.local[self.placed.stages[-1].rank]
         return [self._load(self.step.y, rank, micro) for rank in ranks]
 
     def params(self, stage: int) -> list[Tensor]:
-        """Return a stage's parameters, of all its local ranks."""
         this_stage = self.placed.stages[stage]
         places = [self.index[rank] for rank in self.local[this_stage.rank]]
         return [p for i in places for p in self.placed.of_stage(i, this_stage)]
@@ -103,7 +100,6 @@ class Replica:
     def forward(
         self, stage: int, micro: int, xs: list[Tensor], ys: list[Tensor] | None
     ) -> Run:
-        """Run the layers of a stage, and the loss on the last, on all its ranks."""
         this_stage = self.placed.stages[stage]
         ranks = self.local[this_stage.rank]
         passes = [
@@ -122,7 +118,6 @@ class Replica:
         return Run(outs, outs, segments.backward)
 
     def place(self, rank: int, axis: str) -> int:
-        """Return the coordinate of a rank along an axis."""
         return self.places[rank].get(axis, 0)
 
     def _groups(
@@ -251,7 +246,9 @@ def train_on_mesh(
         parts = _sum_replicas(placed, algorithm)
     step.update_(parts)
     if placed.zero:
-        _gather_parts(placed, parts)
+        for params, updated in zip(placed, gather_parts(placed, parts), strict=True):
+            for p, x in zip(params, updated, strict=True):
+                assign_(p, x)
     # In rank order, in which the losses of several processes are summed, too.
     return [loss for _, loss in sorted(losses, key=lambda pair: pair[0])]
 
@@ -310,16 +307,19 @@ def _sum_replicas(placed: MeshParams, algorithm: str | Plan) -> list[list[Tensor
     return parts
 
 
-def _gather_parts(placed: MeshParams, parts: Sequence[Sequence[Tensor]]) -> None:
-    """All-gather the shards that each replica has updated."""
+def gather_parts(
+    placed: MeshParams, parts: Sequence[Sequence[Tensor]]
+) -> list[list[Tensor]]:
+    """All-gather along `data` what ZeRO 1 shards, in the shapes of the parameters."""
+    gathered: list[list[Tensor]] = [[] for _ in parts]
     for group, places in placed.mesh.local("data"):
-        for j in range(len(placed[places[0]])):
+        for j, p in enumerate(placed[places[0]]):
             shards = [parts[i][j] for i in places]
-            B = backend_of(shards[0])
-            with B.pause():
+            with backend_of(p).pause():
                 full = allgather(shards, group)
             for i, x in zip(places, full, strict=True):
-                B.write_(placed[i][j], 0, element_count(x), x)
+                gathered[i].append(x.reshape(tuple(p.shape)))
+    return gathered
 
 
 def _grad(p: Tensor) -> Tensor:

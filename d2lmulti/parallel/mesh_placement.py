@@ -9,6 +9,7 @@ from ..backends import backend_of, element_count
 from ..backends.protocol import AnyDevice, Tensor
 from ..checks import check_count, check_params
 from ..comm.collectives import broadcast
+from ..comm.group import group_for
 from ..comm.mesh import Mesh, Subgroup
 from ..errors import InvalidInput, plural
 from ..models.tensor_parallel import REPLICATED, ShardSpec, SplitModel, get_split
@@ -81,11 +82,7 @@ def place_on_mesh(
     longer than 1 along which the model has nothing to split: `sequence` where there are
     no tokens, `expert` where there are no experts.
     """
-    if len(devices) != len(mesh.group.local_ranks):
-        raise InvalidInput(
-            f"expected {plural(len(mesh.group.local_ranks), 'device')}, one for each "
-            f"local rank of {mesh!r}, got {len(devices)}; use devices({mesh.size})"
-        )
+    group_for(len(devices), mesh.group)  # raises for another number of devices
     hint = "on a mesh only the optimizer's state can be sharded"
     zero = check_count("zero", zero, min=0, max=1, hint=hint)
     split = get_split(model)

@@ -132,7 +132,6 @@ def place_params(
     stages: Sequence[Stage],
     devices: Sequence[AnyDevice],
     ranks: Sequence[int] | None = None,
-    group: Group | None = None,
 ) -> StageParams:
     """Copy every stage's parameters to its device and attach gradients.
 
@@ -141,7 +140,7 @@ def place_params(
     process's ranks, in order. Raises `InvalidInput` for ranks that do not fit, and for
     another number of parameters than the stages have.
     """
-    group = group_for(len(devices), group)
+    group = group_for(len(devices))
     if ranks is None:
         ranks = [s % group.size for s in range(len(stages))]
     if len(ranks) != len(stages) or set(ranks) != set(range(group.size)):
@@ -176,12 +175,12 @@ def gather_stages(stage_params: StageParams, device: AnyDevice = "cpu") -> list[
     if group is None or not group.is_distributed:
         return [backend_of(p).copy_to(p, device) for held in stage_params for p in held]
     B = backend_of(stage_params[0][0])
-    forms = [[[list(p.shape), B.dtype_of(p)] for p in held] for held in stage_params]
-    texts = group.engine.allgather_text(json.dumps(forms))
-    forms_by_rank = [json.loads(text) for text in texts]
+    specs = [[[list(p.shape), B.dtype_of(p)] for p in held] for held in stage_params]
+    texts = group.engine.allgather_text(json.dumps(specs))
+    specs_by_rank = [json.loads(text) for text in texts]
     local, gathered = stage_params.local, []
     for stage, owner in enumerate(stage_params.ranks):
-        for i, (shape, dtype) in enumerate(forms_by_rank[owner].pop(0)):
+        for i, (shape, dtype) in enumerate(specs_by_rank[owner].pop(0)):
             full = B.zeros(shape, dtype, device)
             if stage in local:
                 full = B.copy_to(stage_params[local.index(stage)][i], device)
@@ -278,21 +277,17 @@ class _Layers:
         self.bounds, self.first, self.last = bounds, first, last
 
     def inputs(self, micro: int) -> list[Tensor]:
-        """Load a micro-batch's examples."""
         return [load(self.step.X[slice(*self.bounds[micro])], self.first)]
 
     def targets(self, micro: int) -> list[Tensor]:
-        """Load a micro-batch's targets."""
         return [load(self.step.y[slice(*self.bounds[micro])], self.last)]
 
     def params(self, stage: int) -> Sequence[Tensor]:
-        """Return a stage's parameters."""
         return self.stage_params[stage]
 
     def forward(
         self, stage: int, micro: int, xs: list[Tensor], ys: list[Tensor] | None
     ) -> Run:
-        """Run the stage's layers, and the loss on the last stage."""
         B, params, first = self.B, self.stage_params[stage], 0
         (H,), outputs = xs, []
         with framework_errors(f"stage {stage}", H):

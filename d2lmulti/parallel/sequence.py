@@ -16,7 +16,14 @@ import numpy as np
 
 from ..backends import backend_of, element_count
 from ..backends.protocol import Backend, Tensor
-from ..checks import MAX_RANKS, check_choice, check_count, check_list, form, invalid
+from ..checks import (
+    MAX_RANKS,
+    check_choice,
+    check_count,
+    check_list,
+    invalid,
+    spec_of,
+)
 from ..comm.group import Group, exchange, group_for
 from ..errors import InvalidInput, plural
 from ..events import notify
@@ -112,7 +119,7 @@ def check_like(name: str, xs: Sequence[Tensor], tokens: Tokens, dtype: str) -> N
         if (tuple(x.shape), backend_of(x).dtype_of(x)) != (shape, dtype):
             raise invalid(
                 f"{name} of shape {shape} {dtype} on rank {rank}, one row for each "
-                "of its tokens", form(x), "cut all of them by the same positions",
+                "of its tokens", spec_of(x), "cut all of them by the same positions",
             )  # fmt: skip
 
 

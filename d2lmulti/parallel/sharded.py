@@ -19,26 +19,13 @@ from ..comm.group import Group
 from ..models.networks import framework_errors, losses_of, run_layers
 from ..optimizers import Optimizer, zeros_like
 from .flat_parameters import (
-    PRECISIONS,
     ShardedParams,
     attach_grads,
     gather_flat,
     gather_flat_,
-    gather_parts,
-    gather_shards,
     scatter_flat,
-    shard_params,
 )
 from .step import Step, by_device
-
-__all__ = [
-    "PRECISIONS",
-    "ShardedParams",
-    "gather_parts",
-    "gather_shards",
-    "shard_params",
-    "train_shards",
-]
 
 
 class _Graph(NamedTuple):

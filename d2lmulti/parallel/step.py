@@ -86,31 +86,6 @@ def split_batch(
     return X_shards, y_shards
 
 
-def split_in_parts(
-    X: Tensor, y: Tensor, devices: Sequence[AnyDevice], group: Group, parts: int
-) -> list[tuple[list[Tensor], list[Tensor]]]:
-    """Split a batch over the devices, and each shard into parts.
-
-    Returns for each part the (X, y) of all local devices. Raises `InvalidInput` as
-    `split_batch` does, and for a shard with fewer examples than parts.
-    """
-    check_count("accumulate", parts)
-    X_shards, y_shards = split_batch(X, y, devices, group)
-    if parts == 1:
-        return [(X_shards, y_shards)]
-    if (fewest := min(map(len, X_shards))) < parts:
-        raise InvalidInput(
-            f"cannot split the {fewest} examples of a device into {parts} parts; use a "
-            "larger batch, fewer devices or fewer parts"
-        )
-    bounds = [even_bounds(len(x), parts) for x in X_shards]
-
-    def part(shards: Sequence[Tensor], i: int) -> list[Tensor]:
-        return [x[slice(*cut[i])] for x, cut in zip(shards, bounds, strict=True)]
-
-    return [(part(X_shards, i), part(y_shards, i)) for i in range(parts)]
-
-
 def by_device(losses: Sequence[Tensor], devices: int) -> list[Tensor]:
     """Reorder losses from part by part to device by device.
 
@@ -161,8 +136,22 @@ class Step:
         Returns for each part the (X, y) of all local devices. Raises `InvalidInput` as
         `split_batch` does, and for a shard with fewer examples than parts.
         """
+        check_count("accumulate", parts)
         group = self.group if self.whole else local_group(len(self.devices))
-        return split_in_parts(self.X, self.y, self.devices, group, parts)
+        X_shards, y_shards = split_batch(self.X, self.y, self.devices, group)
+        if parts == 1:
+            return [(X_shards, y_shards)]
+        if (fewest := min(map(len, X_shards))) < parts:
+            raise InvalidInput(
+                f"cannot split the {fewest} examples of a device into {parts} parts; "
+                "use a larger batch, fewer devices or fewer parts"
+            )
+        bounds = [even_bounds(len(x), parts) for x in X_shards]
+
+        def part(shards: Sequence[Tensor], i: int) -> list[Tensor]:
+            return [x[slice(*cut[i])] for x, cut in zip(shards, bounds, strict=True)]
+
+        return [(part(X_shards, i), part(y_shards, i)) for i in range(parts)]
 
     def clear_(self, owned: Sequence[Sequence[Tensor]]) -> None:
         """Set all gradients to zero, because backward passes add to them."""

@@ -41,7 +41,6 @@ class RankMessages:
 
     @cached_property
     def peers(self) -> tuple[int, ...]:
-        """Return the ranks at the other ends."""
         return tuple(sorted({m.peer for m in (*self.sends, *self.receives)}))
 
 

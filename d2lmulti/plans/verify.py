@@ -206,7 +206,7 @@ def states(
         state.held[all_ranks, :, all_ranks] = 1
     yield state
     for number, this_round in enumerate(table, 1):
-        _carry_out(this_round, number, state)
+        _apply_round(this_round, number, state)
         yield state
 
 
@@ -244,7 +244,7 @@ def _cut(table: list[Round], ranks: int, total: int) -> np.ndarray:
     return np.unique(np.concatenate(edges))
 
 
-def _carry_out(this_round: Round, number: int, state: State) -> None:
+def _apply_round(this_round: Round, number: int, state: State) -> None:
     moves = []
     for t in this_round:  # all read the state before the round
         bounds = (t.source_first, t.source_first + t.length, t.target_first)

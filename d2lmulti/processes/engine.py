@@ -178,7 +178,7 @@ class ProcessEngine:
             messages = messages_of(this_round, self.rank)
             if messages.peers:
                 with self._waiting(*messages.peers), B.pause():
-                    self._carry(x, messages, combine)
+                    self._run_round(x, messages, combine)
 
     def allgather_text(self, text: str) -> list[str]:
         """Return every rank's short text on every rank, in rank order."""
@@ -191,7 +191,7 @@ class ProcessEngine:
         gathered = zip(self._gather(padded), sizes, strict=True)
         return [values[:size].tobytes().decode() for values, size in gathered]
 
-    def _carry(self, x: Any, messages: RankMessages, combine: Combine) -> None:
+    def _run_round(self, x: Any, messages: RankMessages, combine: Combine) -> None:
         """Send and receive this rank's messages of one round of the contiguous `x`."""
         raise NotImplementedError
 

@@ -25,20 +25,13 @@ from ..plans.rounds import Round, even_bounds
 from .engine import ProcessEngine, wait_for_server
 from .process_group import ProcessInfo, rendezvous_address
 
+_FRONT_ENDS = ("torch", "mxnet")
 # Collective -> its name in each front end; with MXNet it runs asynchronously.
 _FUNCTIONS = {
-    "torch": {
-        "allreduce": "allreduce_async_",
-        "broadcast": "broadcast_async_",
-        "allgather": "allgather_async",
-        "reduce_scatter": "reducescatter_async",
-    },
-    "mxnet": {
-        "allreduce": "allreduce_",
-        "broadcast": "broadcast_",
-        "allgather": "allgather",
-        "reduce_scatter": "reducescatter",
-    },
+    "allreduce": ("allreduce_async_", "allreduce_"),
+    "broadcast": ("broadcast_async_", "broadcast_"),
+    "allgather": ("allgather_async", "allgather"),
+    "reduce_scatter": ("reducescatter_async", "reducescatter"),
 }
 
 
@@ -55,7 +48,7 @@ class Horovod(ProcessEngine):
 
     name = "horovod"
     point_to_point = False
-    native = frozenset(_FUNCTIONS["torch"])
+    native = frozenset(_FUNCTIONS)
     reducible: Collection[str] | None = (
         "float32",
         "float64",
@@ -121,7 +114,6 @@ class Horovod(ProcessEngine):
         return Work(end)
 
     def close(self) -> None:
-        """Leave the group."""
         if self._front_end:
             import_module(f"horovod.{self._front_end}").shutdown()
         if self._server:
@@ -137,7 +129,7 @@ class Horovod(ProcessEngine):
         self, hvd: Any, what: str, x: Any, options: dict[str, Any]
     ) -> Callable[[], Any]:
         """Call one of Horovod's functions; return one that waits for the result."""
-        function = getattr(hvd, _FUNCTIONS[self._front_end][what])
+        function = getattr(hvd, _FUNCTIONS[what][_FRONT_ENDS.index(self._front_end)])
         # Concurrent calls need different names, the same on all ranks.
         name = f"d2lmulti.{self._under_way}"
         self._under_way += 1
@@ -156,7 +148,7 @@ class Horovod(ProcessEngine):
 
     def _start(self, framework: str) -> Any:
         """Return the front end for a framework; start it in the first call."""
-        if framework not in _FUNCTIONS:
+        if framework not in _FRONT_ENDS:
             raise InvalidInput(
                 f"expected tensors of torch or mxnet, got {framework}; Horovod has no "
                 f"front end for it; use the engine {framework} or shared_memory"
@@ -180,7 +172,7 @@ def _likely_front_end() -> str:
     chosen = os.environ.get("D2LMULTI_BACKEND")
     if chosen:
         return get_backend(chosen).name
-    return next((name for name in _FUNCTIONS if name in sys.modules), "torch")
+    return next((name for name in _FRONT_ENDS if name in sys.modules), "torch")
 
 
 def _prepare(info: ProcessInfo) -> Any:

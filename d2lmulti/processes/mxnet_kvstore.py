@@ -34,7 +34,6 @@ class ServerSGD(mx.optimizer.Optimizer):
         self.step_size, self.momentum = lr, momentum
 
     def create_state(self, index: object, weight: Array) -> Array:
-        """Make the velocity, zeros like the weight."""
         return mx.nd.zeros(weight.shape, dtype=weight.dtype)
 
     def update(self, index: object, weight: Array, grad: Array, state: Array) -> None:

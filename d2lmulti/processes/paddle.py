@@ -82,7 +82,6 @@ class PaddleDistributed(ProcessEngine):
     def start(
         self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
     ) -> Work:
-        """Begin one of the collectives named in `native`, in place."""
         check_native(self, what)
         x = data[0].detach()
         check_contiguous(x.is_contiguous())
@@ -105,14 +104,12 @@ class PaddleDistributed(ProcessEngine):
         return Work(end)
 
     def part(self, parts: Parts, names: Sequence[str]) -> PaddleDistributed:
-        """Make sub-groups of these ranks; return that of this rank, or this engine."""
         named, engine = dict(zip(map(tuple, parts), names, strict=True)), self
         for ranks, group in self._connect_all(parts):
             engine = self._of_some(ranks, named[tuple(ranks)], group)
         return engine
 
     def close(self) -> None:
-        """Leave the process group, unless it is the user's own."""
         if not self._adopted:
             dist.destroy_process_group()
 
@@ -172,7 +169,7 @@ class PaddleDistributed(ProcessEngine):
             self._group.all_gather(gathered, x, True).wait()
         return [B.numpy(y) for y in gathered]
 
-    def _carry(self, x: Tensor, messages: RankMessages, combine: Combine) -> None:
+    def _run_round(self, x: Tensor, messages: RankMessages, combine: Combine) -> None:
         if B.device_of(x) == self._device:
             self._take_turns(x, messages, combine)
         else:  # the engine sends from there only

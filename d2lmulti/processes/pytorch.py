@@ -88,7 +88,6 @@ class TorchDistributed(ProcessEngine):
     def start(
         self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
     ) -> Work:
-        """Begin one of the collectives named in `native`, in place."""
         check_native(self, what)
         x = data[0].detach()
         check_contiguous(x.is_contiguous())
@@ -117,7 +116,6 @@ class TorchDistributed(ProcessEngine):
         return engine
 
     def close(self) -> None:
-        """Leave the process group, unless it is the user's own."""
         if not self._adopted:
             dist.destroy_process_group()
 
@@ -128,10 +126,10 @@ class TorchDistributed(ProcessEngine):
             dist.all_gather(gathered, x, group=self._group)
         return [y.cpu().numpy() for y in gathered]
 
-    def _carry(self, x: Tensor, messages: RankMessages, combine: Combine) -> None:
+    def _run_round(self, x: Tensor, messages: RankMessages, combine: Combine) -> None:
         if x.is_cuda and not self.nccl:  # gloo sends from the CPU only
             host = x.cpu()
-            self._carry(host, messages, combine)
+            self._run_round(host, messages, combine)
             x.copy_(host)
             return
         flat, calls, arriving = x.view(-1), [], {}

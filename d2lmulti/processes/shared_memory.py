@@ -30,7 +30,7 @@ import numpy as np
 
 from ..backends import backend_of
 from ..backends.common import COMBINE
-from ..checks import check_native
+from ..checks import check_contiguous, check_native
 from ..comm.group import Combine, Work
 from ..comm.mesh import renumber
 from ..errors import InvalidInput
@@ -140,10 +140,9 @@ class SharedMemory(ProcessEngine):
     def exchange(
         self, data: Sequence[Any], rounds: Iterable[Round], combine: Combine = "sum"
     ) -> None:
-        """Execute this rank's messages of the rounds, in place."""
         with on_host(data[0]) as memory:
             for this_round in rounds:
-                self._carry(memory, messages_of(this_round, self.rank), combine)
+                self._run_round(memory, messages_of(this_round, self.rank), combine)
 
     def start(
         self, what: str, data: Sequence[Any], op: Combine = "sum", root: int = 0
@@ -153,11 +152,10 @@ class SharedMemory(ProcessEngine):
         with on_host(data[0]) as memory:
             name = "star" if memory.nbytes <= _SHORT else "ring"
             for this_round in _rounds(name, tuple(self.ranks), memory.size):
-                self._carry(memory, messages_of(this_round, self.rank), op)
+                self._run_round(memory, messages_of(this_round, self.rank), op)
         return Work()
 
     def part(self, parts: Parts, names: Sequence[str]) -> SharedMemory:
-        """Make sub-groups of these ranks; return that of this rank, or this engine."""
         for ranks, name in zip(parts, names, strict=True):
             if self.rank in ranks:
                 return self._of_some(ranks, name)
@@ -166,7 +164,7 @@ class SharedMemory(ProcessEngine):
     def close(self) -> None:
         """Do nothing: the memory is freed with the processes and the folder."""
 
-    def _carry(
+    def _run_round(
         self, memory: np.ndarray, messages: RankMessages, combine: Combine
     ) -> None:
         """Move all messages concurrently, but combine received values in row order."""
@@ -284,12 +282,8 @@ def on_host(x: Any) -> Iterator[np.ndarray]:
     B = backend_of(x)
     on_cpu = B.device_of(x) == "cpu"
     host = x if on_cpu else B.copy_to(x, "cpu")
-    memory = backend_of(host).memory(host)
-    if memory is None:
-        raise InvalidInput(
-            "expected a tensor that lies row by row in memory, got a strided view; "
-            "copy it with B.copy_to(x, 'cpu')"
-        )
+    memory: Any = backend_of(host).memory(host)
+    check_contiguous(memory is not None)
     yield memory
     if not on_cpu:
         B.write_(x, 0, len(memory), host)

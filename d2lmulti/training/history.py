@@ -30,7 +30,7 @@ from ..data import Dataset
 from ..errors import Diverged, InvalidInput, PeerError, by_call
 from ..models.networks import Model, run_layers
 from ..observe.ledger import Ledger
-from .rate import Schedule, rate_at
+from .rate import Schedule
 
 
 @dataclass(frozen=True)
@@ -245,17 +245,16 @@ def about_machine(B: Backend) -> dict[str, str]:
     return {"Python": python, "backend": f"{B.name} {release}"}
 
 
-def rates_of(rate: float | Schedule, steps: int) -> list[float]:
-    """Return the learning rates of a schedule at steps 0, 1, 2, 4, ... of a run."""
-    if not isinstance(rate, Schedule):
-        return []
-    sampled = [0, *(2**i for i in range(steps.bit_length()) if 2**i < steps)]
-    return [float(rate_at(rate, step)) for step in sampled]
-
-
 def fingerprint(data: Dataset, rate: float | Schedule, steps: int) -> dict[str, Any]:
-    """Return descriptions of data and learning rates, the same in all processes."""
-    return {"data": shorten(describe(data)), "rates": rates_of(rate, steps)}
+    """Return descriptions of data and learning rates, the same in all processes.
+
+    The rates are those of a schedule at steps 0, 1, 2, 4, ... of the run.
+    """
+    rates = []
+    if isinstance(rate, Schedule):
+        sampled = [0, *(2**i for i in range(steps.bit_length()) if 2**i < steps)]
+        rates = [float(rate.rate(step)) for step in sampled]
+    return {"data": shorten(describe(data)), "rates": rates}
 
 
 def logits_of(

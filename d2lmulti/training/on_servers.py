@@ -28,6 +28,8 @@ from ..parallel.parameter_server import ParameterServer, run_events
 from ..plans.rounds import even_bounds
 from .loop import check_data, check_fits
 
+PROBE = 256  # training examples over which the curve's loss is a mean
+
 
 class Pushed(NamedTuple):
     """One gradient that was applied."""
@@ -85,7 +87,6 @@ def train_on_servers(
     placement: str = "greedy",
     seconds: np.ndarray | None = None,
     link: Link | None = None,
-    probe: int = 256,
     backend: str | None = None,
     devices: Sequence[AnyDevice] | None = None,
 ) -> ServerHistory:
@@ -94,14 +95,13 @@ def train_on_servers(
     With `backups` an update is the mean of the first `workers - backups` gradients.
     `batch_size` is that of all workers together: each takes 1/workers of it at a time.
     `seconds` (workers, steps) are compute times, by default 1 each (`worker_seconds`).
-    The curve is the loss over the first `probe` training examples, measured after each
+    The curve is the loss over the first 256 training examples, measured after each
     update in `sync`, else after each `workers` gradients. Raises `InvalidInput` for
     settings that do not fit together.
     """
     batch_size = check_count("batch_size", batch_size)
     epochs = check_count("epochs", epochs)
     seed = check_count("seed", seed, min=0, max=None)
-    probe = check_count("probe", probe)
     check_choice("dtype", dtype, DTYPES)
     B, model = get_backend(backend), get_model(model)
     if model.buffers:
@@ -155,7 +155,7 @@ def train_on_servers(
                     Pushed(event.seconds, applied.worker, loss, *applied[1:])
                 )
                 if len(history.pushes) % (workers - backups) == 0:
-                    loss = _mean_loss(B, model, server.weights(), data, probe)
+                    loss = _mean_loss(B, model, server.weights(), data)
                     history.curve.append((event.seconds, loss))
 
     def gradient(event: Event, params: list[Tensor]) -> list[Tensor]:
@@ -171,7 +171,7 @@ def train_on_servers(
         losses[event.worker] = float(B.numpy(loss)) / len(X)
         return [B.grad(p) for p in params]
 
-    history.curve.append((0.0, _mean_loss(B, model, server.weights(), data, probe)))
+    history.curve.append((0.0, _mean_loss(B, model, server.weights(), data)))
     run_events(server, events(), gradient)
     history.params, history.dropped = server.weights(), server.dropped
     return history
@@ -187,10 +187,8 @@ def _mini_batches(
                 yield X[first:last], y[first:last], len(X)
 
 
-def _mean_loss(
-    B: Backend, model: Model, params: list[Tensor], data: Dataset, probe: int
-) -> float:
-    X, y = data.train_X[:probe], data.train_y[:probe]
+def _mean_loss(B: Backend, model: Model, params: list[Tensor], data: Dataset) -> float:
+    X, y = data.train_X[:PROBE], data.train_y[:PROBE]
     with B.pause():
         loss = losses_of(B, model.forward_eval(B, params, B.array(X)), B.array(y)).sum()
     return float(B.numpy(loss)) / len(X)

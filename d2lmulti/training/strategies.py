@@ -23,18 +23,19 @@ from ..comm.mesh import Mesh, check_axes
 from ..errors import InvalidInput
 from ..models.networks import Model
 from ..optimizers import Optimizer
-from ..parallel import pipeline, sharded, tensor
+from ..parallel import flat_parameters, pipeline, tensor
 from ..parallel.buckets import reduce_in_buckets
 from ..parallel.data import Reducer, check_accumulates, get_params, train_batch
-from ..parallel.flat_parameters import unflatten
+from ..parallel.flat_parameters import PRECISIONS, ShardedParams
 from ..parallel.mesh import (
     MeshParams,
     gather_from_mesh,
+    gather_parts,
     mesh_lists,
     place_on_mesh,
     train_on_mesh,
 )
-from ..parallel.sharded import PRECISIONS
+from ..parallel.sharded import train_shards
 from ..plans.allreduce import ALLREDUCE
 from ..plans.rounds import Plan
 from ..plans.schedules import CHUNKS, SCHEDULES, Schedule
@@ -249,25 +250,26 @@ class Sharded(OfBatches):
         choices=PRECISIONS,
     )  # fmt: skip
 
-    def shard(self, whole: Sequence[Tensor]) -> sharded.ShardedParams:
-        return sharded.shard_params(
+    def shard(self, whole: Sequence[Tensor]) -> ShardedParams:
+        return flat_parameters.shard_params(
             whole, self.devices, self.model, self.zero, precision=self.precision
         )
 
     def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        return sharded.gather_shards(self.owned)
+        return flat_parameters.gather_shards(self.owned)
 
     def trained(self) -> list[list[Tensor]]:
         return self.owned.parts()
 
     def shard_state(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
-        return sharded.shard_params(whole, self.devices, self.model, 3)
+        return flat_parameters.shard_params(whole, self.devices, self.model, 3)
 
     def gather_state(self, parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        return unflatten(self.owned.flat_params, sharded.gather_parts(parts))[0]
+        gathered = flat_parameters.gather_parts(parts)
+        return flat_parameters.unflatten(self.owned.flat_params, gathered)[0]
 
     def step(self, batch: Batch, lr: float) -> list[Tensor]:
-        return sharded.train_shards(
+        return train_shards(
             batch.X, batch.y, self.owned, self.devices, lr,
             optimizer=self.optimizer, states=self.states, n=batch.n,
             accumulate=self.accumulate,
@@ -311,15 +313,9 @@ class OnMesh(WithStages, WithAllReduce):
         return self.shard(whole).parts()
 
     def gather_state(self, parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        if not self.zero:
-            return super().gather_state(parts)
-        wholes: list[list[Tensor]] = [[] for _ in parts]
-        for group, places in self.axes.local("data"):
-            for j, p in enumerate(self.owned[places[0]]):
-                joined = allgather([parts[i][j] for i in places], group)
-                for i, flat in zip(places, joined, strict=True):
-                    wholes[i].append(flat.reshape(tuple(p.shape)))
-        return super().gather_state(wholes)
+        if self.zero:
+            parts = gather_parts(self.owned, parts)
+        return super().gather_state(parts)
 
     def step(self, batch: Batch, lr: float) -> list[Tensor]:
         return train_on_mesh(

@@ -12,7 +12,8 @@ from d2lmulti import devices, ledger, train
 from d2lmulti.models.networks import make_mlp
 from d2lmulti.optimizers import SGD, Adam
 from d2lmulti.parallel.data import get_params, train_batch
-from d2lmulti.parallel.sharded import shard_params, train_shards
+from d2lmulti.parallel.flat_parameters import shard_params
+from d2lmulti.parallel.sharded import train_shards
 
 SMALL = make_mlp("small", (784, 24, 10))
 

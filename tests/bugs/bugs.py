@@ -169,8 +169,7 @@ BUGS = [
     Bug(
         "gradients are not summed in the backward pass of a split layer",
         "comm/cooperative.py",
-        "dys += self._carry(\n                    request.backward, grads, request, "
-        'backwards, "backward"\n                )',
+        "dys += self._communicate(request, grads, backwards, forward=False)",
         "dys += grads",
         SYNCHRONIZED,
     ),
