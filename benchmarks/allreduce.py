@@ -49,7 +49,7 @@ def bench_allreduce(
 
     zeros = np.zeros(megabytes * 2**18, "float32")  # zeros stay zero when summed up
     transfers = _numpy_parts(algorithm, [zeros + 0 for _ in range(ranks)])
-    found = take_turns(
+    timings = take_turns(
         {
             "NumPy": _same_work(transfers),
             f"allreduce, {algorithm}": ours(algorithm, ranks, len(zeros)),
@@ -59,7 +59,7 @@ def bench_allreduce(
         warm_up=4,
     )
     vectors = [np.zeros(100_000, "float32") for _ in range(8)]
-    found |= take_turns(
+    timings |= take_turns(
         {
             "ring of 100,000 on 8, NumPy": partial(ring_in_numpy, vectors),
             "ring of 100,000 on 8, ours": ours("ring", 8, 100_000),
@@ -69,7 +69,7 @@ def bench_allreduce(
     )
     x, y = (B.array(np.zeros(1, "float32")) for _ in range(2))
     if not hasattr(x, "__setitem__"):
-        return found
+        return timings
 
     # In place: Paddle's `x += y` would make a new tensor.
     add_ = x.__iadd__ if hasattr(x, "__iadd__") else x.add_
@@ -78,7 +78,7 @@ def bench_allreduce(
         add_(y)
         y[:] = x
 
-    return found | take_turns(
+    return timings | take_turns(
         {
             "one element on 2, two lines": two_lines,
             "one element on 2, ours": ours("star", 2, 1),

@@ -28,7 +28,7 @@ from d2lmulti.parallel.data import get_params, train_batch
 from d2lmulti.processes.launcher import launch
 from d2lmulti.processes.process_group import ENGINES, process_info, started
 
-from .timing import Timing, beside
+from .timing import Timing, compare_times
 
 WORKERS = 2
 KILOBYTES = (4, 64, 1024, 4096, 16384, 65536)
@@ -53,12 +53,12 @@ def bench_engines(backend: str | None = None, repeats: int = 7) -> dict[str, Tim
     """
     name = get_backend(backend).name
     engines = [e for e in ENGINES_OF[name] if e != "horovod" or find_spec("horovod")]
-    found: dict[str, Timing] = {}
+    timings: dict[str, Timing] = {}
     for engine in engines:
         timings = on_two_cores(measure, engine, name, repeats, 100 + 20 * repeats)
         for candidate, timing in timings.items():
-            found.setdefault(candidate, timing)
-    return found
+            timings.setdefault(candidate, timing)
+    return timings
 
 
 def on_two_cores(
@@ -84,18 +84,18 @@ def measure(repeats: int) -> dict[str, Timing]:
     pin(group.local_ranks[0])
     groups = {group.engine.name: group}
     if group.engine.name not in ("shared_memory", "horovod"):
-        beside = import_module("d2lmulti.processes.shared_memory")
-        both = Group(group.size, group.local_ranks, beside.connect(process_info()))
+        module = import_module("d2lmulti.processes.shared_memory")
+        both = Group(group.size, group.local_ranks, module.connect(process_info()))
         groups["shared_memory"] = both
-    found: dict[str, Timing] = {}
+    timings: dict[str, Timing] = {}
     for model, batch, steps in ((LENET, 256, 3), (DEEP, 2048, 1)):
         steps_of = training(B, groups, model, batch)
         peer = f"{model.name}, two, its own"
-        found |= take_turns(steps_of, group, repeats, steps, peer)
+        timings |= take_turns(steps_of, group, repeats, steps, peer)
     for kilobytes in KILOBYTES:
         sums = summing(B, groups, kilobytes)
-        found |= take_turns(sums, group, repeats, calls_of(kilobytes))
-    return found
+        timings |= take_turns(sums, group, repeats, calls_of(kilobytes))
+    return timings
 
 
 def calls_of(kilobytes: int) -> int:
@@ -111,8 +111,8 @@ def draw(
     X = rng.normal(size=(batch, *shape)).astype("float32")
     y = rng.integers(0, 10, batch)
     start = [B.array(p.astype("float32")) for p in model.initial(rng)]
-    mine = slice(group.local_ranks[0], None, group.size)
-    return start, (B.array(X), B.array(y)), (B.array(X[mine]), B.array(y[mine]))
+    own_rows = slice(group.local_ranks[0], None, group.size)
+    return start, (B.array(X), B.array(y)), (B.array(X[own_rows]), B.array(y[own_rows]))
 
 
 def training(
@@ -154,16 +154,16 @@ def summing(
     x = B.array(np.zeros(kilobytes * 256, "float32"))
     host = np.zeros(kilobytes * 256, "float32")
     copy = host.copy()
-    found: dict[str, Candidate] = {}
+    timings: dict[str, Candidate] = {}
     for name, group in groups.items():
         label = f"all-reduce {kilobytes} KB, {name}"
-        found[f"{label}, native"] = partial(allreduce, [x], "native", group), False
+        timings[f"{label}, native"] = partial(allreduce, [x], "native", group), False
         if group.engine.point_to_point:
             ring = partial(allreduce, [x], "ring", group)
-            found[f"{label}, our ring"] = ring, False
+            timings[f"{label}, our ring"] = ring, False
     limit = partial(np.copyto, copy, host)
-    found[f"all-reduce {kilobytes} KB, memory copy"] = limit, False
-    return found
+    timings[f"all-reduce {kilobytes} KB, memory copy"] = limit, False
+    return timings
 
 
 def take_turns(
@@ -180,12 +180,12 @@ def take_turns(
     """
     seconds = seconds_in_turn(candidates, group, repeats, calls)
     base = next(iter(seconds.values()))
-    found = {name: beside(times, base) for name, times in seconds.items()}
+    timings = {name: compare_times(times, base) for name, times in seconds.items()}
     if peer in seconds:
         ours = [name for name in seconds if ", two, " in name and name != peer]
         for name in ours:
-            found[f"{name}, to its own"] = beside(seconds[name], seconds[peer])
-    return found
+            timings[f"{name}, to its own"] = compare_times(seconds[name], seconds[peer])
+    return timings
 
 
 def seconds_in_turn(

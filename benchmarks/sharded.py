@@ -20,7 +20,7 @@ from d2lmulti.parallel.sharded import train_shards
 from d2lmulti.processes.process_group import started
 
 from .engines import ENGINES_OF, Candidate, draw, on_two_cores, pin, seconds_in_turn
-from .timing import Timing, beside
+from .timing import Timing, compare_times
 
 BATCH, WIDTHS = 512, (1024, 1024, 1024, 1024, 10)  # 13 MB of float32
 _DEVICE = Device("cpu")
@@ -67,7 +67,7 @@ def measure(repeats: int) -> dict[str, Timing]:
     candidates: dict[str, Candidate] = {name: (s, False) for name, s in steps.items()}
     seconds = seconds_in_turn(candidates, group, repeats)
     base = seconds["data parallel"]
-    found = {name: beside(times, base) for name, times in seconds.items()}
+    timings = {name: compare_times(times, base) for name, times in seconds.items()}
     for peer in peers:
-        found[f"ZeRO 3, to {peer}"] = beside(seconds["ZeRO 3"], seconds[peer])
-    return found
+        timings[f"ZeRO 3, to {peer}"] = compare_times(seconds["ZeRO 3"], seconds[peer])
+    return timings

@@ -46,10 +46,10 @@ def take_turns(
                 run()
             seconds[name].append((time.perf_counter() - began) / calls)
     base = next(iter(seconds.values()))
-    return {name: beside(times, base) for name, times in seconds.items()}
+    return {name: compare_times(times, base) for name, times in seconds.items()}
 
 
-def beside(times: Sequence[float], base: Sequence[float]) -> Timing:
+def compare_times(times: Sequence[float], base: Sequence[float]) -> Timing:
     """Return the median and quartiles of the times and of their paired ratios."""
     low, middle, high = quartiles(times)
     ratios = quartiles([a / b for a, b in zip(times, base, strict=True)])

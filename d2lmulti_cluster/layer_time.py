@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from d2lmulti.checks import check_number
 
 from .hardware import Cluster, Device
-from .nccl import KERNEL, beside, nccl_seconds
+from .nccl import KERNEL, concurrent, nccl_seconds
 from .networks import Software, Transformer
 
 # A network's own shapes (4,096 squared) reach 80 to 90 % of the best shape
@@ -172,15 +172,15 @@ def _column(s: Split, width: float) -> tuple[float, float]:
         total = s.collective("allreduce")
         if overlap == "none":
             return forward, data + weight + total
-        return forward, data + beside(weight, total, s.cluster)
+        return forward, data + concurrent(weight, total, s.cluster)
     gather, scatter = s.collective("allgather"), s.collective("reduce_scatter")
-    back = beside(data, gather, s.cluster) + beside(weight, scatter, s.cluster)
+    back = concurrent(data, gather, s.cluster) + concurrent(weight, scatter, s.cluster)
     if overlap == "own shard":  # local tokens' multiplication hides the gather
         rest = 2 * s.product(T * (s.tensor - 1) / s.tensor / 2, n, h)
         local = s.product(T / s.tensor, n, h)
-        return beside(local, gather, s.cluster) + rest, back
+        return concurrent(local, gather, s.cluster) + rest, back
     if overlap == "chunks":  # product and transfer in as many pieces as there are GPUs
-        overlapped = beside(forward, gather, s.cluster)
+        overlapped = concurrent(forward, gather, s.cluster)
         return overlapped + min(forward, gather) / s.tensor, back
     return forward + gather, back
 
@@ -197,12 +197,12 @@ def _row(s: Split, width: float) -> tuple[float, float]:
     if s.software.overlap == "own shard":
         rest = 2 * s.product(T * (s.tensor - 1) / s.tensor / 2, k, h)
         local = s.product(T / s.tensor, k, h)
-        return forward + scatter, beside(local, gather, s.cluster) + rest + weight
+        return forward + scatter, concurrent(local, gather, s.cluster) + rest + weight
     if s.software.overlap == "chunks":
         overlapped = (
-            beside(forward, scatter, s.cluster) + min(forward, scatter) / s.tensor
+            concurrent(forward, scatter, s.cluster) + min(forward, scatter) / s.tensor
         )
-        back = beside(data, gather, s.cluster) + min(data, gather) / s.tensor
+        back = concurrent(data, gather, s.cluster) + min(data, gather) / s.tensor
         return overlapped, back + weight
     return forward + scatter, data + weight + gather
 

@@ -155,14 +155,14 @@ def _tree_allowed(collective: str, nbytes: float, n: int, nodes: int) -> bool:
 def _edge(n: int) -> float:
     """Return the largest vector for which the tuner chooses a tree, by ranks."""
     (x, first), *more = TREE_UP_TO
-    for most, ranks in more:
-        if n <= ranks or (most, ranks) == more[-1]:
-            return x + (n - first) * (most - x) / (ranks - first)
-        x, first = most, ranks
+    for max_bytes, ranks in more:
+        if n <= ranks or (max_bytes, ranks) == more[-1]:
+            return x + (n - first) * (max_bytes - x) / (ranks - first)
+        x, first = max_bytes, ranks
     return x
 
 
-def beside(compute: float, communicate: float, cluster: Cluster) -> float:
+def concurrent(compute: float, communicate: float, cluster: Cluster) -> float:
     """Return the seconds of a concurrent computation and collective.
 
     The collective's kernels occupy some multiprocessors, which the computation lacks.

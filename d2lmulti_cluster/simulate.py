@@ -99,8 +99,8 @@ def simulate(
     Raises `InvalidInput` for bytes that are no whole elements.
 
     >>> from d2lmulti_cluster.presets import get_cluster
-    >>> found = simulate("allreduce", 8, 2**20, get_cluster("dgx-h100"))
-    >>> found.messages, round(found.seconds * 1e6, 1)
+    >>> played = simulate("allreduce", 8, 2**20, get_cluster("dgx-h100"))
+    >>> played.messages, round(played.seconds * 1e6, 1)
     (112, 52.5)
     """
     check_choice("collective", collective, PLANS)

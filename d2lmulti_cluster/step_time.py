@@ -26,7 +26,7 @@ from .layout import (
     owners,
     stage_parameters,
 )  # fmt: skip
-from .nccl import US, beside, nccl_seconds
+from .nccl import US, concurrent, nccl_seconds
 from .networks import CALL, NANOTRON, Software, Transformer
 
 
@@ -64,7 +64,7 @@ def _hidden(split: Split, compute: float, messages: float, bare: float) -> float
     """Return the seconds of a pass with its messages, of which `bare` is exposed."""
     if not split.software.overlap_data:
         return compute + messages
-    return beside(compute, messages - bare, split.cluster) + bare
+    return concurrent(compute, messages - bare, split.cluster) + bare
 
 
 def gradient_seconds(
@@ -114,7 +114,7 @@ def _exposed(
         hidden = exposed
         exposed = spans(ready, costs)[-1][1] - window
         hidden -= exposed
-        exposed += beside(window, hidden, split.cluster) - window
+        exposed += concurrent(window, hidden, split.cluster) - window
     return exposed - sum(work.backward for work in works[:-1])
 
 

@@ -290,15 +290,16 @@ def _best(runs: list[Run]) -> dict[str, object]:
 
 def _memory(runs: list[Run], failed: Counter[str]) -> dict[str, object]:
     ratios = [abs(r.memory - 1) for r in runs if r.memory is not None]
-    found: dict[str, object] = {"ran_but_called_too_big": sum(r.too_big for r in runs)}
+    too_big = sum(run.too_big for run in runs)
+    summary: dict[str, object] = {"ran_but_called_too_big": too_big}
     if ratios:
-        found["median_absolute_error_percent"] = 100 * median(ratios)
+        summary["median_absolute_error_percent"] = 100 * median(ratios)
     if count := failed.total():
         flagged = failed["too big"] + failed["impossible"]
-        found |= {
+        summary |= {
             "failed": count,
             "failed_called_too_big": failed["too big"],
             "failed_called_impossible": failed["impossible"],
             "failed_flagged_percent": 100 * flagged / count,
         }
-    return found
+    return summary

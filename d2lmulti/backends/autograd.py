@@ -167,7 +167,7 @@ class Tensor:
 
 def _lift(other: Any, like: Tensor) -> Tensor:
     # A Python number takes the dtype of the tensor: NumPy would make a float32 of no
-    # dimension, or one met by a NumPy float64, into float64.
+    # dimension, or one windows by a NumPy float64, into float64.
     if isinstance(other, Tensor):
         return other
     if not isinstance(other, numbers.Real):
@@ -297,19 +297,19 @@ def unfold(X: np.ndarray, kh: int, kw: int) -> np.ndarray:
     """
     batch, c, height, width = X.shape
     h, w = height - kh + 1, width - kw + 1
-    met = sliding_window_view(X, (1, 1, h, w))  # (batch, c, kh, kw, 1, 1, h, w)
-    return met.reshape((batch, c * kh * kw, h * w))
+    windows = sliding_window_view(X, (1, 1, h, w))  # (batch, c, kh, kw, 1, 1, h, w)
+    return windows.reshape((batch, c * kh * kw, h * w))
 
 
 def fold(columns: np.ndarray, shape: tuple[int, ...], kh: int, kw: int) -> np.ndarray:
     """Sum columns at the places from which `unfold` copied them, in zeros like X."""
     batch, c, height, width = shape
     h, w = height - kh + 1, width - kw + 1
-    met = columns.reshape((batch, c, kh, kw, h, w))
+    windows = columns.reshape((batch, c, kh, kw, h, w))
     X = np.zeros(shape, columns.dtype)
     for i in range(kh):
         for j in range(kw):
-            X[:, :, i : i + h, j : j + w] += met[:, :, i, j]
+            X[:, :, i : i + h, j : j + w] += windows[:, :, i, j]
     return X
 
 
@@ -318,8 +318,8 @@ def average(X: np.ndarray, size: int) -> tuple[np.ndarray, Pullback]:
     windows = cut(X, size)
 
     def spread(d: np.ndarray) -> np.ndarray:  # evenly to every pixel of a window
-        share = d[..., None] / np.asarray(size * size, d.dtype)
-        return join(np.broadcast_to(share, windows.shape), X, size)
+        per_pixel = d[..., None] / np.asarray(size * size, d.dtype)
+        return join(np.broadcast_to(per_pixel, windows.shape), X, size)
 
     return windows.mean(axis=-1), spread
 

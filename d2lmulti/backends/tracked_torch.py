@@ -52,20 +52,24 @@ def name(device: torch.device) -> str:
     return "cpu" if device.index is None else f"sim:{device.index}"
 
 
-def copy(x: Tensor, device: torch.device, form: Any = torch.preserve_format) -> Tensor:
+def copy(
+    x: Tensor, device: torch.device, memory_format: Any = torch.preserve_format
+) -> Tensor:
     report_copy(name(where(x)), name(device), x.numel(), x.element_size())
     if x.is_cpu and device.type == "cpu":
-        return place(x.clone(memory_format=form), device)
-    return NATIVE["to"](x, device, memory_format=form)
+        return place(x.clone(memory_format=memory_format), device)
+    return NATIVE["to"](x, device, memory_format=memory_format)
 
 
 class Copy(torch.autograd.Function):
     """A copy to another device; its gradient is copied back."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, device: torch.device, form: Any) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, device: torch.device, memory_format: Any
+    ) -> Tensor:
         ctx.source = where(x)
-        return copy(x, device, form)
+        return copy(x, device, memory_format)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
@@ -79,13 +83,13 @@ def to(x: Tensor, *args: Any, copy: bool = False, **kwargs: Any) -> Tensor:
     """Do what `x.to(...)` does: nothing, if x is on that device already."""
     if args and isinstance(args[0], Tensor):  # x.to(other)
         args = (where(args[0]), args[0].dtype, *args[1:])
-    device, dtype, _, form = torch._C._nn._parse_to(*args, **kwargs)
+    device, dtype, _, memory_format = torch._C._nn._parse_to(*args, **kwargs)
     if device is not None and device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
-    form = torch.preserve_format if form is None else form
+    memory_format = torch.preserve_format if memory_format is None else memory_format
     if device is not None and device != where(x):
-        x, copy = Copy.apply(x, device, form), False
-    return NATIVE["to"](x, dtype or x.dtype, copy=copy, memory_format=form)
+        x, copy = Copy.apply(x, device, memory_format), False
+    return NATIVE["to"](x, dtype or x.dtype, copy=copy, memory_format=memory_format)
 
 
 def cpu(x: Tensor, memory_format: Any = torch.preserve_format) -> Tensor:

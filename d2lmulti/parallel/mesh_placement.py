@@ -77,7 +77,7 @@ def place_on_mesh(
     interleaved. Along `tensor` each layer is split as `split_params` does, along
     `expert` the experts are distributed, and along `data` and `sequence` all are
     replicated; with `zero=1` the optimizer's state, of `placed.parts()`, is sharded
-    along `data`. Raises `InvalidInput` for a model without a split form, for more
+    along `data`. Raises `InvalidInput` for a model without a split version, for more
     stages than layers or no multiple of p, for what does not divide, and for an axis
     longer than 1 along which the model has nothing to split: `sequence` where there are
     no tokens, `expert` where there are no experts.

@@ -148,10 +148,10 @@ def _ring_of_owners(
         for node, own in zip(nodes, owned, strict=True)
     ]
     size = edges[part + 1] - edges[part]
-    pieces = edges[part] + even_edges(size, len(owners))
+    chunks = edges[part] + even_edges(size, len(owners))
     ring = np.array(owners)
-    yield from ring_reduce_scatter(ring, pieces)
-    yield from ring_allgather(ring, pieces)
+    yield from ring_reduce_scatter(ring, chunks)
+    yield from ring_allgather(ring, chunks)
 
 
 def together(plans: Iterable[Iterable[Round]]) -> Iterator[Round]:

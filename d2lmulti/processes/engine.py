@@ -83,7 +83,7 @@ class StatusTable:
 
     @staticmethod
     @cache  # a row has one writer
-    def mine() -> StatusTable | None:
+    def of_this_process() -> StatusTable | None:
         """Return the table with a row for this process, if `launch` has made one."""
         if "D2LMULTI_STATUS_TABLE" not in os.environ:
             return None
@@ -157,7 +157,7 @@ class ProcessEngine:
         self.timeout = time_limit()
         self._group: Any = None  # the framework's own object of a sub-group
         self._label, self._call = "", "before its first call"
-        self._table = StatusTable.mine()
+        self._table = StatusTable.of_this_process()
 
     def begin(self, call: str) -> None:
         """Record the next call; raise `PeerError` if another rank's call differs."""

@@ -254,7 +254,7 @@ def _announced() -> Iterator[None]:
 
 
 def _set_state(state: int) -> None:
-    if table := StatusTable.mine():
+    if table := StatusTable.of_this_process():
         table.set_state(state)
 
 

@@ -106,7 +106,7 @@ def map_file(path: Path, size: int) -> np.ndarray:
 
 def connect(info: ProcessInfo) -> SharedMemory:
     """Join the group of the launch that started this process."""
-    table, file = StatusTable.mine(), rendezvous_file()
+    table, file = StatusTable.of_this_process(), rendezvous_file()
     if table is None or file is None:
         raise InvalidInput(
             "expected to share memory with processes that d2lmulti.processes.launch "

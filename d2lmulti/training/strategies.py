@@ -235,7 +235,7 @@ class PipelineParallel(WithStages):
         local = self.group.local_ranks
         ranks = [rank for rank in self.ranks if rank in local]
         owned = [*zip(ranks, self.owned, strict=True)]
-        return [[p for r, mine in owned if r == rank for p in mine] for rank in local]
+        return [[p for r, held in owned if r == rank for p in held] for rank in local]
 
 
 @dataclass(eq=False)

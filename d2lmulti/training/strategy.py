@@ -93,7 +93,7 @@ class Strategy(ABC):
         """Place parameters on the devices and make the optimizer's states."""
         self.optimizer, self.trainable = optimizer, len(params) - self.model.buffers
         self.owned: Any = self.shard(params)
-        self.states = [optimizer.init(mine) for mine in self.trained()]
+        self.states = [optimizer.init(params) for params in self.trained()]
 
     @abstractmethod
     def shard(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
@@ -103,7 +103,7 @@ class Strategy(ABC):
     def gather(self, owned: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         """Return unsharded tensors for every device, or for the first alone.
 
-        `owned` has the parameters' form; it may be the optimizer's state.
+        `owned` is laid out as the parameters; it may be the optimizer's state.
         """
 
     @abstractmethod
@@ -126,7 +126,7 @@ class Strategy(ABC):
         return [params[: len(params) - self.model.buffers] for params in self.owned]
 
     def shard_state(self, whole: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Return every owner's shards of tensors of the parameters' form."""
+        """Return every owner's shards of tensors with the parameters' shapes."""
         return self.shard(whole)
 
     def gather_state(self, parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:

@@ -190,7 +190,7 @@ BUGS = [
     Bug(
         "all replicas share one velocity",
         "training/strategy.py",
-        "[optimizer.init(mine) for mine in self.trained()]",
+        "[optimizer.init(params) for params in self.trained()]",
         "[optimizer.init(self.trained()[0])] * len(self.owned)",
         TRAINED,
     ),

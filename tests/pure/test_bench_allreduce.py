@@ -10,7 +10,7 @@ from benchmarks.allreduce import (
     _same_work,
     ring_in_numpy,
 )
-from benchmarks.timing import beside, take_turns
+from benchmarks.timing import compare_times, take_turns
 from d2lmulti.observe.ledger import Ledger
 from d2lmulti.plans.allreduce import ALLREDUCE
 
@@ -74,6 +74,6 @@ def test_the_seconds_are_those_of_one_call(clock, calls):
 
 
 def test_quartiles_are_of_the_paired_ratios():
-    timing = beside([2, 4, 6, 8, 10], [2, 2, 2, 2, 2])
+    timing = compare_times([2, 4, 6, 8, 10], [2, 2, 2, 2, 2])
     assert (timing.seconds, timing.seconds_quartiles) == (6, (4, 8))
     assert (timing.ratio, timing.ratio_quartiles) == (3, (2, 4))

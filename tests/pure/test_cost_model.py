@@ -13,7 +13,7 @@ from d2lmulti_cluster.convolution import conv_step, pipeline_rate
 from d2lmulti_cluster.cost import bus_bandwidth
 from d2lmulti_cluster.layer_time import matmul_seconds
 from d2lmulti_cluster.layout import ImpossibleLayout, Layout, buckets, cut_layers
-from d2lmulti_cluster.nccl import beside, nccl_seconds
+from d2lmulti_cluster.nccl import concurrent, nccl_seconds
 from d2lmulti_cluster.networks import (
     CONVNETS,
     MEGATRON_2021,
@@ -75,9 +75,9 @@ def test_an_algorithm_can_be_chosen_and_the_tuner_chooses_one_of_them():
 
 
 def test_what_runs_beside_a_collective_is_slowed_but_not_summed():
-    assert beside(1.0, 0.0, H100) == 1.0
-    assert 1.0 < beside(1.0, 0.5, H100) < 1.5
-    assert beside(0.1, 5.0, H100) == 5.0
+    assert concurrent(1.0, 0.0, H100) == 1.0
+    assert 1.0 < concurrent(1.0, 0.5, H100) < 1.5
+    assert concurrent(0.1, 5.0, H100) == 5.0
 
 
 def test_a_step_is_its_parts_and_a_faster_machine_is_not_slower():
@@ -118,7 +118,7 @@ def test_zero_and_splitting_save_memory_as_they_should():
 
 
 def test_each_stage_of_zero_shares_out_what_it_says():
-    """Weights 2, gradients 4, Adam 12 bytes; beside them pieces that are whole."""
+    """Weights 2, gradients 4, Adam 12 bytes; concurrent them pieces that are whole."""
     model, d = get_network("llama3-8b"), 16
     steps = [
         step_time(model, Layout(d, micro_batches=8, zero=z), H100) for z in range(4)

@@ -1,7 +1,7 @@
-"""Tensor-parallel forms of the models. Chapter: *tensor_parallel*.
+"""Tensor-parallel versions of the models. Chapter: *tensor_parallel*.
 
-`layers` has the split forms of dense and convolutional networks, `transformer` those of
-the transformer.
+`layers` has those of dense and convolutional networks, `transformer` that of the
+transformer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 
 def get_split(model: str | Model | SplitModel) -> SplitModel:
-    """Return the split form of a model.
+    """Return the split version of a model.
 
     Models of `make_mlp` and `make_transformer` have one, and LeNet and AlexNet. Raises
     `InvalidInput` for others.
