@@ -14,11 +14,10 @@ import numpy as np
 
 
 class Timing(NamedTuple):
-    """Median seconds of one call, its ratio to the first candidate, and quartiles."""
+    """Median seconds of one call, its ratio to the first candidate, with quartiles."""
 
     seconds: float
     ratio: float
-    seconds_quartiles: tuple[float, float]
     ratio_quartiles: tuple[float, float]
     repeats: int
 
@@ -51,9 +50,9 @@ def take_turns(
 
 def compare_times(times: Sequence[float], base: Sequence[float]) -> Timing:
     """Return the median and quartiles of the times and of their paired ratios."""
-    low, middle, high = quartiles(times)
+    _, middle, _ = quartiles(times)
     ratios = quartiles([a / b for a, b in zip(times, base, strict=True)])
-    return Timing(middle, ratios[1], (low, high), (ratios[0], ratios[2]), len(times))
+    return Timing(middle, ratios[1], (ratios[0], ratios[2]), len(times))
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:

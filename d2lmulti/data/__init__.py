@@ -166,15 +166,6 @@ def encode(text: str) -> np.ndarray:
     return np.array([ALPHABET.index(character) for character in text], np.int64)
 
 
-def decode(ids: np.ndarray) -> str:
-    """Turn ids back into characters.
-
-    >>> decode(encode("bell"))
-    'bell'
-    """
-    return "".join(ALPHABET[i] for i in ids)
-
-
 def cut_sequences(text: str, length: int) -> tuple[np.ndarray, np.ndarray]:
     """Cut a text into sequences X (n, length) and the characters y that follow each.
 

@@ -124,16 +124,8 @@ class PipelineTrace:
         return self.idle / total if total else 0.0
 
     @property
-    def peak_live(self) -> list[int]:
-        """Return the peak number of micro-batches that every stage stored."""
-        peaks = [0] * self.stages
-        for sample in self.samples:
-            peaks[sample.stage] = max(peaks[sample.stage], sample.micro_batches)
-        return peaks
-
-    @property
     def device_peak_live(self) -> list[int]:
-        """Return the same for every device, over all its stages."""
+        """Return the peak number of micro-batches that every device stored."""
         return [max(n for _, n, _ in self.levels(d)) for d in range(self.devices)]
 
     @property

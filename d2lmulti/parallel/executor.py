@@ -51,6 +51,7 @@ class Run(NamedTuple):
     outs: list[Tensor]  # outputs, or summed losses on the last stage
     saved: Sequence[Tensor]  # the activations that are stored
     backward: Callable[[list[Tensor], list[Tensor] | None], None]
+    params: Sequence[Tensor] = ()  # for a backward pass in two halves
 
 
 class Stages(Protocol):
@@ -64,9 +65,6 @@ class Stages(Protocol):
 
     def targets(self, micro: int) -> list[Tensor]:
         """Load a micro-batch's targets for the last stage."""
-
-    def params(self, stage: int) -> Sequence[Tensor]:
-        """Return a stage's parameters."""
 
     def forward(
         self, stage: int, micro: int, xs: list[Tensor], ys: list[Tensor] | None
@@ -194,7 +192,7 @@ class Executor:
         if self.recompute:
             stored.run = self._run(i, stored, record=True)
         self._report_stored(place, i)
-        outs, _, backward = stored.run  # type: ignore[misc]
+        outs, _, backward, _ = stored.run  # type: ignore[misc]
         if isinstance(i, Backward):
             backward(outs, stored.dys)
             return [B.grad(x) for x in stored.xs] if i.stage else []
@@ -204,8 +202,7 @@ class Executor:
 
     def _backward_weight(self, i: Instruction) -> None:
         B, stored = self.B, self.stored[i.stage, i.micro]
-        params = self.stages.params(i.stage)
-        outs = stored.run.outs  # type: ignore[union-attr]
+        outs, _, _, params = stored.run  # type: ignore[misc]
         grads = B.grad_of(outs, params, stored.dys)
         for p, dp in zip(params, grads, strict=True):
             B.write_(B.grad(p), 0, element_count(p), dp, add=True)

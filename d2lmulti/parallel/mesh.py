@@ -92,11 +92,6 @@ class Replica:
         ranks = self.local[self.placed.stages[-1].rank]
         return [self._load(self.step.y, rank, micro) for rank in ranks]
 
-    def params(self, stage: int) -> list[Tensor]:
-        this_stage = self.placed.stages[stage]
-        places = [self.index[rank] for rank in self.local[this_stage.rank]]
-        return [p for i in places for p in self.placed.of_stage(i, this_stage)]
-
     def forward(
         self, stage: int, micro: int, xs: list[Tensor], ys: list[Tensor] | None
     ) -> Run:

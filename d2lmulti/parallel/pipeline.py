@@ -282,9 +282,6 @@ class _Layers:
     def targets(self, micro: int) -> list[Tensor]:
         return [load(self.step.y[slice(*self.bounds[micro])], self.last)]
 
-    def params(self, stage: int) -> Sequence[Tensor]:
-        return self.stage_params[stage]
-
     def forward(
         self, stage: int, micro: int, xs: list[Tensor], ys: list[Tensor] | None
     ) -> Run:
@@ -297,7 +294,7 @@ class _Layers:
                 first += layer.params
             if ys is not None:
                 H = losses_of(B, H, ys[0], self.step.y).sum()
-        return Run([H], outputs, B.backward)
+        return Run([H], outputs, B.backward, params)
 
 
 def make_lists(

@@ -8,9 +8,7 @@ that the collective promises. The counts do not depend on the input, so one chec
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import zip_longest
 
 import numpy as np
 
@@ -52,24 +50,6 @@ def verify(
         _check_table(this_round, number, ranks, total)
     *_, state = states(table, ranks, length, collective)
     _check_end(state, len(table), *_promise(collective, state, root))
-
-
-def compare(rounds: Iterable[Round], expected: Iterable[Round]) -> None:
-    """Check that two plans are the same, transfer by transfer.
-
-    Stricter than `verify`: in a ring, a partial sum that skips a neighbor may still end
-    correct. Raises `PlanError` at the first round that differs.
-    """
-    pairs = zip_longest(rounds, expected)
-    for number, (this_round, expected_round) in enumerate(pairs, 1):
-        actual, needed = Counter(this_round or ()), Counter(expected_round or ())
-        missing = [in_words(t) for t in (needed - actual).elements()]
-        extra = [in_words(t) for t in (actual - needed).elements()]
-        if missing or extra:
-            raise PlanError(
-                f"round {number}: expected {[*missing, 'no more transfers'][0]}; got "
-                f"{[*extra, 'no such transfer'][0]}"
-            )
 
 
 def _check_table(this_round: Round, number: int, ranks: int, total: int) -> None:

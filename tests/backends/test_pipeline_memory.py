@@ -66,7 +66,7 @@ def test_live_tensors_are_those_that_are_counted(load, schedule) -> None:
     p = 4
     trace = watched_step(load, p, 6, schedule, recompute=False)
     peak = [max(alive for s, alive, _ in trace.alive if s == i) for i in range(p)]
-    assert peak == trace.peak_live
+    assert peak == trace.device_peak_live
     for _, alive, counted in trace.alive:
         assert alive == counted
     assert not trace.left
@@ -76,5 +76,5 @@ def test_live_tensors_are_those_that_are_counted(load, schedule) -> None:
 def test_recomputation_lets_go_of_all_but_the_inputs(load) -> None:
     m = 6
     trace = watched_step(load, 2, m, "gpipe", recompute=True)
-    assert trace.peak_live == [m, m]
+    assert trace.device_peak_live == [m, m]
     assert max(alive for _, alive, _ in trace.alive) == 1

@@ -59,7 +59,9 @@ def test_measured_idle_share_equals_the_formula(reference, p, m) -> None:
 
 @pytest.mark.parametrize(("p", "m"), [(1, 2), (2, 6), (4, 3)])
 def test_measured_live_activations_equal_the_formula(B, p, m) -> None:
-    live = {s: measure(B, s, p, m).peak_live for s in SCHEDULES if s != "interleaved"}
+    live = {
+        s: measure(B, s, p, m).device_peak_live for s in SCHEDULES if s != "interleaved"
+    }
     assert live["zb_h2"] == [min(m, 2 * p - 1)] * p
     assert measure(B, "zb_v", p, m, 2).device_peak_live == [2 * min(m, p)] * p
     assert live["sequential"] == [1] * p

@@ -75,5 +75,5 @@ def test_the_seconds_are_those_of_one_call(clock, calls):
 
 def test_quartiles_are_of_the_paired_ratios():
     timing = compare_times([2, 4, 6, 8, 10], [2, 2, 2, 2, 2])
-    assert (timing.seconds, timing.seconds_quartiles) == (6, (4, 8))
+    assert timing.seconds == 6
     assert (timing.ratio, timing.ratio_quartiles) == (3, (2, 4))

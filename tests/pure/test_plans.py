@@ -19,7 +19,7 @@ from d2lmulti.plans.collectives import (
     reduce_scatter,
 )
 from d2lmulti.plans.rounds import Round, even_bounds, even_edges, make_round
-from d2lmulti.plans.verify import compare, verify
+from d2lmulti.plans.verify import verify
 
 PER_NODE = {
     f"hierarchical by {k}": partial(hierarchical, per_node=k) for k in (1, 2, 3, 5, 16)
@@ -162,9 +162,6 @@ def test_every_planted_fault_is_named_by_round_rank_and_part(name, fault):
             broken = [*rounds]
             broken[i] = changed(rounds[i], j, fault, ranks)
             planted += 1
-            with pytest.raises(PlanError) as found:
-                compare(broken, rounds)
-            assert_names_round_rank_and_part(found.value)
             try:
                 verify(broken, ranks, length, collective)
             except PlanError as error:
@@ -174,7 +171,6 @@ def test_every_planted_fault_is_named_by_round_rank_and_part(name, fault):
                 assert fault == "sent to a wrong neighbor"
                 assert gives_right_numbers(broken, ranks, length, collective)
     assert planted > 20 and caught > 8
-    compare(rounds, plan(ranks, length))
 
 
 def assert_names_round_rank_and_part(error):
