@@ -21,7 +21,7 @@ from ..comm.collectives import allgather, reduce_scatter
 from ..comm.cooperative import Ranks, run_cooperatively
 from ..comm.group import Group, check_algorithm, start_allreduce
 from ..errors import InvalidInput, plural
-from ..models.tensor_parallel import RankInfo, SequencePart, run_to_loss
+from ..models.tensor_parallel.layers import RankInfo, SequencePart, run_to_loss
 from ..optimizers import Optimizer, assign_
 from ..plans.pipeline import BackwardInput, BackwardWeight, Lists
 from ..plans.rounds import Plan, even_bounds

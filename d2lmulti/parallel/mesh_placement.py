@@ -12,7 +12,8 @@ from ..comm.collectives import broadcast
 from ..comm.group import group_for
 from ..comm.mesh import Mesh, Subgroup
 from ..errors import InvalidInput, plural
-from ..models.tensor_parallel import REPLICATED, ShardSpec, SplitModel, get_split
+from ..models.tensor_parallel import get_split
+from ..models.tensor_parallel.layers import REPLICATED, ShardSpec, SplitModel
 from ..plans.rounds import even_bounds
 from .tensor import AnyModel, gather_params, split_params
 

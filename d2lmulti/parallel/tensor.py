@@ -17,11 +17,11 @@ from ..comm.cooperative import run_cooperatively
 from ..comm.group import Group, check_algorithm, group_for
 from ..errors import InvalidInput
 from ..models.networks import Model
-from ..models.tensor_parallel import (
+from ..models.tensor_parallel import get_split
+from ..models.tensor_parallel.layers import (
     RankInfo,
     ShardSpec,
     SplitModel,
-    get_split,
     run_to_loss,
 )
 from ..optimizers import Optimizer

@@ -296,11 +296,8 @@ def loopback() -> str:
 
 def state_of(pid: int) -> str:
     """Return the letter of a process's state (R, S, T, ...); empty if unknown."""
-    if not os.path.isdir("/proc/self"):  # a Mac
-        command = ["ps", "-o", "state=", "-p", str(pid)]
-        return subprocess.run(command, capture_output=True, text=True).stdout[:1]
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:  # it has ended
+    except OSError:  # it has ended, or the system has no such files
         return ""
     return text.rpartition(")")[2].split()[0]

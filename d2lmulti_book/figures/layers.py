@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from d2lmulti.backends.protocol import Tensor
-from d2lmulti.models.tensor_parallel import ShardSpec, SplitModel
+from d2lmulti.models.tensor_parallel.layers import ShardSpec, SplitModel
 
 from .style import (
     INK,

@@ -14,7 +14,8 @@ from d2lmulti.backends import element_count
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.errors import InvalidInput
 from d2lmulti.models.networks import make_mlp
-from d2lmulti.models.tensor_parallel import SplitModel, get_split
+from d2lmulti.models.tensor_parallel import get_split
+from d2lmulti.models.tensor_parallel.layers import SplitModel
 from d2lmulti.models.transformer import make_transformer
 from d2lmulti.parallel.tensor import gather_params, split_params, train_layers
 

@@ -9,27 +9,8 @@ from __future__ import annotations
 from ...errors import InvalidInput
 from .. import get_model
 from ..networks import Model
-from .layers import (
-    REPLICATED,
-    RankInfo,
-    SequencePart,
-    ShardSpec,
-    SplitModel,
-    can_split,
-    run_to_loss,
-    split_layers,
-)
+from .layers import SplitModel, can_split, split_layers
 from .transformer import split_transformer
-
-__all__ = [
-    "REPLICATED",
-    "RankInfo",
-    "SequencePart",
-    "ShardSpec",
-    "SplitModel",
-    "get_split",
-    "run_to_loss",
-]
 
 
 def get_split(model: str | Model | SplitModel) -> SplitModel:
