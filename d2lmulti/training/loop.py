@@ -24,9 +24,8 @@ from ..checks import (
     check_lists,
     invalid,
 )
-from ..comm.collectives import usual_algorithm
 from ..comm.devices import devices as first_devices
-from ..comm.group import allreduce, group_for
+from ..comm.group import group_for
 from ..data import DTYPES, Dataset, batch_count, batches, load
 from ..errors import InvalidInput
 from ..events import unobserved
@@ -156,14 +155,13 @@ def evaluate(
             with B.pause(), framework_errors(model.name, part):
                 logits = model.forward_eval(B, device_params[i], part)
                 guesses[i].append(B.argmax(logits))
-    hits = []
+    hits = 0
     for i, rank in enumerate(group.local_ranks):
-        labels = y[slice(*bounds[rank])].reshape(-1)
-        guess = [B.numpy(part) for part in guesses[i]]
-        right = np.concatenate(guess) == labels if guess else []
-        hits.append(B.array([np.count_nonzero(right)], devices[i]))
-    allreduce(hits, usual_algorithm(group), group)
-    return int(B.numpy(hits[0])[0]) / y.size
+        if guesses[i]:
+            labels = y[slice(*bounds[rank])].reshape(-1)
+            guess = np.concatenate([B.numpy(part) for part in guesses[i]])
+            hits += int(np.count_nonzero(guess == labels))
+    return sum(allgather_values(group, hits)) / y.size
 
 
 @with_options
