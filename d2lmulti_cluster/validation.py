@@ -302,16 +302,8 @@ def _kind_of(header: list[str]) -> Kind:
         if not kind.missing(header) and kind.never not in header:
             return kind
     kinds = "".join(f"\n  {kind.name}: {', '.join(kind.columns)}" for kind in KINDS)
-    closest = min(
-        (k for k in KINDS if k.missing(header)),
-        key=lambda k: len(k.missing(header)) / len(k.columns),
-    )
-    missing = closest.missing(header)
-    nearest = f"; {closest.name}, needs {', '.join(missing)} too"
-    if len(missing) == len(closest.columns):
-        nearest = ""
     raise InvalidInput(
         "expected the header of a table that is known, got "
-        f"{shown(','.join(header))}{nearest}. Known are, with these columns and any "
+        f"{shown(','.join(header))}. Known are, with these columns and any "
         f"others:{kinds}"
     )

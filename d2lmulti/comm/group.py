@@ -285,7 +285,7 @@ def start_allreduce(
         if callable(algorithm):
             rounds = algorithm(group.size, length)
         else:
-            rounds = _remembered(algorithm, group.size, length)
+            rounds = cached_plan(algorithm, group.size, length)
         exchange(data, rounds, group, op, f"{op} all-reduce")
     if op != "mean":
         return work
@@ -298,7 +298,8 @@ def start_allreduce(
 
 
 @lru_cache(maxsize=256)  # a training step repeats the same few plans
-def _remembered(algorithm: str, ranks: int, length: int) -> list[Round]:
+def cached_plan(algorithm: str, ranks: int, length: int) -> list[Round]:
+    """Return the rounds of an all-reduce in `ALLREDUCE`."""
     return list(ALLREDUCE[algorithm](ranks, length))
 
 

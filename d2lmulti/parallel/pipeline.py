@@ -325,7 +325,7 @@ def make_lists(
             lists = schedule(p, micro_batches, v)
         else:
             check_choice("schedule", schedule, SCHEDULES)
-            lists = _remembered(schedule, p, micro_batches, v, recompute)
+            lists = _cached_schedule(schedule, p, micro_batches, v, recompute)
     if len(lists) != group.size:
         raise PlanError(
             f"expected a list for each of {group.size} devices, got {len(lists)}; make "
@@ -335,7 +335,7 @@ def make_lists(
 
 
 @lru_cache(maxsize=64)  # every step of a run has the same lists
-def _remembered(name: str, p: int, m: int, v: int, recompute: bool) -> Lists:
+def _cached_schedule(name: str, p: int, m: int, v: int, recompute: bool) -> Lists:
     return SCHEDULES[name](p, m, v, _RECOMPUTED if recompute else None)
 
 

@@ -21,7 +21,6 @@ import zlib
 from _multiprocessing import SemLock, sem_unlink  # type: ignore[import-not-found]
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -31,10 +30,9 @@ import numpy as np
 from ..backends import backend_of
 from ..backends.common import COMBINE
 from ..checks import check_contiguous, check_native
-from ..comm.group import Combine, Work
+from ..comm.group import Combine, Work, cached_plan
 from ..comm.mesh import renumber
 from ..errors import InvalidInput
-from ..plans.allreduce import ALLREDUCE
 from ..plans.message_order import RankMessages, messages_of
 from ..plans.rounds import Round
 from .engine import Parts, ProcessEngine, StatusTable
@@ -151,7 +149,8 @@ class SharedMemory(ProcessEngine):
         check_native(self, what)
         with on_host(data[0]) as memory:
             name = "star" if memory.nbytes <= _SHORT else "ring"
-            for this_round in _rounds(name, tuple(self.ranks), memory.size):
+            for local_round in cached_plan(name, len(self.ranks), memory.size):
+                this_round = renumber(local_round, tuple(self.ranks))
                 self._run_round(memory, messages_of(this_round, self.rank), op)
         return Work()
 
@@ -265,12 +264,6 @@ class SharedMemory(ProcessEngine):
                 break
             time.sleep(_LONG_NAP)
         raise self._different_calls(table)
-
-
-@lru_cache(maxsize=64)
-def _rounds(name: str, ranks: tuple[int, ...], length: int) -> list[Round]:
-    rounds = ALLREDUCE[name](len(ranks), length)
-    return [renumber(this_round, ranks) for this_round in rounds]
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import pytest
 
 import d2lmulti
 from d2lmulti import SGD, allreduce, devices, get_backend, get_params, train_batch
-from d2lmulti.comm.group import _remembered as remembered
+from d2lmulti.comm.group import cached_plan
 from d2lmulti.models.networks import LENET
 
 PACKAGE = Path(d2lmulti.__file__).parent
@@ -72,7 +72,7 @@ def a_step(B, algorithm: str) -> Any:
 
 
 def test_a_first_step_enters_the_core_and_the_backends_own_module(B) -> None:
-    remembered.cache_clear()  # plans that another test has made
+    cached_plan.cache_clear()  # plans that another test has made
     entered = files(trace(a_step(B, "ring")))
     names = {name.removeprefix("d2lmulti/") for name in core.core_files()}
     own = {f"backends/{name}" for name in OWN[B.name]} | {CHECKS}
@@ -83,7 +83,7 @@ def test_a_first_step_enters_the_core_and_the_backends_own_module(B) -> None:
 def test_a_step_with_pytorch_enters_ten_files() -> None:
     pytest.importorskip("torch")
     step = a_step(get_backend("torch"), "star")
-    step()  # plans are remembered from now on
+    step()  # plans are cached_plan from now on
     assert len(entered := files(trace(step))) <= MAX_STEP_FILES, sorted(entered)
 
 
@@ -91,7 +91,7 @@ def test_an_all_reduce_is_25_calls_in_five_files(B) -> None:
     if B.name == "numpy":
         pytest.skip("its tensors are objects of ours, which is more calls")
     data = [B.array(np.ones(1, "float32")) for _ in range(2)]
-    allreduce(data)  # the plan is remembered from now on
+    allreduce(data)  # the plan is cached_plan from now on
     calls = trace(lambda: allreduce(data))
     assert sum(calls.values()) <= 25, calls
     assert len(files(calls)) <= 5, calls
