@@ -96,7 +96,7 @@ class ParameterServer:
         Raises `InvalidInput` for a worker that would have to wait: no other worker can
         push while this process waits.
         """
-        self._check_worker(worker)
+        check_count("worker", worker, min=0, max=len(self.devices) - 1)
         if late := self._must_wait_for(worker):
             raise InvalidInput(
                 f"worker {worker} has to wait for a push of workers "
@@ -118,7 +118,7 @@ class ParameterServer:
         update. Raises `InvalidInput` for a push without a pull before it, and for
         gradients in other shapes than the parameters.
         """
-        self._check_worker(worker)
+        check_count("worker", worker, min=0, max=len(self.devices) - 1)
         if worker not in self._pulled:
             raise InvalidInput(
                 f"worker {worker} pushes a gradient of weights it has not pulled since "
@@ -185,9 +185,6 @@ class ParameterServer:
             source, target = (servers, worker) if pull else (worker, servers)
             this_round = make_round(source, target, 0, self._sizes, add=not pull)
             notify("on_round", this_round, itemsize(self._shards[0]))
-
-    def _check_worker(self, worker: int) -> None:
-        check_count("worker", worker, min=0, max=len(self.devices) - 1)
 
 
 def run_events(

@@ -132,7 +132,6 @@ def _check_shards(
     devices: int,
 ) -> None:
     hint = "use split_params(params, devices, model)"
-    check_list("device_shards", device_shards, "lists of shards", hint=hint)
     check_lists("device_shards", device_shards, devices, hint=hint)
     for shards in device_shards:
         check_params(shards, len(specs), "shards per device")

@@ -83,7 +83,7 @@ def test_a_first_step_enters_the_core_and_the_backends_own_module(B) -> None:
 def test_a_step_with_pytorch_enters_ten_files() -> None:
     pytest.importorskip("torch")
     step = a_step(get_backend("torch"), "star")
-    step()  # plans are cached_plan from now on
+    step()  # plans are cached from now on
     assert len(entered := files(trace(step))) <= MAX_STEP_FILES, sorted(entered)
 
 
@@ -91,7 +91,7 @@ def test_an_all_reduce_is_25_calls_in_five_files(B) -> None:
     if B.name == "numpy":
         pytest.skip("its tensors are objects of ours, which is more calls")
     data = [B.array(np.ones(1, "float32")) for _ in range(2)]
-    allreduce(data)  # the plan is cached_plan from now on
+    allreduce(data)  # the plan is cached from now on
     calls = trace(lambda: allreduce(data))
     assert sum(calls.values()) <= 25, calls
     assert len(files(calls)) <= 5, calls
