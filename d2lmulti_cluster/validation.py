@@ -7,8 +7,9 @@ those of transformers in `transformer_tables.py`. Chapter: *cost_model*.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from d2lmulti.checks import shown
@@ -43,19 +44,20 @@ class Entry(NamedTuple):
     predicted: float
 
 
-def _compare_speedups(group: list[Entry], report: Report) -> None:
-    base = min(group, key=lambda entry: entry.order)
-    for entry in group:
-        if entry is not base:
-            words = entry.words.replace("{}", str(base.devices))
-            speedups = (
-                entry.measured / base.measured,
-                entry.predicted / base.predicted,
-            )
-            naive = entry.devices / base.devices
-            report.rows.append(
-                Compared(entry.row, words, "x", *speedups, rate=True, naive=naive)
-            )
+def _compare_speedups(groups: Iterable[list[Entry]], report: Report) -> None:
+    for group in groups:
+        base = min(group, key=_order)
+        for row, words, _, devices, measured, predicted in group:
+            if row != base.row:
+                speedups = measured / base.measured, predicted / base.predicted
+                words = words.replace("{}", str(base.devices))
+                naive = devices / base.devices
+                report.rows.append(
+                    Compared(row, words, "x", *speedups, rate=True, naive=naive)
+                )
+
+
+_order = attrgetter("order")
 
 
 def cnn_scaling(rows: list[Row], report: Report) -> None:
@@ -71,19 +73,18 @@ def cnn_scaling(rows: list[Row], report: Report) -> None:
             gpus, batch = row.count("gpus"), row.count("batch_per_gpu")
             step = conv_step(CONVNETS[net], gpus, batch, cluster)
             speeds = row.number_of("images_per_s"), step.images_per_second
-            entry = Entry(row.number, f"{gpus} over {{}} GPUs", (gpus,), gpus, *speeds)
-            key = (row.text(c) for c in ("model", "source", "hw", "update"))
-            groups[(*key, batch)].append(entry)
+            model, *more = (row.text(c) for c in ("model", "source", "hw", "update"))
+            words = f"{model}: {gpus} over {{}} GPUs"
+            entry = Entry(row.number, words, (gpus,), gpus, *speeds)
+            groups[(model, *more, batch)].append(entry)
     for (model, *_), group in groups.items():
-        group.sort(key=lambda entry: entry.order)
-        for entry in group:
-            name = f"{model} on {entry.devices} GPUs"
-            speeds = entry.measured, entry.predicted
+        group.sort(key=_order)
+        for number, _, _, gpus, measured, predicted in group:
+            name = f"{model} on {gpus} GPUs"
             report.absolute.append(
-                Compared(entry.row, name, "images/s", *speeds, rate=True)
+                Compared(number, name, "images/s", measured, predicted, rate=True)
             )
-        named = [e._replace(words=f"{model}: {e.words}") for e in group]
-        _compare_speedups(named, report)
+    _compare_speedups(groups.values(), report)
 
 
 def _convnet(name: str) -> str:
@@ -110,8 +111,7 @@ def gpipe(rows: list[Row], report: Report) -> None:
             groups[hardware, model].append(
                 Entry(row.number, words, (m, stages), stages, speed, rate)
             )
-    for group in groups.values():
-        _compare_speedups(sorted(group, key=lambda entry: entry.order), report)
+    _compare_speedups((sorted(g, key=_order) for g in groups.values()), report)
 
 
 def torchgpipe(rows: list[Row], report: Report) -> None:
@@ -129,8 +129,7 @@ def torchgpipe(rows: list[Row], report: Report) -> None:
             groups[name].append(
                 Entry(row.number, words, (stages, micro), devices, speed, rate)
             )
-    for group in groups.values():
-        _compare_speedups(group, report)
+    _compare_speedups(groups.values(), report)
 
 
 def _torchgpipe_rate(stages: int, micro_batches: int) -> float:
