@@ -104,6 +104,13 @@ def push_pull_events(
             f"expected a number of batches that {workers} workers divide, got "
             f"{batches}; a synchronous step takes one from every worker"
         )
+    if seconds.shape[1] * workers < batches or (
+        not lockstep and seconds.shape[1] < batches and workers > 1
+    ):
+        raise InvalidInput(
+            f"expected times for up to {batches} steps of a worker, got "
+            f"{seconds.shape[1]}; sample more with worker_seconds(workers, steps)"
+        )
     link = Link() if link is None else link
     servers = len(server_bytes)
     latency = link.latency if any(server_bytes) else 0.0

@@ -194,6 +194,9 @@ def _weights_in_gaps(lists: Order, ranks: Sequence[int]) -> Order:
     return order
 
 
+MAX_WORK = 10**6  # instructions: about a gigabyte of memory
+
+
 def _schedule(order: Callable[..., Order], chunks: int = 1) -> Schedule:
     """Turn an order of computations into a schedule: check, add messages and steps.
 
@@ -211,6 +214,11 @@ def _schedule(order: Callable[..., Order], chunks: int = 1) -> Schedule:
         devices = check_count("devices", devices, max=MAX_RANKS)
         micro_batches = check_count("micro_batches", micro_batches)
         chunks = check_count("chunks", chunks)
+        if devices * micro_batches * chunks > MAX_WORK:
+            raise InvalidInput(
+                f"expected at most {MAX_WORK:,} forward passes in a schedule, got "
+                f"{devices} devices x {micro_batches} micro-batches x {chunks} chunks"
+            )
         if any_chunks:
             return add_transfers(order(devices, micro_batches, chunks), durations)
         if chunks != usual:
