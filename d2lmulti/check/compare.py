@@ -28,26 +28,29 @@ def unchanged(tensors: Sequence[Any], values: Arrays) -> None:
             raise Wrong(f"Input {i} is not what it was.", words)
 
 
-def separate(B: Backend, tensors: Sequence[Any], words: str) -> None:
+def write_first(B: Backend, x: Any, value: Any) -> None:
+    """Write to the first element of what the reader's function returned."""
+    if isinstance(x, np.ndarray):
+        x.flat[:1] = value
+    else:
+        B.write_(x, 0, 1, B.array(np.full(1, value, host(x).dtype)))
+
+
+def separate(B: Backend, tensors: dict[str, Any], words: str) -> None:
     """Raise `Wrong` if writing to one tensor changes another; keep their values."""
-
-    def write(x: Any, value: np.ndarray) -> None:
-        if isinstance(x, np.ndarray):
-            x.flat[:1] = value
-        else:
-            B.write_(x, 0, 1, B.array(value))
-
-    marked: list[tuple[Any, np.ndarray]] = []
-    for x in tensors:
+    marked: list[tuple[str, Any, np.ndarray]] = []
+    for name, x in tensors.items():
         value = host(x).reshape(-1)[:1].copy()
         with suppress(D2LMultiError, RuntimeError):  # a strided view cannot be marked
-            write(x, np.full_like(value, len(marked)))
-            marked.append((x, value))
-    for i, (x, _) in enumerate(marked):
-        if (host(x).reshape(-1)[:1] != i).any():
-            raise Wrong(f"Writing to tensor {i + 1} changed tensor {i}.", words)
-    for x, value in marked:
-        write(x, value)
+            write_first(B, x, len(marked))
+            marked.append((name, x, value))
+    for i, (name, x, _) in enumerate(marked):
+        for mark in host(x).reshape(-1)[:1]:
+            if mark != i:
+                other = marked[int(mark)][0]
+                raise Wrong(f"Writing to {other} changed {name}.", words)
+    for _, x, value in marked:
+        write_first(B, x, value)
 
 
 def gradients(B: Backend, losses: Sequence[Any], xs: Sequence[Any], words: str) -> Any:
@@ -82,8 +85,9 @@ def same(a: np.ndarray, b: np.ndarray, close: float = CLOSE) -> bool:
     """Tell whether two arrays agree up to rounding."""
     if a.shape != b.shape:
         return False
-    size = max(float(np.abs(b).max(initial=0.0)), 1e-300)
-    return bool(np.all(np.abs(a - b) <= close * size))  # False for nan
+    size = np.nanmax(np.abs(b), initial=1e-300)
+    off = np.abs(a - b)  # nan if one of them is
+    return bool(np.all((off <= close * size) | np.isnan(a) & np.isnan(b)))
 
 
 def all_same(got: Arrays, right: Arrays, close: float = CLOSE) -> bool:
@@ -102,7 +106,8 @@ def same_bits(replicas: Sequence[Arrays]) -> None:
                 raise Wrong(found, words)
 
 
-ROUNDED = "This is as accurate as float32 or less: the inputs are float64."
+ROUNDED = "This is as accurate as float32, but the inputs are float64: a cast does \
+that, or a small constant that is added."
 NOT_FINITE = "Something overflowed, or 0 was divided by 0. Before exp, subtract the \
 maximum."
 
@@ -126,7 +131,7 @@ def compare(
         alike = [ROUNDED]
     if not alike and [x.shape for x in got] != [x.shape for x in right]:
         alike = [FORM]
-    if not all(np.isfinite(x).all() for x in got):
+    if not alike and not all(np.isfinite(x).all() for x in got):
         alike = [NOT_FINITE]
     raise Wrong(difference(got, right, what, close), *alike)
 
@@ -142,6 +147,9 @@ def compare_rows(
 def wrong_sums(values: Arrays, own: str) -> list[tuple[str, Arrays]]:
     """List what devices have whose values are summed in wrong ways, or not: `own`."""
     n, total = len(values), np.sum(values, axis=0)
+    late: list[np.ndarray] = []  # each sums all, and writes it before the next one does
+    for r in range(n):
+        late.append(sum(late, np.sum(values[r:], axis=0)))
     return [
         ("Only device 0 has the sum: it was not sent back.", [total, *values[1:]]),
         (own, values),
@@ -150,8 +158,12 @@ def wrong_sums(values: Arrays, own: str) -> list[tuple[str, Arrays]]:
         ("Device 0's own values are missing.", [total - values[0]] * n),
         ("Device 0's own values are counted twice.", [total + values[0]] * n),
         ("The last device's values are missing.", [total - values[-1]] * n),
+        ("Each device counts its own values twice.", [total + x for x in values]),
+        ("Each device's own values are missing from its sum.",
+         [total - x for x in values]),
         ("Each device has added those before it: sums were read while others wrote.",
          list(np.cumsum(values, axis=0))),
+        ("Sums were read while others wrote: devices add what is a sum already.", late),
         ("Each device has only its own values and its left neighbor's.",
          [values[r] + values[r - 1] for r in range(n)]),
     ]  # fmt: skip

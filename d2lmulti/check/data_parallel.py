@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -28,14 +28,16 @@ from .compare import (
     same_bits,
     separate,
     unchanged,
+    write_first,
     wrong_sums,
 )
-from .report import FORM, Function, Report, Wrong, called, grade, listed
+from .report import FORM, Count, Function, Report, Wrong, called, grade, listed, shown
 
 WHERE = "Data Parallelism"
 SHARED = "Replicas share memory: copying to the device where a tensor is, copies \
 nothing. Each replica's update would reach all of them."
 SUMS = "All-Reduce: Ring, Tree, and Hierarchical"
+DROPPED = "Examples are dropped: the remainder, without which shards are equal."
 SHAPES = [(1,), (2,), (5,), (7,), (3, 4)]
 LARGE = (9, 12, 16)  # some rules hold up to 8 only
 
@@ -53,17 +55,20 @@ def split_batch(f: Function, backend: str | None = None) -> Report:
 
 
 def _split(f: Function, B: Backend, n: int, k: int) -> None:
-    X_values = np.random.default_rng(n).normal(size=(n, 2, 3))
-    y_values = np.arange(n)
+    X_values = np.random.default_rng([n, k]).normal(size=(n, 2, 3))
+    y_values = np.arange(n) + k  # other labels in each call
     X, y = B.array(X_values), B.array(y_values)
-    answer = called(f, X, y, places(B, k))
+    answer = listed(called(f, X, y, places(B, k)), "list")
     unchanged((X, y), (X_values, y_values))
-    if not (isinstance(answer, tuple | list) and len(answer) == 2):
+    if len(answer) != 2:
         raise Wrong("Expected two lists, the shards of X and those of y.", FORM)
-    Xs, ys = ([host(x) for x in shards] for shards in answer)
+    X_shards, y_shards = (listed(shards, "shard") for shards in answer)
+    Xs, ys = ([host(x) for x in shards] for shards in (X_shards, y_shards))
+    longest = -(-n // k)
     if len(Xs) != k or len(ys) != k:
         words = "torch.chunk and np.array_split differ: chunk may return fewer shards."
-        raise Wrong(f"Expected {k} shards, got {len(Xs)} and {len(ys)}.", words)
+        found = f"Expected {Count(k):shard}, got {len(Xs)} of X and {len(ys)} of y."
+        raise Wrong(found, words if len(Xs) == -(-n // longest) else FORM)
     lengths, right = [len(x) for x in Xs], [b - a for a, b in even_bounds(n, k)]
     if [len(y) for y in ys] != lengths:
         found = f"{lengths} examples with {[len(y) for y in ys]} labels"
@@ -74,7 +79,11 @@ def _split(f: Function, B: Backend, n: int, k: int) -> None:
     if sum(lengths) > n:
         raise Wrong(words, "Some examples are on two devices, and count twice.")
     if max(lengths) - min(lengths) > 1:
-        raise Wrong(words, "One device gets the whole remainder, and others wait.")
+        ends = np.minimum(np.arange(1, k + 1) * longest, n)
+        uneven = "One device gets the whole remainder, and others wait."
+        if lengths == [*np.diff(ends, prepend=0)]:
+            uneven = "Shards of n / k examples, rounded up, leave too few for the last."
+        raise Wrong(words, uneven)
     for shards, values, name, moved in (
         (Xs, X_values, "X", "Examples changed places."),
         (ys, y_values, "y", "Labels left their examples."),
@@ -90,9 +99,8 @@ def _split(f: Function, B: Backend, n: int, k: int) -> None:
             raise Wrong(f"{found}, got {together.shape}.", FORM)
         if not np.array_equal(together, values):
             raise Wrong(f"The shards together are not {name}.", moved)
-    for shard, label in zip(*answer, strict=True):
-        B.write_(shard, 0, 1, B.array(np.array([-1.0])))
-        B.write_(label, 0, 1, B.array(np.array([-1])))
+    for shard in X_shards + y_shards:
+        write_first(B, shard, -1)
     for whole, values, name in ((X, X_values, "X"), (y, y_values, "y")):
         if not np.array_equal(host(whole), values):
             words = "A shard is a view of the batch: a device has memory of its own."
@@ -111,14 +119,14 @@ def _copies(f: Function, B: Backend, k: int, count: int) -> None:
     rng = np.random.default_rng(count)
     values = [rng.normal(size=(3 + i, 2)[: 1 + i % 2]) for i in range(count)]
     params = [B.array(v) for v in values]
-    replicas = [called(f, params, device) for device in places(B, k)]
+    replicas = [
+        listed(called(f, params, device), "parameter", count) for device in places(B, k)
+    ]
     for replica in replicas:
-        if not isinstance(replica, tuple | list) or len(replica) != count:
-            found = f"Expected a list of {count} parameters, got {replica!r:.80}."
-            raise Wrong(found, FORM)
         compare(replica, values, what="parameter {}")
     unchanged(params, values)
-    separate(B, [*params, *sum(map(list, replicas), [])], SHARED)
+    given = {f"input {i}": p for i, p in enumerate(params)}
+    separate(B, given | by_replica(replicas), SHARED)
     for p, v in ((p, v) for own in replicas for p, v in zip(own, values, strict=True)):
         words = "No gradient is attached, or the copy was made after it was."
         with B.record():
@@ -127,6 +135,15 @@ def _copies(f: Function, B: Backend, k: int, count: int) -> None:
         if not np.allclose(grad, 2 * v):
             words = "The gradient is attached to another tensor than the copy."
             raise Wrong(f"Expected the gradient {2 * v}, got {grad}.", words)
+
+
+def by_replica(replicas: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """Name the parameters of replicas."""
+    return {
+        f"parameter {i} of replica {r}": p
+        for r, replica in enumerate(replicas)
+        for i, p in enumerate(replica)
+    }
 
 
 def vectors(n: int, shape: tuple[int, ...], seed: int = 0) -> list[np.ndarray]:
@@ -145,17 +162,18 @@ def allreduce(f: Function, backend: str | None = None, algorithm: str = "") -> R
     `track_devices`, with Paddle only what `allreduce(data, plan)` sends.
     """
     B = get_backend(backend)
-    cases = [(n, shape) for n in range(1, 7) for shape in SHAPES]
+    cases = [(n, shape) for n in range(1, 8) for shape in SHAPES]
     cases += [(n, (17,)) for n in LARGE]
-    covers = "1 to 6, 9, 12, and 16 devices, up to 17 elements, each twice"
+    covers = "1 to 7, 9, 12, and 16 devices, up to 17 elements, each twice"
     covers += f", messages and bytes of {algorithm}" if algorithm else ""
     words = "{:device}, shape {}"
     return grade("allreduce", covers, SUMS, words, cases, _sums, f, B, algorithm)
 
 
 def _sums(f: Function, B: Backend, algorithm: str, n: int, shape: Any) -> None:
-    for seed in (0, 1):  # the second call must know nothing of the first
-        with track(B.name) if algorithm else nullcontext(), ledger() as moved:
+    for seed in (0, 1):
+        counted = track(B.name) if algorithm else nullcontext()
+        with second(seed), counted, ledger() as moved:
             _sum(f, B, n, shape, seed)
         # Ranks that share one of several GPUs are counted as one device.
         if not algorithm or n == 1 or 1 < B.gpu_count() < n:
@@ -173,8 +191,19 @@ only `allreduce(data, plan)` is counted."
             _at_most(len(usual), "rounds", moved.rounds, TOGETHER)
 
 
+@contextmanager
+def second(seed: int) -> Iterator[None]:
+    """Explain what is wrong in the second call only, which has another `seed`."""
+    try:
+        yield
+    except Wrong as wrong:
+        if seed and not wrong.mistakes:
+            wrong.mistakes = ["The first call was right: something is kept from it."]
+        raise
+
+
 TOGETHER = "Transfers that could happen at once are in rounds of their own."
-WHOLE = "One of them sends whole vectors where a part would do."
+WHOLE = "One of them sends whole vectors or too long parts, or one time too often."
 
 
 def _at_most(promised: int, what: str, got: int, words: str) -> None:
@@ -197,9 +226,9 @@ def _sum(f: Function, B: Backend, n: int, shape: tuple[int, ...], seed: int) -> 
     answer = called(f, data)
     total = sum(values, np.zeros(shape))
     right = [total] * n
-    summed = tensors if answer is None else listed(answer, n, "sums")
+    summed = tensors if answer is None else listed(answer, "sum", n)
     got = [host(x) for x in summed]
-    if any(x is not tensor for x, tensor in zip(data, tensors, strict=True)):
+    if answer is None and [*map(id, data)] != [*map(id, tensors)]:
         words = "Entries of the list were rebound: the devices' own tensors are as \
 before."
         compare(got, right, [(words, [total, *values[1:]]), (words, values)])
@@ -211,11 +240,13 @@ before."
     )
     mistakes.append((words, [np.where(even, total, x) for x in values]))
     if n > 1 and np.any([np.isclose(x, total, CLOSE, 0) for x in got], axis=0).all():
-        words = "All parts are summed, but not sent back: the all-gather is missing."
+        words = "Each part of the sum is on some device, but not on all: the \
+all-gather is missing, or ends too early."
         mistakes.append((words, got))
     compare(got, right, mistakes)
     same_bits([[x] for x in got])
-    separate(B, summed, "Devices share one sum: a device has memory of its own.")
+    named = {f"the sum of device {i}": x for i, x in enumerate(summed)}
+    separate(B, named, "Devices share one sum: a device has memory of its own.")
 
 
 def reduce_scatter(f: Function, backend: str | None = None) -> Report:
@@ -225,32 +256,51 @@ def reduce_scatter(f: Function, backend: str | None = None) -> Report:
     part r of `even_bounds(elements, devices)`, and parts may be empty.
     """
     B = get_backend(backend)
-    cases = [(n, length) for n in range(1, 6) for length in (1, 2, 4, 5, 7, 12)]
+    cases = [(n, length) for n in range(1, 8) for length in (1, 2, 4, 5, 7, 12)]
     cases += [(n, length) for n in LARGE for length in (5, 17)]
-    covers = "1 to 5, 9, 12, and 16 devices, up to 17 elements, each twice"
+    covers = "1 to 7, 9, 12, and 16 devices, up to 17 elements, each twice"
     where, words = "Sharding: ZeRO and FSDP", "{:device}, {:element}"
     return grade("reduce_scatter", covers, where, words, cases, _parts, f, B)
 
 
 def _parts(f: Function, B: Backend, n: int, length: int) -> None:
-    bounds = even_bounds(length, n)
+    bounds, ranks = even_bounds(length, n), range(n)
+    short, long = length // n, -(-length // n)
+    other_bounds = {
+        "Each device has the part of its right neighbor.": bounds[1:] + bounds[:1],
+        "Each device has the part of its left neighbor.": bounds[-1:] + bounds[:-1],
+        "The parts are in reverse order.": bounds[::-1],
+        "Every device has the whole sum: that is an all-reduce.": [(0, length)] * n,
+        "The remainder is lost: it is no part.": [
+            (r * short, (r + 1) * short) for r in ranks
+        ],
+        "The last device gets the whole remainder.": [
+            (r * short, length if r == n - 1 else (r + 1) * short) for r in ranks
+        ],
+        "Parts of elements / devices, rounded up, leave too few for the last.": [
+            (r * long, min((r + 1) * long, length)) for r in ranks
+        ],
+    }
 
-    def parts(whole: Sequence[np.ndarray], shift: int = 0) -> list[np.ndarray]:
-        cuts = [slice(*bounds[(r + shift) % n]) for r in range(n)]
-        return [vector[c] for vector, c in zip(whole, cuts, strict=True)]
+    def parts(whole: Sequence[np.ndarray], cuts: Any = bounds) -> list[np.ndarray]:
+        return [vector[a:b] for vector, (a, b) in zip(whole, cuts, strict=True)]
 
-    for seed in (0, 1):  # the second call must know nothing of the first
+    for seed in (0, 1):
         values = vectors(n, (length,), seed)
-        answer = listed(called(f, placed(B, values)), n, "parts")
-        totals = [sum(values, np.zeros(length))] * n
-        mistakes = [
-            ("Each device has the part of its right neighbor.", parts(totals, 1)),
-            ("Each device has the part of its left neighbor.", parts(totals, -1)),
-            ("Every device has the whole sum: that is an all-reduce.", totals),
-        ]
+        total = sum(values, np.zeros(length))
+        padded = np.append(total, np.zeros(n * long - length))
+        mistakes = [(words, parts([total] * n, b)) for words, b in other_bounds.items()]
+        mistakes += [
+            ("The zeros that pad the vector are parts, too.", np.split(padded, n)),
+            ("Elements are dealt out in turns: a part has neighboring elements.",
+             [total[r::n] for r in ranks]),
+        ]  # fmt: skip
         own = "Each device kept its own values: nothing was summed."
         mistakes += [(words, parts(wrong)) for words, wrong in wrong_sums(values, own)]
-        compare([host(x).reshape(-1) for x in answer], parts(totals), mistakes)
+        with second(seed):
+            answer = listed(called(f, placed(B, values)), "part", n)
+            got = [host(x).reshape(-1) for x in answer]
+            compare(got, parts([total] * n), mistakes)
 
 
 def plan(f: Function, algorithm: str = "") -> Report:
@@ -269,13 +319,23 @@ def plan(f: Function, algorithm: str = "") -> Report:
     return grade(name, covers, SUMS, words, cases, _planned, f, algorithm)
 
 
+PLANS = {  # a part of what `verify` says, and the mistake
+    "a second time": "A part is added again that the sum already holds.",
+    "at the end": "A transfer is missing, or sends another part.",
+    "two different ranks": "A rank sends to itself: one rank alone sends nothing.",
+}
+
+
 def _planned(f: Function, algorithm: str, n: int, length: int) -> None:
-    rounds = [r for r in called(lambda: [*f(n, length)]) if len(r)]
+    found = listed(called(f, n, length), "round")
+    for r in found:
+        if not isinstance(r, Round):
+            raise Wrong(f"Expected rounds of `make_round`, got {shown(r)}.", FORM)
+    rounds = [r for r in found if len(r)]
     try:
         verify(rounds, n, length)
     except PlanError as error:
-        again = "A part is added again that the sum already holds."
-        words = [again] if "a second time" in str(error) else []
+        words = [told for part, told in PLANS.items() if part in str(error)]
         raise Wrong(f"{error}.".replace("..", "."), *words) from error
     if algorithm:
         usual = [r for r in ALLREDUCE[algorithm](n, length) if len(r)]
@@ -294,8 +354,8 @@ def train_batch(
     are compared with one device after each of two steps.
     """
     B = get_backend(backend)
-    sizes = [(2, 1), (2, 2), (4, 2), (5, 2), (7, 3), (8, 4)]  # one more in step 2
-    covers = "two steps on 1 to 4 devices, all replicas, also with uneven shards"
+    sizes = [(2, 1), (2, 2), (4, 2), (5, 2), (7, 3), (8, 4), (6, 5)]  # step 2: n + 1
+    covers = "two steps on 1 to 5 devices, all replicas, also with uneven shards"
     words = "{:example} on {:device}"
     return grade("train_batch", covers, WHERE, words, sizes, _step, f, B, model)
 
@@ -334,7 +394,11 @@ def _step(f: Function, B: Backend, model: str, n: int, k: int) -> None:
         cuts = [slice(*bounds) for bounds in even_bounds(n, k)]
         shards = [gradient(weights, X_values[c], y_values[c]) for c in cuts]
         means = [g / (c.stop - c.start) for g, c in zip(shards, cuts, strict=True)]
-        total = np.sum(shards, axis=0)
+        total, even = np.sum(shards, axis=0), n // k * k
+        kept = total  # without the examples that make shards unequal
+        if n > even:
+            parts = np.split(np.arange(even), k)
+            kept = sum(gradient(weights, X_values[c], y_values[c]) for c in parts)
 
         def moved(*grads: Any, by: float, old: np.ndarray = weights) -> Any:
             each = grads if len(grads) > 1 else grads * k
@@ -349,8 +413,11 @@ def _step(f: Function, B: Backend, model: str, n: int, k: int) -> None:
              moved(*shards, by=lr / n)),
             ("The gradients were not summed over the devices.",
              moved(*means, by=lr)),
-            ("The gradient is summed, and divided by the examples of one device.",
+            ("It is as many times too large as there are devices: divided by the \
+examples of one device, or each computed the whole batch.",
              moved(total, by=lr * k / n)),
+            (DROPPED, moved(kept, by=lr / n)),
+            (DROPPED, moved(kept, by=lr / even)),
             ("The gradient is divided by the number of devices once more.",
              moved(total, by=lr / n / k)),
             ("No replica was updated in place.", moved(0, by=0)),
@@ -361,9 +428,14 @@ def _step(f: Function, B: Backend, model: str, n: int, k: int) -> None:
              moved(total + 0.9 * n / (n - 1) * before, by=lr / n)),
             ("Only replica 0 was updated: the others got no sum, or a new tensor.",
              moved(total, *[0] * (k - 1), by=lr / n) if k > 1 else []),
+            ("The last replica was not updated.",
+             moved(*[total] * (k - 1), 0, by=lr / n) if k > 1 else []),
+            ("Every step has the learning rate of the first.",
+             moved(total, by=0.05 / n)),
             ("Gradient ascent: the update has the wrong sign.",
              moved(total, by=-lr / n)),
         ]  # fmt: skip
+
         got = [[host(p) for p in replica] for replica in replicas]
         names = [
             f"step {step}, replica {r}, parameter {i} of {len(start)}"
@@ -372,5 +444,5 @@ def _step(f: Function, B: Backend, model: str, n: int, k: int) -> None:
         ]
         compare(sum(got, []), moved(total, by=lr / n), mistakes, names)
         same_bits(got)
-        separate(B, [replica[0] for replica in replicas], SHARED)
+        separate(B, by_replica(replicas), SHARED)
         weights, before, n = weights - lr / n * total, total, n + 1

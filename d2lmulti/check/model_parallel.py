@@ -22,7 +22,19 @@ from .compare import (
     unchanged,
     wrong_sums,
 )
-from .report import FORM, Function, Report, Wrong, called, grade, listed
+from .report import (
+    FORM,
+    Count,
+    Function,
+    Report,
+    Wrong,
+    called,
+    grade,
+    listed,
+    number,
+    shown,
+    whole,
+)
 
 
 def tensor_pair(
@@ -50,7 +62,7 @@ def _pair(pair: Function, operators: Any, B: Backend, k: int, h: int) -> None:
     rng = np.random.default_rng(h)
     X, W1, W2 = (rng.normal(size=s) for s in ((3, 5), (5, h), (h, 4)))
     inputs = [B.array(x) for x in (X, W1, W2)]
-    answer = listed(called(pair, *inputs, places(B, k)), k, "outputs")
+    answer = listed(called(pair, *inputs, places(B, k)), "output", k)
     unchanged(inputs, (X, W1, W2))
     right = np.maximum(X @ W1, 0) @ W2
     cuts = [slice(*bounds) for bounds in even_bounds(h, k)]
@@ -59,8 +71,12 @@ def _pair(pair: Function, operators: Any, B: Backend, k: int, h: int) -> None:
     summed_late = sum(np.maximum(X[:, r] @ W1[r], 0) for r in rows) @ W2
     mistakes = [
         ("The ReLU is missing.", [X @ W1 @ W2] * k),
+        ("The ReLU comes after the second matrix.", [np.maximum(X @ W1 @ W2, 0)] * k),
+        ("There is a second ReLU after the second matrix.", [np.maximum(right, 0)] * k),
         ("ReLU was applied to partial sums: the first layer is cut by rows, and \
 relu(a + b) is not relu(a) + relu(b).", [summed_late] * k),
+        ("Partial sums are concatenated, and not summed.",
+         [np.concatenate(partial_sums, axis=1)] * k),
     ]  # fmt: skip
     own = "These are partial sums: the all-reduce at the end is missing."
     compare(answer, [right] * k, [*mistakes, *wrong_sums(partial_sums, own)])
@@ -85,9 +101,10 @@ def _operator(name: str, operator: Function, B: Backend, values: Any) -> None:
     for x in xs:
         B.attach_grad(x)
     with B.record():
-        ys = listed(called(operator, *xs), k, "tensors")
+        ys = listed(called(operator, *xs), "tensor", k)
         losses = [(y * d).sum() for y, d in zip(ys, placed(B, grads), strict=True)]
-    words = f"Its results do not depend on its inputs for {B.name}'s autograd."
+    words = f"{B.name}'s autograd does not lead from results to inputs, or the \
+backward pass does not return a gradient per device."
     for what, given, got in (
         ("forward", values, ys),
         ("backward", grads, gradients(B, losses, xs, f"{name}: {words}")),
@@ -96,8 +113,16 @@ def _operator(name: str, operator: Function, B: Backend, values: Any) -> None:
         total = [np.sum(given, axis=0)] * k
         adds = place in ("f backward", "g forward")
         wrong = wrong_sums(given, PASSES[place]) if adds else [(PASSES[place], total)]
-        wrong.append((f"{place}: it is zero.", [0 * x for x in given]))
-        compare(got, total if adds else given, wrong, f"{place}, device {{}}")
+        wrong += [
+            (f"{place}: it is zero.", [0 * x for x in given]),
+            (f"{place}: it is divided by the devices.", [x / k for x in given]),
+            (
+                f"{place}: only device 0 has it.",
+                [given[0], *(0 * x for x in given[1:])],
+            ),
+        ]
+        words = f"operator {place}, device {{}}"
+        compare(got, total if adds else given, wrong, words)
 
 
 def schedule(
@@ -136,52 +161,68 @@ def _instructions(lists: list[list[Any]], m: int) -> pipeline.Lists:
     for d, own in enumerate(lists):
         for i in own:
             if not (isinstance(i, tuple | list) and len(i) == 3 and i[0] in KINDS):
-                raise PlanError(f'expected ("F", stage, micro_batch), got {i!r:.80}')
-        counts = Counter(map(tuple, own))
+                raise PlanError(f'expected ("F", stage, micro_batch), got {shown(i)}')
+        own = [(kind, whole(stage), whole(micro)) for kind, stage, micro in own]
+        counts = Counter(own)
         for stage, micro in ((s, k) for s in {i[1] for i in own} for k in range(m)):
             F, back, I, W = (counts[kind, stage, micro] for kind in KINDS)
             if F != 1 or (back, I, W) not in ((1, 0, 0), (0, 1, 1)):
-                found = f"{F} forward and {back or I + W} backward"
+                halves = f", {I} of half I and {W} of half W" if I or W else ""
+                found = f"{F} forward and {back} backward{halves}"
                 place = f"Device {d}, stage {stage}, micro-batch {micro}"
                 raise Wrong(f"{place}: expected one of each, got {found}.", MISSING)
-        order.append(
-            [KINDS[what](int(stage), int(micro)) for what, stage, micro in own]
-        )
+        order.append([KINDS[kind](stage, micro) for kind, stage, micro in own])
     return pipeline.add_transfers(order)
 
 
 MISSING = "An instruction is missing, comes twice, or is on another device."
+DEADLOCK = "A deadlock: devices wait for each other's messages."
+EARLY = "An instruction comes before what it needs."
+COUNTED = "Stages and micro-batches are counted from 0."
+INVALID = {  # a part of what the library says of a schedule, and the mistake
+    "expected 1 time": MISSING,
+    "computes no stage": MISSING,
+    "expected 0 times": COUNTED,
+    "computes stage 0": COUNTED,
+    "expected (": FORM,
+    "before": EARLY,
+}
 
 
 def _lists(f: Function, max_stored: Any, p: int, m: int) -> None:
-    answer = called(lambda: [[*own] for own in f(p, m)])
-    if len(answer) != p:
-        raise Wrong(f"Expected {p} lists, one per device, got {len(answer)}.", FORM)
+    answer = [listed(own, "instruction") for own in listed(called(f, p, m), "list", p)]
     try:
         lists = _instructions(answer, m)
         stages = len(pipeline.stage_ranks(lists))
         pipeline.verify_schedule(lists, stages, m)
     except PlanError as error:
-        text, words = str(error), ""
-        if len(answer) > 1 and ("wait" in text or "deadlock" in text):
-            words = "A deadlock: devices wait for each other's messages."
-        elif "expected 1 time" in text:
-            words = MISSING
-        elif text.startswith("expected ("):
-            words = FORM
-        elif "before" in text or "nobody can go on" in text:
-            words = "An instruction comes before what it needs."
-        raise Wrong(f"{text}.", words) from error
+        text = str(error)
+        words = [told for part, told in INVALID.items() if part in text]
+        if "wait" in text or "deadlock" in text:
+            words = [DEADLOCK if p > 1 else EARLY]
+        raise Wrong(f"{text}.", *words) from error
     if stages % p:
         raise Wrong(f"Expected equally many stages per device, got {stages} stages.")
     live = Counter[int]()
     for device, i in pipeline.simulate(lists) if max_stored else ():
         live[device] += isinstance(i, pipeline.Forward)
         if live[device] > (most := max_stored(p, m, device)):
-            found = f"at most {most} micro-batches, got {live[device]} at once."
-            words = "Backward passes come late: all forward passes first is GPipe."
-            raise Wrong(f"Device {device}: expected activations of {found}", words)
+            bound = f"activations of at most {Count(most):micro-batch}"
+            found = f"Device {device}: expected {bound}, got {live[device]} at once."
+            kinds = [type(x) for x in lists[device]]
+            last = max(n for n, kind in enumerate(kinds) if kind is pipeline.Forward)
+            words = [
+                "All forward passes come first: that is GPipe."
+                * (not {*kinds[:last]} & {*BACKWARD}),
+                "Backward passes come late: a forward pass too many is before them.",
+            ]
+            if pipeline.BackwardWeight in kinds:
+                words = ["Activations are stored until half W, which comes late."]
+            raise Wrong(found, *words)
         live[device] -= isinstance(i, pipeline.Backward | pipeline.BackwardWeight)
+
+
+BACKWARD = (pipeline.Backward, pipeline.BackwardInput)
 
 
 def zero(f: Function) -> Report:
@@ -199,11 +240,23 @@ def zero(f: Function) -> Report:
 
 
 def _bytes(f: Function, count: int, n: int, stage: int) -> None:
-    def stored(first: Any = (3, 2, 1), size: Any = (2, 2, 12)) -> list[np.ndarray]:
+    def stored(
+        first: Any = (3, 2, 1), size: Any = (2, 2, 12), part: float = count / n
+    ) -> list[np.ndarray]:
         """Count weights, gradients and state, each sharded from its stage on."""
-        return [count * np.dot(size, [1 / n if stage >= s else 1 for s in first])]
+        return [np.dot(size, [part if stage >= s else count for s in first])]
 
+    (right,) = stored()
+    one_kind = [stage != 3, stage != 2, stage != 1]
     mistakes = [
+        ("Stage 3 does not shard the weights.", stored((4, 2, 1))),
+        ("A stage shards what the stages before it do, too.",
+         [np.dot((2, 2, 12), np.where(one_kind, count, count / n))]),
+        ("The shares are rounded; here they may be fractions.", [np.floor(right)]),
+        ("The shares are rounded; here they may be fractions.",
+         stored(part=count // n)),
+        ("The shares are rounded; here they may be fractions.",
+         stored(part=-(-count // n))),
         ("Stages shard in another order: 1 optimizer state, 2 gradients, 3 weights.",
          stored((1, 2, 3))),
         ("Each stage shards what the one before it should.", stored((4, 3, 2))),
@@ -211,10 +264,13 @@ def _bytes(f: Function, count: int, n: int, stage: int) -> None:
         ("Nothing is sharded.", stored((4, 4, 4))),
         ("The optimizer state is counted as 8 bytes: the float32 weights are missing.",
          stored(size=(2, 2, 8))),
+        ("The optimizer state is counted as 16 bytes: weights and Adam's two in \
+float32 are 12.", stored(size=(2, 2, 16))),
         ("Weights and gradients are counted in float32.", stored(size=(4, 4, 12))),
+        ("Gradients are counted in float32.", stored(size=(2, 4, 12))),
         ("These are the bytes of all devices together.", [n * x for x in stored()]),
     ]  # fmt: skip
-    got = [np.array(float(called(f, count, n, stage)))]
+    got = [np.array(number(called(f, count, n, stage)))]
     compare(got, stored(), mistakes, "bytes", close=1e-6)
 
 
@@ -241,22 +297,27 @@ def _attend(f: Function, B: Backend, causal: bool, k: int, n: int, size: float) 
     Q, K, V = (size * rng.normal(size=(k * n, d)) for _ in range(3))
     cuts = [slice(r * n, (r + 1) * n) for r in range(k)]
     inputs = [placed(B, [x[c] for c in cuts]) for x in (Q, K, V)]
-    answer = listed(called(f, *map(list, inputs)), k, "outputs")
+    answer = listed(called(f, *map(list, inputs)), "output", k)
     unchanged(sum(inputs, []), [x[c] for x in (Q, K, V) for c in cuts])
     at = np.arange(k * n)
-    later, elsewhere = at > at[:, None], at // n != at[:, None] // n
-    later_inside = at % n > at[:, None] % n
+    row, device = at[:, None], at // n
+    later, elsewhere = at > row, device != device[:, None]
+    later_inside = at % n > row % n
+    last_step = device == (device[:, None] + 1) % k if k > 1 else elsewhere
 
     def scores(scale: float, hidden: Any) -> np.ndarray:
         return np.where(hidden, -np.inf, Q @ K.T * scale)
 
-    def attend(s: np.ndarray) -> np.ndarray:
+    def weights_of(s: np.ndarray) -> np.ndarray:
         with np.errstate(invalid="ignore"):
-            weights = np.exp(s - s.max(axis=1, keepdims=True))
-            return weights / weights.sum(axis=1, keepdims=True) @ V
+            return np.exp(s - s.max(axis=1, keepdims=True))
+
+    def attend(s: np.ndarray, divide: bool = True) -> np.ndarray:
+        weights = weights_of(s)
+        return weights / (weights.sum(axis=1, keepdims=True) if divide else 1) @ V
 
     def by_block(s: np.ndarray) -> np.ndarray:
-        blocks = [np.where(at // n == r, s, -np.inf) for r in range(k)]
+        blocks = [np.where(device == r, s, -np.inf) for r in range(k)]
         return np.sum([np.nan_to_num(attend(block)) for block in blocks], axis=0)
 
     def unscaled(s: np.ndarray) -> np.ndarray:
@@ -267,21 +328,46 @@ def _attend(f: Function, B: Backend, causal: bool, k: int, n: int, size: float) 
                 block = cuts[r - step]
                 top = np.maximum(top, s[c, block].max(axis=1, keepdims=True))
                 weights[c, block] = np.exp(s[c, block] - top)
-        return weights / weights.sum(axis=1, keepdims=True) @ V
+        return weights
+
+    def rows(weights: np.ndarray) -> np.ndarray:
+        return weights.sum(axis=1, keepdims=True)
 
     scale = d**-0.5
-    right = scores(scale, later & causal)
+    right, everything = scores(scale, later & causal), scores(scale, False)
+    faded, unfaded = weights_of(right), unscaled(right)
     mistakes = [
         ("Each device attends to its own keys only: K and V were not passed on.",
          attend(np.where(elsewhere, -np.inf, right))),
         ("Blocks are normalized one by one: the running maximum and sum are missing.",
          by_block(right)),
+        ("Blocks are normalized one by one, and averaged.",
+         by_block(right) / (device[:, None] + 1 if causal else k)),
         ("Earlier blocks are not scaled down when the running maximum grows.",
-         unscaled(right)),
-        ("There is no causal mask.", attend(scores(scale, False))),
+         unfaded / rows(unfaded) @ V),
+        ("The sum of weights is not scaled down when the running maximum grows.",
+         faded / rows(unfaded) @ V),
+        ("The output is not scaled down when the running maximum grows.",
+         unfaded / rows(faded) @ V),
+        ("The output is not divided by the sum of the weights.", attend(right, False)),
+        ("The last step is missing: no device sees its right neighbor's keys.",
+         attend(np.where(last_step, -np.inf, right))),
+        ("There is no causal mask.", attend(everything)),
+        ("A token sees the next one, too: the mask is one off.",
+         attend(scores(scale, at > row + 1))),
+        ("A token does not see itself: the mask is one off.",
+         attend(scores(scale, at >= row))),
+        ("The mask hides later devices, but no later tokens of its own.",
+         attend(scores(scale, device > device[:, None]))),
+        ("Masked scores are 0, whose exp is 1: they must be -inf.",
+         attend(np.where(later, 0, everything))),
+        ("The mask comes after the softmax: the weights no longer sum to 1.",
+         weights_of(everything) / rows(weights_of(everything)) * ~later @ V),
         ("The mask uses positions within a device instead of in the sequence.",
          attend(scores(scale, later_inside))),
         ("The scores are not divided by sqrt(d).", attend(scores(1.0, later & causal))),
+        ("The scores are divided by d, not sqrt(d).",
+         attend(scores(1 / d, later & causal))),
         ("There is a causal mask, where every token should see all.",
          attend(scores(scale, later))),
     ]  # fmt: skip
@@ -300,10 +386,11 @@ def experts(f: Function, backend: str | None = None) -> Report:
     """
     B = get_backend(backend)
     cases = [
-        (1, 2, 3, 3, 1), (1, 2, 4, 1, 1), (2, 2, 4, 4, 1), (2, 2, 6, 1, 1),
-        (2, 4, 9, 2, 1), (3, 6, 11, 1, 1), (4, 8, 30, 2, 1), (2, 4, 9, 2, 1000),
+        (1, 2, 3, 3, 1), (1, 2, 4, 1, 1), (2, 2, 3, 3, 1), (2, 2, 6, 1, 1),
+        (2, 4, 9, 2, 1), (3, 6, 11, 1, 1), (4, 8, 30, 2, 1), (5, 5, 17, 1, 1),
+        (2, 4, 9, 2, 1000),
     ]  # fmt: skip
-    covers = "1 to 4 devices, dropped tokens, uneven shards, large scores"
+    covers = "1 to 5 devices, dropped tokens, uneven shards, large scores"
     where = "Mixture of Experts and Expert Parallelism"
     words = "{:device}, {} experts, {} tokens, capacity {}"
     return grade("experts", covers, where, words, cases, _route, f, B)
@@ -318,7 +405,7 @@ def _route(
     cuts = [slice(*bounds) for bounds in even_bounds(tokens, k)]
     Xs = placed(B, [X[c] for c in cuts])
     inputs = [*Xs, *(B.array(w) for w in (router, W1, W2))]
-    answer = listed(called(f, [*Xs], *inputs[k:], capacity), k, "outputs")
+    answer = listed(called(f, [*Xs], *inputs[k:], capacity), "output", k)
     unchanged(inputs, [*(X[c] for c in cuts), router, W1, W2])
     scores = X @ router
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -331,12 +418,12 @@ def _route(
         hidden = np.maximum(hidden, 0) if relu else hidden
         return np.einsum("th,thd->td", hidden, W2[expert])
 
-    def kept(order: np.ndarray, group: np.ndarray) -> np.ndarray:
+    def kept(order: np.ndarray, group: np.ndarray, slots: int = capacity) -> np.ndarray:
         """Return which tokens find a slot if they come in this order."""
         used, found = Counter[tuple[int, int]](), np.zeros((tokens, 1), bool)
         for t in order:
             place = int(group[t]), int(choice[t])
-            found[t] = used[place] < capacity
+            found[t] = used[place] < slots
             used[place] += 1
         return found
 
@@ -354,6 +441,15 @@ def _route(
         ("No token is dropped: the capacity is not kept.", X + gate * whole),
         ("The slots are those of all devices together, not of each.",
          X + kept(first, 0 * device) * gate * whole),
+        ("The capacity is one too large.",
+         X + kept(first, device, capacity + 1) * gate * whole),
+        ("The capacity is one too small.",
+         X + kept(first, device, capacity - 1) * gate * whole),
+        ("The most probable tokens get the slots, and not the first.",
+         X + kept(np.argsort(-gate[:, 0]), device) * gate * whole),
+        ("The gate multiplies the input, too.", np.where(has, gate * (X + whole), X)),
+        ("The gate is a score, without the softmax.",
+         X + has * scores.max(axis=1, keepdims=True) * whole),
         ("The last tokens get the slots, and not the first.",
          X + kept(first[::-1], device) * gate * whole),
         ("Each device used its own experts: no token was sent to another device.",

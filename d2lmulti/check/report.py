@@ -7,7 +7,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -65,7 +65,7 @@ class Count(int):
     def __format__(self, noun: str) -> str:
         if not noun:
             return super().__format__(noun)
-        plural = "es" if noun.endswith("ch") else "s"
+        plural = "es" if noun.endswith(("ch", "x")) else "s"
         return f"{int(self):,} {noun}{plural if self != 1 else ''}"
 
 
@@ -149,7 +149,7 @@ def time_limit() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before or signal.SIG_DFL)
 
 
-def said(error: Exception) -> str:
+def said(error: BaseException) -> str:
     """Return an error's type and its first line."""
     first, *_ = f"{type(error).__name__}: {error}".splitlines()
     return first.strip().rstrip(".:")
@@ -174,13 +174,45 @@ def called(f: Function, *arguments: Any) -> Any:
     """Call the reader's function; what it raises is a failure of the case."""
     try:
         return f(*arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         words = origin(error, ARGUMENTS if "argument" in str(error) else FORM)
         raise Wrong(f"Your function raised {said(error)}.", words) from error
 
 
-def listed(answer: Any, count: int, what: str) -> list[Any]:
-    """Return the tensors that the reader's function returned, one per device."""
-    if answer is None:
-        raise Wrong(f"Expected a list of {count} {what}, got None.", FORM)
-    return [*answer]
+def listed(answer: Any, what: str, count: int | None = None) -> list[Any]:
+    """Return as a list what the reader's function returned or yields: `count` things.
+
+    `what` is one of them, as in `output`.
+    """
+    expected = f"{what}s" if count is None else f"{Count(count):{what}}"
+    try:
+        items = iter(answer)
+    except TypeError:
+        words = f"Expected a list of {expected}, got {shown(answer)}."
+        raise Wrong(words, FORM) from None
+    found = called(list, items)  # a generator may raise an error on its way
+    if count is not None and len(found) != count:
+        got = f"{len(found)}" if found else "none"
+        raise Wrong(f"Expected a list of {expected}, got {got}.", FORM)
+    return found
+
+
+def number(answer: Any) -> float:
+    """Return the number that the reader's function returned."""
+    with suppress(TypeError, ValueError):
+        if not isinstance(answer, str):
+            return float(answer)
+    raise Wrong(f"Expected a number, got {shown(answer)}.", FORM)
+
+
+def whole(answer: Any) -> int:
+    """Return a whole number of those that the reader's function returned."""
+    found = number(answer)
+    if not found.is_integer():
+        raise Wrong(f"Expected whole numbers, got {shown(answer)}.", FORM)
+    return int(found)
+
+
+def shown(answer: Any) -> str:
+    """Show an answer in one short line."""
+    return " ".join(f"{answer!r:.80}".split())

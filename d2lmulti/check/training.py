@@ -14,7 +14,7 @@ import numpy as np
 from ..backends import get_backend
 from ..backends.protocol import Backend
 from .compare import compare, host, unchanged
-from .report import Function, Report, Wrong, called, grade
+from .report import FORM, Function, Report, Wrong, called, grade, listed, number, whole
 
 
 def sampler(f: Function) -> Report:
@@ -35,7 +35,7 @@ def sampler(f: Function) -> Report:
 
 def _sampled(f: Function, n: int, ranks: int) -> None:
     def indices(rank: int, epoch: int) -> list[int]:
-        return [int(i) for i in called(f, n, ranks, rank, epoch)]
+        return [*map(whole, listed(called(f, n, ranks, rank, epoch), "example"))]
 
     epochs = []
     for epoch in (0, 1, 2, 5):
@@ -57,15 +57,23 @@ def _sampled(f: Function, n: int, ranks: int) -> None:
             words = "A rank with more batches waits forever for the others' gradients."
             raise Wrong(f"Ranks got {lengths} examples.", words)
         if unknown := set(flat) - set(range(n)):
-            raise Wrong(f"There is no example {min(unknown)}.")
+            words = f"Examples are counted from 0 to n - 1, here {n - 1}."
+            raise Wrong(f"There is no example {min(unknown)}.", words)
         if missing := set(range(n)) - set(flat):
-            words = "The remainder is dropped, or ranks shuffle in different orders."
+            words = "The remainder is dropped."
+            if len(flat) >= n:
+                words = "Others come twice: ranks shuffle in different orders, or draw \
+with replacement."
             raise Wrong(f"No rank got example {min(missing)}.", words)
         if len(flat) != ranks * -(-n // ranks):
-            raise Wrong(f"Expected {ranks * -(-n // ranks)} indices, got {len(flat)}.")
+            words = "More examples are repeated than equally long parts need."
+            found = f"Expected {ranks * -(-n // ranks)} indices, got {len(flat)}."
+            raise Wrong(found, words)
     repeats = [own in epochs[:i] for i, own in enumerate(epochs) if i]
     if n >= 8 and all(repeats) or n >= 50 and any(repeats):  # not of few by chance
-        words = "The epoch is not used: this is a forgotten `set_epoch`."
+        words = "Different epochs are seeded alike."
+        if all(repeats):
+            words = "The epoch is not used: this is a forgotten `set_epoch`."
         raise Wrong("Some of the epochs 0, 1, 2 and 5 have the same order.", words)
 
 
@@ -94,15 +102,24 @@ def _warm(f: Function, k: int, steps: int) -> None:
         ("There is no warm-up: the first steps are too large.",
          rates(k * lr, k * lr)),
         ("It starts at 0 instead of at the rate for one device.", rates(0, k * lr)),
+        ("It starts at 0 instead of at the rate for one device, and one step early.",
+         rates(0, k * lr, np.minimum((at + 1) / steps, 1))),
         ("It grows to sqrt(devices) times the rate.", rates(lr, np.sqrt(k) * lr)),
+        ("It grows by devices times the rate, and so to one time more.",
+         rates(lr, (k + 1) * lr)),
+        ("It does not grow linearly, but exponentially.", [*(lr * k**share)]),
+        ("It does not grow, but jumps at the end of the warm-up.",
+         rates(lr, k * lr, 1.0 * (at >= steps))),
         ("It goes on growing after the warm-up.",
          rates(lr, k * lr, at / steps)),
         ("The warm-up ends one step early: steps are counted from 0.",
          rates(lr, k * lr, np.minimum((at + 1) / steps, 1))),
+        ("The warm-up ends one step early: it is divided by warmup_steps - 1.",
+         rates(lr, k * lr, np.minimum(at / max(steps - 1, 1), 1))),
         ("The warm-up ends one step late.",
          rates(lr, k * lr, np.clip((at - 1) / steps, 0, 1))),
     ]  # fmt: skip
-    got = [np.array(float(called(f, int(i), lr, k, steps))) for i in at]
+    got = [np.array(number(called(f, int(i), lr, k, steps))) for i in at]
     compare(got, rates(lr, k * lr), mistakes, "step {}", close=1e-6)
 
 
@@ -138,10 +155,12 @@ def _gradient(w: np.ndarray, step: int) -> np.ndarray:
     return (1 + step % 3) * (w - TARGETS[step])
 
 
-def _trained(w: np.ndarray, v: np.ndarray, steps: range) -> tuple[np.ndarray, ...]:
+def _trained(
+    w: np.ndarray, v: np.ndarray, steps: range, momentum: float = 0.9
+) -> tuple[np.ndarray, ...]:
     """Return the weights and the velocity after these steps."""
     for step in steps:
-        v = 0.9 * v + _gradient(w, step)
+        v = momentum * v + _gradient(w, step)
         w = w - 0.1 * v
     return w, v
 
@@ -169,9 +188,9 @@ def _call(
     gone: list[bool] = []
 
     def gradient(w: Any, step: int) -> Any:
+        asked.append(int(step))
         if step == kill:
             raise _Killed
-        asked.append(int(step))
         if path.exists():  # a link keeps this file, unless it is written in place
             link = path.with_name(f"link{len(saved)}-{path.name}")
             os.link(path, link)
@@ -191,11 +210,12 @@ def _call(
     finally:
         sys.setprofile(before)
     unchanged([given], [start])
-    if asked != [*range(done, kill)]:
-        found = f"Expected the steps from {done} on, once each, got {asked}."
-        raise Wrong(found, _which_steps(asked, done))
+    expected = [*range(done, min(kill + 1, steps))]
+    if asked != expected:
+        found = f"Expected the steps {expected}, got {asked}."
+        raise Wrong(found, _which_steps(asked, expected))
     if not path.exists():
-        words = "No file was written there; np.save adds .npy to other names."
+        words = "No file was written there after a step; np.save adds .npy to names."
         if kill < steps:
             words = "It is not saved after each step: a crash loses what came before."
         raise Wrong("There is no file at `path`.", words)
@@ -208,25 +228,37 @@ between the two loses both."
         raise Wrong("A save changed the old checkpoint.", words)
     if kill < steps:
         return
+    if answer is None:
+        raise Wrong("Expected the weights, got None.", FORM)
     w, v = _trained(start, none, range(done))
+    older_w, older_v = _trained(start, none, range(done - 1))
     other = sum(0.9**i * target for i, target in enumerate(TARGETS[::-1]))
     rest = range(done, steps)
     mistakes = [
         ("The velocity is kept in memory, and not in the file.", (w, other)),
-        ("The velocity is not saved: momentum starts from zero.", (w, none)),
+        ("The velocity is not saved at `path`: it starts from zero.", (w, none)),
+        ("The weights saved are those before the step.", (older_w, v)),
+        ("The velocity saved is that before the step.", (w, older_v)),
         ("The weights are not saved.", (start, v)),
         ("Neither weights nor velocity are saved.", (start, none)),
     ]
     wrong = [(words, _trained(*state, rest)[:1]) for words, state in mistakes]
-    got = [] if answer is None else [answer]
-    compare(got, _trained(w, v, rest)[:1], wrong, "weights")
+    without = _trained(start, none, range(steps), 0.0)[:1]
+    wrong.append(("There is no momentum.", without))
+    compare([answer], _trained(w, v, rest)[:1], wrong, "weights")
 
 
-def _which_steps(asked: list[int], done: int) -> str:
-    """Name the mistake that computes these steps instead of those from `done` on."""
+def _which_steps(asked: list[int], expected: list[int]) -> str:
+    """Name the mistake that computes these steps instead of the expected ones."""
+    if not asked and expected[0] == 0:
+        return "No step was taken: `gradient` was not called."
     if not asked:
         return "The state of another run was continued: it is kept in memory, and not \
 in the file."
+    if asked[: len(expected)] == expected:
+        return "It goes on after an error, or `steps` is counted from where it \
+continues, and not from 0."
+    done = expected[0] if expected else asked[0]
     words = {
         done: "",
         done + 1: "A step is skipped: the step saved is one too high.",
