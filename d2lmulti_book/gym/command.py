@@ -13,6 +13,9 @@ from typing import Any
 
 import click
 import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from d2lmulti.errors import InvalidInput
 from d2lmulti.files import check_output, progress, write_atomically, write_json
@@ -67,21 +70,37 @@ def choose_backend(fault: Fault, backend: str | None) -> str:
 def show_list() -> None:
     """Print all faults with the user's points; those solved, with what was wrong."""
     scores = read_scores()
-    click.echo(f"{'':2}  {'level':6}  {'program':40}  {'backends':10}  points")
-    for fault in FAULTS:
-        score = scores.get(fault.name, {})
-        backends = "all" if len(fault.backends()) > 1 else fault.backends()[0]
-        earned = f"{points(score)} of 4" if score else ""
-        click.echo(
-            f"{fault.number:2}  {fault.level:6}  {fault.title:40}  {backends:10}  "
-            f"{earned}".rstrip()
-        )
-        if score.get("solved"):
+    header, *rows = table_of_faults(scores)
+    click.echo(header)
+    for fault, row in zip(FAULTS, rows, strict=True):
+        click.echo(row)
+        if scores.get(fault.name, {}).get("solved"):
             click.echo(f"{'':12}{fault.fault}")
     total = sum(points(score) for score in scores.values())
     click.echo(f"points: {total} of {4 * len(FAULTS)}")
     if not scores:
         click.echo("begin with: python -m d2lmulti gym start 1")
+
+
+def table_of_faults(scores: dict[str, dict[str, Any]]) -> list[str]:
+    """Return the lines of the table: with colors in a terminal, else plain text."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("", width=2, justify="right", no_wrap=True)
+    for name, width in (("level", 6), ("program", 40), ("backends", 10), ("points", 6)):
+        table.add_column(name, width=width, no_wrap=True)
+    colors = {"easy": "green", "medium": "yellow", "hard": "red"}
+    for fault in FAULTS:
+        score = scores.get(fault.name, {})
+        backends = "all" if len(fault.backends()) > 1 else fault.backends()[0]
+        earned = f"{points(score)} of 4" if score else ""
+        level = Text(fault.level, colors[fault.level])
+        cells = (fault.title, backends, earned)
+        table.add_row(str(fault.number), level, *map(Text, cells))
+    # A page shows text, as a file does: not the HTML that rich makes in a notebook.
+    console = Console(width=80, force_jupyter=False)
+    with console.capture() as captured:
+        console.print(table)
+    return [line.rstrip() for line in captured.get().splitlines()]
 
 
 def show_hint(fault: Fault) -> None:
