@@ -174,7 +174,9 @@ def test_f_and_g_are_graded_in_both_passes(B, f, g, mistake):
     assert "autograd" in report.mistake, report
 
 
-def attention(causal=True, passed=True, rescale=True, scale=True, global_mask=True):
+def attention(
+    causal=True, passed=True, rescale=True, scale=True, global_mask=True, ahead=0
+):
     def f(Qs, Ks, Vs):
         B = d2lmulti.backend_of(Qs[0])
         Qs, Ks, Vs = ([B.numpy(x) for x in xs] for xs in (Qs, Ks, Vs))
@@ -188,7 +190,7 @@ def attention(causal=True, passed=True, rescale=True, scale=True, global_mask=Tr
                 at = np.arange(n)
                 rows, columns = (r * n + at, s * n + at) if global_mask else (at, at)
                 if causal:
-                    S = np.where(columns[None] > rows[:, None], -np.inf, S)
+                    S = np.where(columns[None] > rows[:, None] + ahead, -np.inf, S)
                 seen = np.isfinite(S).any(axis=1)[:, None]
                 high = np.maximum(top, S.max(axis=1, keepdims=True))
                 P = np.where(seen, np.exp(S - high), 0)
@@ -216,6 +218,7 @@ def attention(causal=True, passed=True, rescale=True, scale=True, global_mask=Tr
         (attention(causal=False), "no causal mask"),
         (attention(scale=False), "sqrt(d)"),
         (attention(global_mask=False), "positions within a device"),
+        (attention(ahead=1), "sees the next one"),
     ],
 )
 def test_ring_attention(f, mistake):

@@ -1,6 +1,7 @@
 """The graders pass right functions: the library's own, and others."""
 
 import os
+from fractions import Fraction
 from functools import partial
 
 import numpy as np
@@ -276,7 +277,46 @@ def resume_from_bytes(gradient, start, steps, path):
     return w
 
 
+def split_recursively(X, y, devices):
+    if len(devices) == 1:
+        return split_through_numpy(X, y, devices)
+    k = len(devices) // 2
+    cut = even_bounds(len(X), len(devices))[k][0]
+    first = split_recursively(X[:cut], y[:cut], devices[:k])
+    others = split_recursively(X[cut:], y[cut:], devices[k:])
+    return (own + other for own, other in zip(first, others, strict=True))
+
+
+def sums_that_empty_the_list(data):
+    B, total = backend_of(data[0]), sums(data)[0]
+    while data:
+        yield B.array(total, B.device_of(data.pop(0)))
+
+
+def sums_rebound_and_returned(data):
+    B, total = backend_of(data[0]), sums(data)[0]
+    data[:] = [B.array(total, B.device_of(x)) for x in data]
+    return data
+
+
+class Sums:
+    def __call__(self, data, *, root=-1):
+        B, total = backend_of(data[root]), sums(data)[root]
+        return {r: B.array(total, B.device_of(x)) for r, x in enumerate(data)}.values()
+
+
 WAYS = [
+    (check.split_batch, split_recursively),
+    (
+        check.get_params,
+        lambda ps, d: map(lambda p: copies_through_numpy([p], d)[0], ps),
+    ),
+    (check.get_params, lambda ps, d: iter(copies_through_numpy(ps, d))),
+    (check.allreduce, sums_that_empty_the_list),
+    (check.allreduce, sums_rebound_and_returned),
+    (check.allreduce, partial(Sums(), root=0)),
+    (check.reduce_scatter, lambda data: (part for part in parts_of_the_sum(data))),
+    (check.experts, lambda *args: iter(experts_by_slots(*args))),
     (check.split_batch, split_longer_last),
     (check.split_batch, split_through_numpy),
     (check.get_params, copies_through_numpy),
@@ -295,6 +335,10 @@ WAYS = [
     (check.resume, resume_from_bytes),
 ]
 PURE = [
+    (check.sampler, lambda *args: map(float, sampler_in_turns(*args))),
+    (check.warmup, lambda *args: np.array([rise(*args)])),
+    (check.zero, lambda *args: Fraction(sixteen_bytes(*args))),
+    (check.schedule, lambda p, m: dict(enumerate(halves(p, m))).values()),
     (check.sampler, sampler_in_turns),
     (check.sampler, sampler_padded_at_random),
     (check.warmup, rise),

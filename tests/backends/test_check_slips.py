@@ -9,6 +9,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
+from backends.readers import READERS
 
 from d2lmulti import backend_of, check, track_devices
 from d2lmulti.backends import get_backend
@@ -345,6 +346,132 @@ def test_an_error_of_many_lines_takes_one(B):
 
     report = check.tensor_pair(fails, B.name)
     assert len(repr(report).splitlines()) == 3 and "ValueError: one." in repr(report)
+
+
+# ----------------------------------------------- 5 or 7 devices, and what is remembered
+
+
+def test_what_is_wrong_for_5_or_7_devices_only(B):
+    def sums(data):
+        few = data[: 6 if len(data) == 7 else len(data)]
+        return [B.array(sum(map(B.numpy, few))) for _ in data]
+
+    def parts(data):
+        return [
+            B.numpy(x)[a:b]
+            for x, (a, b) in zip(
+                sums(data), even_bounds(len(data[0]), len(data)), strict=True
+            )
+        ]
+
+    def layer(Xs, router, W1, W2, capacity):
+        more = capacity + (len(Xs) == 5)
+        return READERS["experts"](Xs, router, W1, W2, more)
+
+    def update(params, i, total, lr):
+        in_place(params, i, total, lr)
+
+    def total_of(r, gradients):
+        return sum(gradients) * (2 if len(gradients) == 5 else 1)
+
+    reports = [
+        check.allreduce(sums, B.name),
+        check.reduce_scatter(parts, B.name),
+        check.experts(layer, B.name),
+        check.train_batch(step(B, total_of, update), "mlp", B.name),
+    ]
+    for report, number in zip(reports, "7755", strict=True):
+        assert f"{number} devices" in report.failed, report
+
+
+def test_one_token_on_a_device(B):
+    def layer(Xs, *others):
+        outs = READERS["experts"](Xs, *others)
+        return [x if len(x) == 1 else out for x, out in zip(Xs, outs, strict=True)]
+
+    assert "3 tokens" in check.experts(layer, B.name).failed
+
+
+def test_what_is_kept_for_the_next_call(B):
+    batches, sums = {}, {}
+
+    def same_batch(X, y, devices):
+        X, y = batches.setdefault(len(X), (B.numpy(X), B.numpy(y)))
+        return split(B.array(X), B.array(y), devices, "float64")
+
+    def added_up(data):
+        total = sum(map(B.numpy, data))
+        key = len(data), total.shape
+        sums[key] = sums.get(key, 0) + total
+        return [B.array(sums[key]) for _ in data]
+
+    assert "changed places" in check.split_batch(same_batch, B.name).mistake
+    assert "is kept" in check.allreduce(added_up, B.name).mistake
+
+
+def test_views_in_a_generator_and_shared_later_parameters():
+    def views(X, y, devices):
+        bounds = even_bounds(len(X), len(devices))
+        return ([z[a:b] for a, b in bounds] for z in (X, y))
+
+    assert "is a view" in check.split_batch(views, "torch").mistake
+    B = get_backend("numpy")
+    right = step(B, lambda r, parts: sum(parts), in_place)
+
+    def shares_the_last(X, y, device_params, devices, lr):
+        right(X, y, device_params, devices, lr)
+        for params in device_params[1:]:
+            params[-1].value = device_params[0][-1].value
+
+    report = check.train_batch(shares_the_last, "mlp", "numpy")
+    assert "share memory" in report.mistake and "parameter 3" in report.expected
+
+
+# --------------------------------------------------------------- answers of other forms
+
+
+def answers():
+    yield None
+    yield 7
+    yield "done"
+    yield object()
+    yield [None]
+    yield ["a", "b"]
+    yield [[1.0], [2.0]]
+    yield {"x": 1}
+    yield [np.array([1j])]
+
+
+def raises_later():
+    yield np.zeros(3)
+    raise KeyError("later")
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_another_form_is_shown_in_three_lines(name):
+    def graded(make):
+        return getattr(check, name)(lambda *arguments: make())
+
+    makes = [lambda answer=answer: answer for answer in answers()]
+    for make in (*makes, raises_later, lambda: exit("bye")):
+        report = graded(make)
+        text = repr(report)
+        assert not report and len(text.splitlines()) == 3
+        assert "has no attribute" not in text and "iterable" not in text, text
+        assert report.failed and len(text) < 500
+    assert "SystemExit: bye" in graded(lambda: exit("bye")).expected
+
+
+def test_numbers_that_are_none():
+    right = READERS["sampler"]
+    for wrong in (
+        lambda *args: right(*args) + 0.5,
+        lambda *args: map(str, right(*args)),
+    ):
+        assert "number" in check.sampler(wrong).expected
+    assert "number" in check.zero(lambda *args: str(READERS["zero"](*args))).expected
+    halfway = [[("F", 0.5, 0), ("B", 0.5, 0)]]
+    assert "whole number" in check.schedule(lambda p, m: halfway).expected
 
 
 # ------------------------------------------------------------------- more than 8 ranks
