@@ -59,10 +59,10 @@ def _split(f: Function, B: Backend, n: int, k: int) -> None:
     y_values = np.arange(n) + k  # other labels in each call
     X, y = B.array(X_values), B.array(y_values)
     answer = listed(called(f, X, y, places(B, k)), "list")
-    unchanged((X, y), (X_values, y_values))
     if len(answer) != 2:
         raise Wrong("Expected two lists, the shards of X and those of y.", FORM)
     X_shards, y_shards = (listed(shards, "shard") for shards in answer)
+    unchanged((X, y), (X_values, y_values))
     Xs, ys = ([host(x) for x in shards] for shards in (X_shards, y_shards))
     longest = -(-n // k)
     if len(Xs) != k or len(ys) != k:
@@ -259,8 +259,8 @@ def reduce_scatter(f: Function, backend: str | None = None) -> Report:
     cases = [(n, length) for n in range(1, 8) for length in (1, 2, 4, 5, 7, 12)]
     cases += [(n, length) for n in LARGE for length in (5, 17)]
     covers = "1 to 7, 9, 12, and 16 devices, up to 17 elements, each twice"
-    where, words = "Sharding: ZeRO and FSDP", "{:device}, {:element}"
-    return grade("reduce_scatter", covers, where, words, cases, _parts, f, B)
+    words = "{:device}, {:element}"
+    return grade("reduce_scatter", covers, SUMS, words, cases, _parts, f, B)
 
 
 def _parts(f: Function, B: Backend, n: int, length: int) -> None:

@@ -113,13 +113,11 @@ backward pass does not return a gradient per device."
         total = [np.sum(given, axis=0)] * k
         adds = place in ("f backward", "g forward")
         wrong = wrong_sums(given, PASSES[place]) if adds else [(PASSES[place], total)]
+        nothing = [0 * x for x in given]
         wrong += [
-            (f"{place}: it is zero.", [0 * x for x in given]),
+            (f"{place}: it is zero.", nothing),
             (f"{place}: it is divided by the devices.", [x / k for x in given]),
-            (
-                f"{place}: only device 0 has it.",
-                [given[0], *(0 * x for x in given[1:])],
-            ),
+            (f"{place}: only device 0 has it.", [given[0], *nothing[1:]]),
         ]
         words = f"operator {place}, device {{}}"
         compare(got, total if adds else given, wrong, words)
@@ -178,6 +176,9 @@ def _instructions(lists: list[list[Any]], m: int) -> pipeline.Lists:
 MISSING = "An instruction is missing, comes twice, or is on another device."
 DEADLOCK = "A deadlock: devices wait for each other's messages."
 EARLY = "An instruction comes before what it needs."
+GPIPE = "All forward passes come first: that is GPipe."
+LATE = "Backward passes come late: a forward pass too many is before them."
+HALF = "Activations are stored until half W, which comes late."
 COUNTED = "Stages and micro-batches are counted from 0."
 INVALID = {  # a part of what the library says of a schedule, and the mistake
     "expected 1 time": MISSING,
@@ -211,18 +212,9 @@ def _lists(f: Function, max_stored: Any, p: int, m: int) -> None:
             found = f"Device {device}: expected {bound}, got {live[device]} at once."
             kinds = [type(x) for x in lists[device]]
             last = max(n for n, kind in enumerate(kinds) if kind is pipeline.Forward)
-            words = [
-                "All forward passes come first: that is GPipe."
-                * (not {*kinds[:last]} & {*BACKWARD}),
-                "Backward passes come late: a forward pass too many is before them.",
-            ]
-            if pipeline.BackwardWeight in kinds:
-                words = ["Activations are stored until half W, which comes late."]
-            raise Wrong(found, *words)
+            words = [LATE] if pipeline.Backward in kinds[:last] else [GPIPE, LATE]
+            raise Wrong(found, *([HALF] if pipeline.BackwardWeight in kinds else words))
         live[device] -= isinstance(i, pipeline.Backward | pipeline.BackwardWeight)
-
-
-BACKWARD = (pipeline.Backward, pipeline.BackwardInput)
 
 
 def zero(f: Function) -> Report:
@@ -239,6 +231,9 @@ def zero(f: Function) -> Report:
     return grade("zero", covers, where, words, cases, _bytes, f)
 
 
+ROUND = "The shares are rounded; here they may be fractions."
+
+
 def _bytes(f: Function, count: int, n: int, stage: int) -> None:
     def stored(
         first: Any = (3, 2, 1), size: Any = (2, 2, 12), part: float = count / n
@@ -252,11 +247,9 @@ def _bytes(f: Function, count: int, n: int, stage: int) -> None:
         ("Stage 3 does not shard the weights.", stored((4, 2, 1))),
         ("A stage shards what the stages before it do, too.",
          [np.dot((2, 2, 12), np.where(one_kind, count, count / n))]),
-        ("The shares are rounded; here they may be fractions.", [np.floor(right)]),
-        ("The shares are rounded; here they may be fractions.",
-         stored(part=count // n)),
-        ("The shares are rounded; here they may be fractions.",
-         stored(part=-(-count // n))),
+        (ROUND, [np.floor(right)]),
+        (ROUND, stored(part=count // n)),
+        (ROUND, stored(part=-(-count // n))),
         ("Stages shard in another order: 1 optimizer state, 2 gradients, 3 weights.",
          stored((1, 2, 3))),
         ("Each stage shards what the one before it should.", stored((4, 3, 2))),
