@@ -113,7 +113,8 @@ def show_hint(fault: Fault) -> None:
 
 def show_solution(fault: Fault, backend: str | None) -> None:
     """Print what is wrong, and the repair as a diff."""
-    note(fault, solution=True)
+    if not read_scores().get(fault.name, {}).get("solved"):
+        note(fault, solution=True)  # who has solved it, keeps the points
     click.echo(f"{fault.fault} (chapter {fault.chapter})\n")
     backend = choose_backend(fault, backend)
     texts = fault.program(backend), fault.program(backend, fault.fix)
@@ -271,7 +272,7 @@ def gym(action: str, what: str | None, backend: str | None, as_json: bool) -> in
     start WHAT      copy a program to the folder gym, and show what is wrong
     hint WHAT       one hint more; each costs one of four points
     grade WHAT      grade your repair: a number, a file, or a folder of files
-    solution WHAT   what is wrong with it, as a diff; it then gives no points
+    solution WHAT   what is wrong with it, as a diff; unless solved, it gives no points
 
     The same words are options too: `--hint 3` is `hint 3`.
 

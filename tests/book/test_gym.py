@@ -163,6 +163,16 @@ def test_a_round(gym, tmp_path) -> None:
     assert "begin with" not in text and "3 of 4" in text and "points: 3 of 68" in text
     score = json.loads(command.score_file().read_text())
     assert score == {"uneven": {"attempts": 4, "hints": 1, "solved": True}}
+    assert gym("solution", "3")[0] == 0 and "3 of 4" in gym()[1]  # points are kept
+
+
+def test_the_list_is_plain_and_complete_in_a_file(gym, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = gym("list")[1].splitlines()
+    rows = lines[1:-2]
+    assert [row[:2].strip() for row in rows] == [str(f.number) for f in FAULTS]
+    assert all(f.title in row for f, row in zip(FAULTS, rows, strict=True))
+    assert all(len(line) <= 80 and line.isprintable() for line in lines)
 
 
 def test_a_class(gym, tmp_path) -> None:
