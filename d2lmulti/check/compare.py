@@ -22,6 +22,9 @@ CLOSE = 1e-9  # relative: float64 in another order differs by less, a mistake by
 
 def unchanged(tensors: Sequence[Any], values: Arrays) -> None:
     """Raise `Wrong` if the reader's function wrote to its inputs."""
+    if len(tensors) != len(values):
+        found = f"A list had {len(values)} tensors, and now has {len(tensors)}."
+        raise Wrong(found, "The function changed a list, which its caller still needs.")
     for i, (x, value) in enumerate(zip(tensors, values, strict=True)):
         if not np.array_equal(host(x), value):
             words = "The function wrote to an input, which its caller still needs."

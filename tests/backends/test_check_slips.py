@@ -405,8 +405,23 @@ def test_what_is_kept_for_the_next_call(B):
         sums[key] = sums.get(key, 0) + total
         return [B.array(sums[key]) for _ in data]
 
+    def same_output(X, W1, W2, devices):
+        key = X.shape, W1.shape
+        out, *_ = READERS["tensor_pair"](X, W1, W2, devices)
+        return [B.array(sums.setdefault(key, B.numpy(out))) for _ in devices]
+
+    assert not check.tensor_pair(same_output, B.name)
     assert "changed places" in check.split_batch(same_batch, B.name).mistake
     assert "is kept" in check.allreduce(added_up, B.name).mistake
+
+
+def test_a_list_of_the_caller_that_is_emptied(B):
+    def copies(params, device):
+        right = READERS["get_params"](params, device)
+        params.clear()
+        return right
+
+    assert "changed a list" in check.get_params(copies, B.name).mistake
 
 
 def test_views_in_a_generator_and_shared_later_parameters():
