@@ -243,11 +243,11 @@ def load(checkpoint, replicas, optimizers):
         "A clipped gradient",
         "each worker clips its own gradient before the all-reduce",
         "built_in",
-        "The gradient of the batch should be clipped to norm 1, as one device would "
+        "The gradient of the batch should be clipped to norm 0.65, as one device would "
         "do. The curves look alike.",
         (
-            "Print the norm of the gradient that is applied. Is it 1 when one worker "
-            "would clip?",
+            "Print the norm of the gradient that is applied. Is it 0.65 when one "
+            "worker would clip?",
             "Is the mean of clipped gradients the clipped mean?",
             "Exchange two steps: first average, then clip. And clip only once.",
         ),

@@ -64,6 +64,34 @@ def test_grades(fault: Fault, backend: str, load) -> None:
                 np.testing.assert_allclose(value, alone[same_tensor], rtol=0, atol=1e-9)
 
 
+CLIPS = """            for model in replicas:
+                nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+            average_gradients(replicas)
+"""
+ONE_CLIPS = """            average_gradients(replicas)
+            nn.utils.clip_grad_norm_(replicas[0].parameters(), CLIP)
+"""
+REPAIRS = [
+    ("clipped", "torch", (CLIPS, "            average_gradients(replicas)\n"), "wrong"),
+    ("clipped", "torch", (CLIPS, ONE_CLIPS), "wrong"),
+    ("uneven", "numpy", ("1 / workers", "1 / (len(batch) / len(shard))"), "right"),
+    ("uneven", "numpy", ("1 / workers", "round(len(shard) / len(batch), 2)"), "wrong"),
+    ("zero_one", "numpy", ("rank == 0", "rank < len(shards)"), "right"),
+    ("zero_one", "numpy", ("rank == 0", "rank < 2"), "wrong"),
+    ("stopwatch", "numpy", ("(host.now -", "(max(host.free_at) -"), "right"),
+    ("stopwatch", "numpy", ("/ STEPS\n", "/ STEPS * gpus\n"), "wrong"),
+]
+
+
+@pytest.mark.parametrize(("name", "backend", "edit", "verdict"), REPAIRS)
+def test_other_repairs(name: str, backend: str, edit: Edit, verdict: str, load) -> None:
+    load(backend)
+    fault = find(name)
+    assert edit[0] in fault.program(backend)
+    right, repaired = (trained(fault, backend, e, "0:4") for e in (fault.fix, edit))
+    assert judge(Outcome("ran", repaired), right).verdict == verdict
+
+
 def test_the_learning_rate_is_scaled_in_each_epoch() -> None:
     names = {"__name__": "warm_up"}
     fault = find("warm_up")
