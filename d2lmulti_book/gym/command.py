@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import sys
 import textwrap
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -96,8 +97,9 @@ def table_of_faults(scores: dict[str, dict[str, Any]]) -> list[str]:
         level = Text(fault.level, colors[fault.level])
         cells = (fault.title, backends, earned)
         table.add_row(str(fault.number), level, *map(Text, cells))
-    # A page shows text, as a file does: not the HTML that rich makes in a notebook.
-    console = Console(width=80, force_jupyter=False)
+    # A page shows text, as a file does: Jupyter sets FORCE_COLOR, and rich makes HTML.
+    terminal = sys.stdout.isatty()
+    console = Console(width=80, force_jupyter=False, force_terminal=terminal)
     with console.capture() as captured:
         console.print(table)
     return [line.rstrip() for line in captured.get().splitlines()]

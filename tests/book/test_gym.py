@@ -196,6 +196,7 @@ def test_a_round(gym, tmp_path) -> None:
 
 def test_the_list_is_plain_and_complete_in_a_file(gym, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as Jupyter does
     lines = gym("list")[1].splitlines()
     rows = lines[1:-2]
     assert [row[:2].strip() for row in rows] == [str(f.number) for f in FAULTS]
