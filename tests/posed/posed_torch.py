@@ -269,16 +269,17 @@ def properties(device: Any = None) -> SimpleNamespace:
     )  # fmt: skip
 
 
-def put_on(count: int) -> None:
-    """Let PyTorch find `count` GPUs, or those of them that are visible.
-
-    D2LMULTI_POSED_DRIVER=old: of a driver that is too old for PyTorch's CUDA.
-    """
+def see(count: int) -> None:
+    """Count `count` GPUs, or those of them that are visible."""
     Machine.ids = [*map(str, range(count))]
     if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         Machine.ids = [i for i in visible.split(",") if i in Machine.ids]
-    Machine.count = count = len(Machine.ids)
-    Machine.old_driver = os.environ.get("D2LMULTI_POSED_DRIVER") == "old"
+    Machine.count = len(Machine.ids)
+
+
+def put_on(count: int) -> None:
+    """Let PyTorch find `count` GPUs, or those of them that are visible."""
+    see(count)
     _setup_privateuseone_for_python_backend("posed", device_guard=_DummyDeviceGuard())
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor copies to its device last
     for key in ("CUDA", "PrivateUse1"):
@@ -295,8 +296,8 @@ def put_on(count: int) -> None:
     torch.Tensor.pin_memory = lambda x, device=None: x.clone()
     cuda = torch.cuda
     cuda._lazy_init = lambda: None
-    cuda.is_available = lambda: count > 0 and not Machine.old_driver
-    cuda.device_count = lambda: count
+    cuda.is_available = lambda: Machine.count > 0 and not Machine.old_driver
+    cuda.device_count = lambda: Machine.count
     cuda.current_device = lambda: Machine.current
     cuda.set_device = lambda device: setattr(Machine, "current", touch(device))
     cuda.get_device_properties = properties

@@ -253,7 +253,11 @@ def reachable() -> Iterator[str]:
     for file in Path("/dev/fd").iterdir():
         if not file.is_socket():
             continue
-        with socket.socket(fileno=os.dup(int(file.name))) as found:
+        try:
+            copy = os.dup(int(file.name))
+        except OSError:  # a thread of the engine has closed it meanwhile
+            continue
+        with socket.socket(fileno=copy) as found:
             if found.family == socket.AF_UNIX:
                 continue
             listens = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)

@@ -51,7 +51,7 @@ def ip(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
 def staying() -> Iterator[Staying]:
     found = Staying()
     yield found
-    found.ranks.close()
+    found.end()
 
 
 @pytest.fixture(scope="module")

@@ -26,3 +26,8 @@ class Staying:
             self.asked = engine, backend, n
             self.ranks = Ranks(n, engine=engine, backend=backend)
         return self.ranks
+
+    def end(self) -> None:
+        """End them, as what they were asked for has left them of no use."""
+        self.ranks.close()
+        self.asked = None

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from processes.adopting import join_paddle, join_torch
+from processes.staying import Staying, started_once
 
 from d2lmulti import devices, get_params, train_batch
 from d2lmulti.backends import get_backend
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.models.networks import make_mlp
-from d2lmulti.processes.launcher import launch
 from d2lmulti.processes.process_group import started
 
 MODEL = make_mlp("small", (12, 7, 3))
@@ -62,8 +61,8 @@ def paddle_parallel(whole: bool, rank: int) -> History:
     from paddle import nn
     from paddle.nn.functional import cross_entropy
 
-    paddle.set_default_dtype("float64")
     net = nn.Sequential(nn.Linear(12, 7), nn.ReLU(), nn.Linear(7, 3))
+    net.to(dtype="float64")
     for p, value in zip(net.parameters(), START, strict=True):
         p.set_value(value)
     both = paddle.DataParallel(net)
@@ -79,14 +78,11 @@ def paddle_parallel(whole: bool, rank: int) -> History:
     return history
 
 
-def worker(
-    name: str, join: Callable[[int, int], None], train: Callable[[bool, int], History]
-) -> tuple[History, History, History]:
+def worker(train: Callable[[bool, int], History]) -> tuple[History, History, History]:
     group = started()
     assert group is not None
     (rank,) = group.local_ranks
-    join(rank, 2)
-    (mine,) = ours(get_backend(name), ["cpu"])
+    (mine,) = ours(get_backend(), ["cpu"])
     return mine, train(False, rank), train(True, rank)
 
 
@@ -135,18 +131,18 @@ def check(reference: list[History], averaged: History, whole: History) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "join", "train"),
+    ("name", "train"),
     [
-        pytest.param("torch", join_torch, ddp, marks=pytest.mark.torch),
-        pytest.param("paddle", join_paddle, paddle_parallel, marks=pytest.mark.paddle),
+        pytest.param(name, train, marks=started_once(name, name, 2))
+        for name, train in [("torch", ddp), ("paddle", paddle_parallel)]
     ],
 )
 def test_two_processes_take_our_steps(
-    load: Callable[[str], Backend], name: str, join: Any, train: Any
+    load: Callable[[str], Backend], staying: Staying, name: str, train: Any
 ) -> None:
     B = load(name)
     reference = ours(B, devices(2, name, simulate=True))
-    for mine, averaged, whole in launch(worker, 2, name, join, train).values:
+    for mine, averaged, whole in staying(name, name, 2)(worker, train):
         assert off(reference[0], mine, slice(0, 4)) < 1e-12
         check(reference, averaged, whole)
 

@@ -13,15 +13,14 @@ import pytest
 from backends.compare import assert_near
 from processes.asked import reachable
 from processes.asked_mesh import invalid
+from processes.staying import Staying, started_once
 
 import d2lmulti
-from d2lmulti.backends.protocol import Backend
 from d2lmulti.errors import PeerError
 from d2lmulti.models.networks import make_mlp
 from d2lmulti.optimizers import SGD
 from d2lmulti.parallel.buckets import reduce_in_buckets
 from d2lmulti.plans.rounds import even_bounds
-from d2lmulti.processes.launcher import launch
 from d2lmulti.processes.process_group import started
 from d2lmulti.processes.spawn import environment
 from d2lmulti.training.checkpoint import load_checkpoint
@@ -29,11 +28,6 @@ from d2lmulti.training.checkpoint import load_checkpoint
 pytestmark = pytest.mark.usefixtures("horovod")
 SMALL = make_mlp("small", (20, 8, 3))
 STEPS, BATCH = 10, 13  # an odd batch: the ranks' shards differ in size
-
-
-@pytest.fixture(params=["torch", "mxnet"])
-def front_end(request: pytest.FixtureRequest, load: Any) -> Backend:
-    return load(request.param)
 
 
 def tensor(rank: int, dtype: str, shape: tuple[int, ...] = (7,)) -> np.ndarray:
@@ -103,11 +97,19 @@ def collectives() -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize(
+    ("name", "n"),
+    [
+        pytest.param(name, n, marks=started_once("horovod", name, n))
+        for name, n in (("torch", 3), ("mxnet", 2))
+    ],
+)
 def test_its_collectives_and_training_over_it(
-    front_end: Backend, monkeypatch: pytest.MonkeyPatch
+    name: str, n: int, load: Any, staying: Staying, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name, n = front_end.name, {"torch": 3, "mxnet": 2}[front_end.name]
-    found = launch(collectives, n, engine="horovod", backend=name, timeout=300).values
+    load(name)
+    found = staying("horovod", name, n)(collectives)
+    staying.end()
     monkeypatch.setenv("D2LMULTI_BACKEND", name)
     bounds, alone = even_bounds(7, n), run(1)
     for rank, mine in enumerate(found):
@@ -139,23 +141,17 @@ def test_its_collectives_and_training_over_it(
 @pytest.mark.torch  # with MXNet it starts a program in the chapter many_machines
 def test_horovodrun_starts_train_unchanged(load: Any, tmp_path: Path) -> None:
     """The weights of two processes are those of one device; rank 0 alone prints."""
-    front_end = load("torch")
-    file, horovodrun = tmp_path / "run.npz", Path(sys.executable).parent / "horovodrun"
-    train = ["--backend", front_end.name, "--model", "mlp", "--dtype", "float64"]
-    train += ["--epochs", "1", "--checkpoint", str(file)]
+    B, file = load("torch"), tmp_path / "run.npz"
+    command = f"{Path(sys.executable).parent}/horovodrun --gloo -np 2 {sys.executable} "
+    command += "-m d2lmulti train --backend torch --model mlp --dtype float64 "
+    command += f"--epochs 1 --checkpoint {file}"
     done = subprocess.run(
-        [horovodrun, "--gloo", "-np", "2", sys.executable, "-m", "d2lmulti", "train"]
-        + train,
-        env=environment() | {"D2LMULTI_QUIET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+        command.split(), env=environment() | {"D2LMULTI_QUIET": "1"},
+        capture_output=True, text=True, timeout=290,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stdout.splitlines() if "accuracy" in line]
-    alone = d2lmulti.train(1, model="mlp", dtype="float64", epochs=1,
-                           backend=front_end.name)  # fmt: skip
+    alone = d2lmulti.train(1, model="mlp", dtype="float64", epochs=1, backend="torch")
     assert len(said) == 1
     assert f"accuracy {alone.accuracies[0]:.4f}, loss {alone.losses[0]:.4f}" in said[0]
-    saved, B = load_checkpoint(file).params, front_end
-    assert_near(saved, map(B.numpy, alone.device_params[0]))
+    assert_near(load_checkpoint(file).params, map(B.numpy, alone.device_params[0]))

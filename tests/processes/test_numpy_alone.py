@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.numpy, pytest.mark.xdist_group("numpy_alone")]
+pytestmark = pytest.mark.numpy
 
 ROOT = Path(__file__).resolve().parents[2]
 FRAMEWORKS = ["torch", "mxnet", "paddle", "tensorflow", "horovod"]
@@ -35,6 +35,7 @@ PROGRAM = f"""\
 import json, sys
 from dataclasses import replace
 import d2lmulti
+from d2lmulti import cli
 from d2lmulti.models import MODELS
 from d2lmulti.processes.launcher import launch
 
@@ -56,6 +57,9 @@ if __name__ == "__main__":
         found[model].append(loss(model, 2, mesh={{"data": 2}}, strategy="mesh"))
     run = launch(in_processes, 2, backend="numpy", timeout=60)
     found["mlp"] += run.values
+    train = "train --backend numpy --model mlp --batch-size 512 --epochs 1"
+    files = ["--checkpoint", "run.npz", "--plot", "curve.png"]
+    assert cli.main([*train.split(), *files]) == 0
     print(json.dumps([found, [m for m in {FRAMEWORKS} if m in sys.modules]]))
 """
 
@@ -82,9 +86,8 @@ def plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory):
-    """`alone(*arguments)` runs a Python that has the package's requirements alone."""
+def write_programs(folder: Path) -> None:
+    """Write the program, and what hides all but the package's own requirements."""
     kept = required()
     assert {"numpy", "scikit-learn", "scipy"} <= kept
     hidden = FRAMEWORKS + [
@@ -94,35 +97,25 @@ def alone(tmp_path_factory: pytest.TempPathFactory):
         and module not in ("d2lmulti", "sitecustomize")
         and not module.startswith(("_virtualenv", "distutils"))
     ]
-    folder = tmp_path_factory.mktemp("alone")
     (folder / "sitecustomize.py").write_text(HIDE.format(hidden=hidden))
     (folder / "program.py").write_text(PROGRAM)
+
+
+def test_every_model_and_strategy_trains_also_in_processes(tmp_path: Path) -> None:
+    """And the command line saves and draws."""
+    write_programs(tmp_path)
     dropped = ("D2LMULTI_BACKEND", "PYTHONSAFEPATH")
     environment = {k: v for k, v in os.environ.items() if k not in dropped}
-    environment["PYTHONPATH"] = os.pathsep.join([str(folder), str(ROOT)])
-
-    def run(*arguments: str) -> subprocess.CompletedProcess:
-        command = [sys.executable, *arguments]
-        return subprocess.run(
-            command, env=environment, cwd=folder, capture_output=True, text=True
-        )
-
-    return run
-
-
-def test_every_model_and_strategy_trains_also_in_processes(alone) -> None:
-    done = alone("program.py")
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "program.py"],
+        env=environment, cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found, loaded = json.loads(done.stdout)
+    found, loaded = json.loads(done.stdout.splitlines()[-1])
     assert loaded == [] and len(found) >= 7
     found.pop("lenet_bn")  # differs by design: the statistics of each device's part
     for model, (first, *others) in found.items():
         assert others == pytest.approx([first] * len(others)), model
-
-
-def test_train_saves_and_draws(alone, tmp_path: Path) -> None:
-    picture, run = tmp_path / "curve.png", tmp_path / "run.npz"
-    train = "-m d2lmulti train --backend numpy --model mlp --batch-size 512 --epochs 1"
-    done = alone(*train.split(), "--checkpoint", str(run), "--plot", str(picture))
-    assert done.returncode == 0, done.stderr
-    assert run.exists() and picture.stat().st_size > 10_000
+    assert (tmp_path / "run.npz").exists()
+    assert (tmp_path / "curve.png").stat().st_size > 10_000

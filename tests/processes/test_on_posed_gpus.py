@@ -1,6 +1,7 @@
 """Which GPUs are used, by whom, and what a wrong label does: on GPUs that are posed.
 
-The pose is in tests/posed: the CPU poses as GPUs, and gloo as NCCL.
+The pose is in tests/posed: the CPU poses as GPUs, and gloo as NCCL. All programs run in
+forks of one process that has imported PyTorch, each on a machine of its own.
 """
 
 from __future__ import annotations
@@ -19,74 +20,65 @@ import pytest
 from d2lmulti.processes.spawn import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None
-    or not importlib.metadata.version("torch").endswith("+cpu"),
-    reason="PyTorch's build for CPUs can pose; one for GPUs has kernels of its own",
-)
+pytestmark = [
+    pytest.mark.xdist_group("posed"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("torch") is None
+        or not importlib.metadata.version("torch").endswith("+cpu"),
+        reason="PyTorch's build for CPUs can pose; one for GPUs has kernels of its own",
+    ),
+]
 
+# Runs programs, each as one or more ranks: name -> GPUs, a program, and what each
+# rank's environment has in addition. Prints name -> exit codes and what each has said.
+FORKS = """
+import json, os, sys, traceback
+import d2lmulti.cli, d2lmulti.processes.pytorch, posed_torch, torch
 
-def begin(program: str, gpus: int, **more: str) -> subprocess.Popen[str]:
-    """Start a program on posed GPUs; it prints what it finds as JSON, last."""
-    env = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
-    path = os.pathsep.join([str(ROOT / "tests/posed"), str(ROOT)])
-    env |= {"D2LMULTI_POSED": str(gpus), "PYTHONPATH": path, **more}
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        [sys.executable, "-c", program], env=env, stdout=pipe, stderr=pipe, text=True
-    )
+def fork(gpus, program, extra):
+    reader, writer = os.pipe()
+    if pid := os.fork():
+        os.close(writer)
+        return pid, os.fdopen(reader)
+    try:
+        os.dup2(writer, 1)
+        os.environ.update(extra)
+        posed_torch.see(gpus)
+        exec(program, {})
+        sys.stdout.flush()
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
 
-
-def result(process: subprocess.Popen[str]) -> Any:
-    out, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    return json.loads(out.splitlines()[-1])
-
-
-def ranks(program: str, gpus: int, env: list[dict[str, str]]) -> list[Any]:
-    """Run a program as two ranks, each with an environment of its own."""
-    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    both = meet | {"WORLD_SIZE": "2", "D2LMULTI_TIMEOUT": "60"}
-    started = [
-        begin(program, gpus, **both, RANK=str(rank), **env[rank]) for rank in (0, 1)
-    ]
-    return [result(process) for process in started]
-
+found = {}
+for name, (gpus, program, env) in json.load(sys.stdin).items():
+    ranks = [fork(gpus, program, extra) for extra in env]
+    said = [out.read() for _, out in ranks]
+    found[name] = [os.waitpid(pid, 0)[1] for pid, _ in ranks], said
+print(json.dumps(found))
+"""
 
 COUNT = """
 import json, torch, d2lmulti
 from d2lmulti.cli import trials
+from posed_torch import Machine
+
 {before}
 B = d2lmulti.get_backend("torch")
 print(*B.describe_gpus(), *trials(B), sep="\\n")
 print(json.dumps([str(d) for d in d2lmulti.devices(2, "torch")]))
 """
-KINDS = "torch.cuda.get_arch_list = lambda: {}"
-
-
-@pytest.mark.parametrize(
-    ("before", "driver", "kind"),
-    [
-        ("", "", "gpu"),
-        ("", "old", "sim"),
-        (KINDS.format(["sm_80", "sm_120"]), "", "sim"),  # the posed GPUs are sm_90
-        (KINDS.format(["sm_80", "compute_80"]), "", "gpu"),
-    ],
-)
-def test_only_gpus_that_can_compute_are_counted(
-    before: str, driver: str, kind: str
-) -> None:
-    program = COUNT.format(before=before)
-    process = begin(program, 2, D2LMULTI_POSED_DRIVER=driver)
-    out, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    assert json.loads(out.splitlines()[-1]) == [f"{kind}:{i}" for i in (0, 1)]
-    computes = [line for line in out.splitlines() if "computes" in line]
-    assert computes == [f"gpu:{i} computes" for i in (0, 1) if kind == "gpu"]
-    if kind == "sim":
-        reason = "driver on your system is too old" if driver else "capability 9.0"
-        assert reason in out
-
+# What is on two machines' GPUs -> what is counted, and the reason that is given.
+ARCHITECTURES = "torch.cuda.get_arch_list = lambda: {}"  # the posed GPUs are sm_90
+COUNTED = {
+    "all is well": ("", "gpu", ""),
+    "old driver": ("Machine.old_driver = True", "sim", "driver on your system"),
+    "no kernels": (
+        ARCHITECTURES.format(["sm_80", "sm_120"]), "sim", "capability 9.0",
+    ),
+    "compiled on the spot": (ARCHITECTURES.format(["sm_80", "compute_80"]), "gpu", ""),
+}  # fmt: skip
 
 TOUCH = """
 import json, d2lmulti
@@ -100,23 +92,15 @@ def work():
     run = d2lmulti.train(2, 32, epochs=1, model="mlp", dataset=some, backend="torch")
     return run.devices, sorted(Machine.touched)
 
-found = [launch(work, 2, backend="torch", engine=e).values
-         for e in ("shared_memory", "torch")]
+found = launch(work, 2, backend="torch", engine="shared_memory").values
 hidden = launch(work, 2, backend="torch", gpus=False).values
-print(json.dumps([*found, hidden]))
+print(json.dumps([found, hidden]))
 """
-
-
-def test_a_rank_touches_its_own_gpu_alone() -> None:
-    gpus, sims = (["gpu:0", "gpu:1"], ["sim:0", "sim:1"])
-    alone = [[gpus, [0]], [gpus, [1]]]
-    assert result(begin(TOUCH, 8)) == [alone, alone, [[sims, []], [sims, []]]]
-
 
 TALK = """
 import json, os, d2lmulti
-from d2lmulti.comm.collectives import receive, send
 from d2lmulti.processes.process_group import start, stop
+from posed_torch import Machine
 
 B = d2lmulti.get_backend("torch")
 group = start("torch")
@@ -126,47 +110,29 @@ d2lmulti.allreduce([x], "ring")
 y = B.array([1.0, 2.0], device)
 d2lmulti.allreduce([y], "native")
 assert x.tolist() == y.tolist() == [2, 4]
+some = d2lmulti.load("digits").first(64)
+run = d2lmulti.train(2, 32, epochs=1, model="mlp", dataset=some, backend="torch")
+assert run.devices[group.local_ranks[0]] == str(device)
 nccl = group.engine.nccl
 stop()
-print(json.dumps([str(device), nccl]))
+print(json.dumps([str(device), nccl, sorted(Machine.touched) if nccl else []]))
 """
 LAUNCHER = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}  # one of two on a machine
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize(
-    ("gpus", "env", "expected"),
-    [
-        (2, [LAUNCHER, LAUNCHER], [["sim:0", False], ["sim:1", False]]),
-        (
-            2,
-            [LAUNCHER | {"CUDA_VISIBLE_DEVICES": str(i)} for i in (0, 1)],
-            [["gpu:0", True], ["gpu:0", True]],
-        ),
-        (  # a scheduler that shows each task one GPU
-            4,
-            [
-                {
-                    "LOCAL_RANK": str(i),
-                    "LOCAL_WORLD_SIZE": "2",
-                    "CUDA_VISIBLE_DEVICES": str(3 - i),
-                }
-                for i in (0, 1)
-            ],
-            [["gpu:0", True], ["gpu:0", True]],
-        ),
-        (  # fewer GPUs than ranks
-            1,
-            [{"LOCAL_RANK": str(i), "LOCAL_WORLD_SIZE": "2"} for i in (0, 1)],
-            [["sim:0", False], ["sim:1", False]],
-        ),
-    ],
-)
-def test_nccl_is_taken_where_no_two_ranks_share_a_gpu(
-    gpus: int, env: list[dict[str, str]], expected: list[Any]
-) -> None:
-    assert ranks(TALK, gpus, env) == expected
-
+LOCAL = [{"LOCAL_RANK": str(i), "LOCAL_WORLD_SIZE": "2"} for i in (0, 1)]
+SIMULATED = [["sim:0", False, []], ["sim:1", False, []]]
+OWN = [["gpu:0", True, [0]]] * 2  # of those that a rank sees
+# GPUs of the machine, what each rank is told, and where it computes.
+RANKS: dict[str, tuple[int, list[dict[str, str]], list[Any]]] = {
+    "a GPU for each rank": (8, LOCAL, [["gpu:0", True, [0]], ["gpu:1", True, [1]]]),
+    "fewer GPUs than ranks": (1, LOCAL, SIMULATED),
+    "two launchers": (2, [LAUNCHER] * 2, SIMULATED),
+    "two launchers, a GPU each": (
+        2, [LAUNCHER | {"CUDA_VISIBLE_DEVICES": str(i)} for i in (0, 1)], OWN,
+    ),
+    "a scheduler that shows each task one GPU": (
+        4, [LOCAL[i] | {"CUDA_VISIBLE_DEVICES": str(3 - i)} for i in (0, 1)], OWN,
+    ),
+}  # fmt: skip
 
 ADOPT = """
 import json, os, torch, torch.distributed as dist, d2lmulti
@@ -182,16 +148,7 @@ stop()
 dist.destroy_process_group()
 print(json.dumps([words, str(device), torch.cuda.current_device()]))
 """
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("backend", ["nccl", "cpu:gloo,cuda:nccl"])
-def test_an_adopted_group_works_on_the_gpu_that_it_is_bound_to(backend: str) -> None:
-    env = [{"LOCAL_RANK": str(i), "LOCAL_WORLD_SIZE": "2"} for i in (0, 1)]
-    found = ranks(ADOPT.format(backend=backend), 2, env)
-    words = ["rank 0", "rank 1"]
-    assert found == [[words, "gpu:0", 0], [words, "gpu:1", 1]]
-
+ADOPTED = ["nccl", "cpu:gloo,cuda:nccl"]
 
 LABELS = """
 import json, numpy as np, d2lmulti
@@ -211,8 +168,74 @@ print(json.dumps([said, alive, with_place("sim:3", "torch")]))
 """
 
 
-def test_a_wrong_label_is_refused_before_it_ends_all_cuda_work() -> None:
-    said, alive, place = result(begin(LABELS, 2))
-    assert "ids from 0 to 9, got" in said
+def two(env: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Add what two ranks need to meet."""
+    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    both = meet | {"WORLD_SIZE": "2", "D2LMULTI_TIMEOUT": "60"}
+    return [both | {"RANK": str(rank)} | own for rank, own in enumerate(env)]
+
+
+@pytest.fixture(scope="module")
+def said() -> dict[str, list[str]]:
+    """What each rank of every program has printed."""
+    alone: list[dict[str, str]] = [{}]
+    jobs = {"touch": (8, TOUCH, alone), "labels": (2, LABELS, alone)}
+    for name, (before, *_) in COUNTED.items():
+        jobs[name] = (2, COUNT.format(before=before), alone)
+    for name, (gpus, env, _) in RANKS.items():
+        jobs[name] = (gpus, TALK, two(env))
+    for backend in ADOPTED:
+        jobs[backend] = (2, ADOPT.format(backend=backend), two(LOCAL))
+    env = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
+    path = os.pathsep.join([str(ROOT / "tests/posed"), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS], env=env | {"D2LMULTI_POSED": "8",
+        "PYTHONPATH": path}, input=json.dumps(jobs), capture_output=True, text=True,
+        timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    failed = [name for name, (codes, _) in found.items() if any(codes)]
+    assert not failed, f"{failed}: {done.stderr}"
+    return {name: texts for name, (_, texts) in found.items()}
+
+
+def results(texts: list[str]) -> list[Any]:
+    """The last line of each rank, in JSON."""
+    return [json.loads(text.splitlines()[-1]) for text in texts]
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_only_gpus_that_can_compute_are_counted(said: dict, name: str) -> None:
+    _, kind, reason = COUNTED[name]
+    assert results(said[name]) == [[f"{kind}:{i}" for i in (0, 1)]]
+    computes = [line for line in said[name][0].splitlines() if "computes" in line]
+    assert computes == [f"gpu:{i} computes" for i in (0, 1) if kind == "gpu"]
+    assert reason in said[name][0]
+
+
+def test_a_rank_touches_its_own_gpu_alone(said: dict) -> None:
+    gpus, sims = ["gpu:0", "gpu:1"], ["sim:0", "sim:1"]
+    found, hidden = results(said["touch"])[0]
+    assert found == [[gpus, [0]], [gpus, [1]]]
+    assert hidden == [[sims, []], [sims, []]]
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_nccl_is_taken_where_no_two_ranks_share_a_gpu(said: dict, name: str) -> None:
+    assert results(said[name]) == RANKS[name][2]
+
+
+@pytest.mark.parametrize("backend", ADOPTED)
+def test_an_adopted_group_works_on_the_gpu_that_it_is_bound_to(
+    said: dict, backend: str
+) -> None:
+    words = ["rank 0", "rank 1"]
+    assert results(said[backend]) == [[words, "gpu:0", 0], [words, "gpu:1", 1]]
+
+
+def test_a_wrong_label_is_refused_before_it_ends_all_cuda_work(said: dict) -> None:
+    ((error, alive, place),) = results(said["labels"])
+    assert "ids from 0 to 9, got" in error
     assert alive == [2.0]
     assert place == "sim:3 (gpu:1)"

@@ -6,11 +6,12 @@ PyTorch's does in `test_on_posed_gpus`: no real or posed GPU has run what follow
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
+from processes.staying import Staying
 
-from d2lmulti.processes.launcher import launch
 from d2lmulti.processes.process_group import started
 
 
@@ -43,20 +44,23 @@ def choose() -> list[int | None]:
     from d2lmulti.processes import paddle as paddles
 
     group, taken = started(), []
-    for number, (visible, _) in enumerate(PADDLES_GPUS):
-        seen = visible[group.local_ranks[0]]
-        paddle.device.cuda.device_count = lambda seen=seen: len(seen)
-        paddles.gpu_id = seen.__getitem__
-        store = Renamed(group.engine._store, number)
-        taken.append(paddles.gpu_of_its_own(group.info, store))
-    paddle.device.cuda.device_count = lambda: 0
-    group.engine.allgather_text("nobody leaves before")
+    with pytest.MonkeyPatch.context() as patch:
+        for number, (visible, _) in enumerate(PADDLES_GPUS):
+            seen = visible[group.local_ranks[0]]
+            count = partial(len, seen)
+            patch.setattr(paddle.device.cuda, "device_count", count)
+            patch.setattr(paddles, "gpu_id", seen.__getitem__)
+            store = Renamed(group.engine._store, number)
+            taken.append(paddles.gpu_of_its_own(group.info, store))
     return taken
 
 
 @pytest.mark.paddle
-def test_paddles_ranks_take_nccl_where_no_two_share_a_gpu(load: Any) -> None:
+@pytest.mark.xdist_group("paddle-paddle-2")  # as `started_once` says
+def test_paddles_ranks_take_nccl_where_no_two_share_a_gpu(
+    load: Any, staying: Staying
+) -> None:
     load("paddle")
-    run = launch(choose, 2, engine="paddle", backend="paddle")
+    everywhere = staying("paddle", "paddle", 2)(choose)
     expected = [taken for _, taken in PADDLES_GPUS]
-    assert [list(taken) for taken in zip(*run.values, strict=True)] == expected
+    assert [list(taken) for taken in zip(*everywhere, strict=True)] == expected

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import time
 
 import numpy as np
-import pytest
 
 from d2lmulti.observe.timeline import Timeline
-from d2lmulti_book.by_value import ByValue
 from d2lmulti_book.docstrings import MODULES, docstrings, read_docstrings
 from d2lmulti_book.slow_data import SlowData, Stamps
 
 
-def test_docstrings_have_many_pieces_of_each_module():
+def test_docstrings_have_their_modules_as_labels_and_ids_that_repeat():
     pieces = read_docstrings(32)
     modules = [module for _, module in pieces]
-    assert set(modules) == set(MODULES)
     assert min(modules.count(module) for module in MODULES) >= 30
     assert len({tuple(words) for words, _ in pieces}) == len(pieces)
     assert {len(words) for words, _ in pieces} <= set(range(8, 33))
     assert {m for words, m in pieces if "differencing" in words} == {"difflib"}
-
-
-def test_ids_of_docstrings_spell_the_pieces_and_repeat():
     data, again = docstrings(500, 32), docstrings(500, 32)
     assert data.train_X.shape[1] == 32 and data.train_X.dtype == np.int64
     assert 0 <= data.train_X.min() and data.train_X.max() == 499
-    assert len(data.test_X) == pytest.approx(len(data.train_X) / 4, abs=1)
+    assert abs(len(data.test_X) - len(data.train_X) / 4) <= 1
     assert (data.test_X == again.test_X).all() and (data.test_y == again.test_y).all()
     counts = np.bincount(data.train_X.ravel(), minlength=500)[2:]
     assert (np.diff(counts) <= 0).all()  # frequent words have small ids
@@ -58,24 +51,5 @@ def test_stamps_become_spans_of_the_trainer_and_of_numbered_workers():
         begins = [t.start + begin + i for i in range(2)]
         stamped.enter(np.array([[process, b, b + 0.5] for b in begins]))
     assert [s.track for s in t.spans] == ["trainer", "worker 0", "worker 1", "worker 0"]
-    assert [s.begin for s in t.spans] == pytest.approx([1, 2, 3, 4])
-    assert [s.end - s.begin for s in t.spans] == pytest.approx([1.5] * 4)
-
-
-def test_a_local_function_runs_in_a_spawned_process():
-    context = multiprocessing.get_context("spawn")
-    answers = context.Queue()
-    shift = 3
-
-    def add(queue, n):
-        queue.put((n + shift, multiprocessing.current_process().name))
-
-    with pytest.raises((AttributeError, pickle.PicklingError)):
-        pickle.dumps(add)
-    process = context.Process(target=ByValue(add), args=(answers, 5), name="elsewhere")
-    process.start()
-    try:
-        assert answers.get(timeout=60) == (8, "elsewhere")
-    finally:
-        process.join(30)
-        process.kill()
+    np.testing.assert_allclose([s.begin for s in t.spans], [1, 2, 3, 4])
+    np.testing.assert_allclose([s.end - s.begin for s in t.spans], 1.5)

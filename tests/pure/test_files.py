@@ -110,25 +110,19 @@ def test_the_content_is_on_the_disk_before_the_old_file_goes(
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o755])
-def test_the_permissions_of_the_old_file_are_kept(tmp_path: Path, mode: int) -> None:
-    path, seen = tmp_path / "result", []
-    path.write_bytes(b"secret")
-    path.chmod(mode)
+def test_permissions_are_kept_and_a_link_stays(tmp_path: Path, mode: int) -> None:
+    target, link, seen = tmp_path / "run-7.json", tmp_path / "latest.json", []
+    target.write_bytes(b"secret")
+    target.chmod(mode)
+    link.symlink_to(target)
 
     def write(file: BinaryIO) -> None:
         seen.append(stat.S_IMODE(os.fstat(file.fileno()).st_mode))
         file.write(b"new")
 
-    write_atomically(path, write)
-    assert [*seen, stat.S_IMODE(path.stat().st_mode)] == [mode, mode]
-
-
-def test_a_link_stays_and_the_file_behind_it_is_new(tmp_path: Path) -> None:
-    target, link = tmp_path / "run-7.json", tmp_path / "latest.json"
-    target.write_bytes(b"old")
-    link.symlink_to(target)
-    write_atomically(link, b"new")
+    write_atomically(link, write)
     assert target.read_bytes() == b"new" and link.is_symlink()
+    assert [*seen, stat.S_IMODE(target.stat().st_mode)] == [mode, mode]
 
 
 @pytest.mark.parametrize("path", ["gone/x", "inner", "pipe", "locked", "/proc/x"])
@@ -197,23 +191,16 @@ def test_json_takes_numpys_numbers_and_writes_null_for_what_json_lacks(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "history.json"
-    write_json(
-        path,
-        {
-            "bytes": np.int64(7),
-            "accuracy": np.float32(0.5),
-            "converged": np.bool_(False),
-            "losses": (1.5, float("nan"), np.float64("inf")),
-            "shares": np.array([[1.0, np.nan]]),
-        },
-    )
+    given = {
+        "bytes": np.int64(7), "accuracy": np.float32(0.5), "converged": np.bool_(False),
+        "losses": (1.5, float("nan"), np.float64("inf")),
+        "shares": np.array([[1.0, np.nan]]),
+    }  # fmt: skip
+    write_json(path, given)
     assert json.loads(path.read_text(), parse_constant=pytest.fail) == {
-        "bytes": 7,
-        "accuracy": 0.5,
-        "converged": False,
-        "losses": [1.5, None, None],
-        "shares": [[1.0, None]],
-    }
+        "bytes": 7, "accuracy": 0.5, "converged": False,
+        "losses": [1.5, None, None], "shares": [[1.0, None]],
+    }  # fmt: skip
     with pytest.raises(TypeError):
         write_json(path, {"when": object()})
     assert names(tmp_path) == ["history.json"]

@@ -145,6 +145,7 @@ def changed(this_round: Round, row: int, fault: str, ranks: int) -> Round:
 @pytest.mark.parametrize("fault", ["dropped", "doubled", "sent to a wrong neighbor"])
 @pytest.mark.parametrize("name", [*ALL, *OTHERS])
 def test_every_planted_fault_is_named_by_round_rank_and_part(name, fault):
+    """And the proof by counts judges as a run on integers does."""
     plan = {**ALL, **OTHERS}[name]
     collective = name if name in OTHERS else "allreduce"
     rng = np.random.default_rng(0)
@@ -162,14 +163,17 @@ def test_every_planted_fault_is_named_by_round_rank_and_part(name, fault):
             broken = [*rounds]
             broken[i] = changed(rounds[i], j, fault, ranks)
             planted += 1
+            right = gives_right_numbers(broken, ranks, length, collective)
             try:
                 verify(broken, ranks, length, collective)
             except PlanError as error:
                 assert_names_round_rank_and_part(error)
+                # Two writers: what such a table gives depends on their order.
+                assert not right or "one writer" in str(error)
                 caught += 1
             else:  # a detour: the wrong neighbor passes the sum on, and all is well
-                assert fault == "sent to a wrong neighbor"
-                assert gives_right_numbers(broken, ranks, length, collective)
+                assert right and fault == "sent to a wrong neighbor"
+        assert gives_right_numbers(rounds, ranks, length, collective)
     assert planted > 20 and caught > 8
 
 
@@ -219,29 +223,3 @@ def test_alltoall_blocks_in_the_wrong_place_are_seen():
     ]
     with pytest.raises(PlanError, match="at the end rank 0, elements 0 to 1"):
         verify(swapped, 2, 3, "alltoall")
-
-
-def test_the_verifier_agrees_with_numbers():
-    """The proof by counts and a run on integers judge alike, right and wrong plans."""
-    rng = np.random.default_rng(1)
-    judged = {True: 0, False: 0}
-    for _ in range(300):
-        name = str(rng.choice([*ALL, *OTHERS]))
-        collective = name if name in OTHERS else "allreduce"
-        ranks, length = int(rng.integers(2, 8)), int(rng.integers(1, 12))
-        rounds = list({**ALL, **OTHERS}[name](ranks, length))
-        if rng.random() < 0.7:
-            i = int(rng.integers(len(rounds)))
-            j = int(rng.integers(len(rounds[i])))
-            fault = "dropped" if ranks == 2 or rng.random() < 0.5 else "sent wrong"
-            rounds[i] = changed(rounds[i], j, fault, ranks)
-        try:
-            verify(rounds, ranks, length, collective)
-            right = True
-        except PlanError as error:
-            if "expected one writer" in str(error):
-                continue  # not a legal table: what it gives depends on the order
-            right = False
-        assert right == gives_right_numbers(rounds, ranks, length, collective)
-        judged[right] += 1
-    assert min(judged.values()) > 50

@@ -5,6 +5,7 @@ Every computation takes one slot, a way back that is not in halves two.
 
 import itertools
 from fractions import Fraction
+from functools import cache
 
 import pytest
 from hypothesis import given
@@ -63,22 +64,27 @@ class Slots:
         self.idle = 1 - Fraction(busy, p * self.end)
 
 
-def slots(lists):
+@cache
+def played(name, p, m, v=1, messages=True):
+    return Slots(SCHEDULES[name](p, m, v), messages)
+
+
+def slots(name, p, m, v=1):
     """Give idle share and peak of live activations, messages counted."""
-    played = Slots(lists, messages=True)
-    assert played.end == Slots(lists, messages=False).end  # they cost nothing
-    return played.idle, played.peak
+    found = played(name, p, m, v)
+    assert found.end == played(name, p, m, v, messages=False).end  # they cost nothing
+    return found.idle, found.peak
 
 
 @pytest.mark.parametrize("p", range(1, 9))
 def test_idle_share_and_live_activations_of_the_schedules(p):
     for m in range(1, 17):
         bubble = Fraction(p - 1, m + p - 1)
-        assert slots(SCHEDULES["sequential"](p, m)) == (Fraction(p - 1, p), [1] * p)
-        assert slots(SCHEDULES["gpipe"](p, m)) == (bubble, [m] * p)
+        assert slots("sequential", p, m) == (Fraction(p - 1, p), [1] * p)
+        assert slots("gpipe", p, m) == (bubble, [m] * p)
         live = [min(m, p - s) for s in range(p)]
-        assert slots(SCHEDULES["1f1b"](p, m)) == (bubble, live)
-        idle, live = slots(SCHEDULES["zero_bubble"](p, m))
+        assert slots("1f1b", p, m) == (bubble, live)
+        idle, live = slots("zero_bubble", p, m)
         assert live == [min(m, p)] * p
         if m >= p:
             assert idle == Fraction(p - 1, 3 * m + p - 1)
@@ -86,7 +92,7 @@ def test_idle_share_and_live_activations_of_the_schedules(p):
             assert idle < bubble
         for v in (1, 2, 3):
             if m % p == 0:
-                idle, live = slots(SCHEDULES["interleaved"](p, m, v))
+                idle, live = slots("interleaved", p, m, v)
                 assert idle == Fraction(p - 1, v * m + p - 1)
                 ahead = [2 * (p - s - 1) + (v - 1) * p for s in range(p)]
                 assert live == [min(v * m, a + 1) for a in ahead]
@@ -96,7 +102,7 @@ def test_idle_share_and_live_activations_of_the_schedules(p):
 def test_from_2p_minus_1_micro_batches_on_there_is_no_bubble(p):
     """ZB-H2 and ZB-V: idle before the first computation and after the last only."""
     for m in range(1, 20):
-        two, v = (Slots(SCHEDULES[name](p, m), True) for name in ("zb_h2", "zb_v"))
+        two, v = played("zb_h2", p, m), played("zb_v", p, m, 2)
         assert two.peak == [min(m, 2 * p - 1)] * p
         assert max(v.peak) == 2 * min(m, p)  # of stages half as long as the others'
         if m >= 2 * p - 1:
@@ -104,7 +110,7 @@ def test_from_2p_minus_1_micro_batches_on_there_is_no_bubble(p):
             assert v.spans == [6 * m] * p and v.end == 6 * m + p - 1
             assert v.peak == [2 * p] * p
         elif p > 1:
-            one = Slots(SCHEDULES["zero_bubble"](p, m), True)
+            one = played("zero_bubble", p, m)
             assert max(two.spans) <= max(one.spans) and max(v.spans) > 6 * m
 
 
@@ -112,10 +118,8 @@ def test_from_2p_minus_1_micro_batches_on_there_is_no_bubble(p):
 def test_no_zero_bubble_schedule_is_longer_than_a_simpler_one(p):
     """Every device works 3m slots; the first waits 2p-1, the last p-1 for its work."""
     for m in range(1, 17):
-        flushed, one, two, v = (
-            Slots(SCHEDULES[name](p, m), True)
-            for name in ("1f1b", "zero_bubble", "zb_h2", "zb_v")
-        )
+        flushed, one = played("1f1b", p, m), played("zero_bubble", p, m)
+        two, v = played("zb_h2", p, m), played("zb_v", p, m, 2)
         assert two.end == one.end == max(3 * m + p - 1, 2 * m + 2 * p - 1)
         assert one.end <= flushed.end
         assert max(two.spans) == max(3 * m, 2 * m + 2 * p - 1)
@@ -129,27 +133,22 @@ def test_no_zero_bubble_schedule_is_longer_than_a_simpler_one(p):
 @pytest.mark.parametrize(("p", "one", "two", "v"), [(4, 51, 48, 96), (8, 55, 48, 96)])
 def test_the_longest_device_of_the_zero_bubble_schedules(p, one, two, v):
     """As published for 16 micro-batches; a stage of ZB-V is half as long."""
-    names = zip(("zero_bubble", "zb_h2", "zb_v"), (one, two, v), strict=True)
-    for name, longest in names:
-        assert max(Slots(SCHEDULES[name](p, 16), True).spans) == longest
-
-
-@pytest.mark.parametrize(("m", "formula", "least"), [(5, 39, 45), (9, 63, 69)])
-def test_the_formula_of_interleaved_stages_is_for_full_groups(m, formula, least):
-    """(p-1)/(vm+p-1), that is 3vm+3(p-1) slots, needs a p that divides m."""
-    assert 3 * 2 * m + 3 * (4 - 1) == formula
-    assert Slots(SCHEDULES["interleaved"](4, m, 2), messages=False).end == least
+    assert max(played("zero_bubble", p, 16).spans) == one
+    assert max(played("zb_h2", p, 16).spans) == two
+    assert max(played("zb_v", p, 16, 2).spans) == v
 
 
 def test_what_sends_that_wait_cost_interleaved_stages_in_groups_that_are_not_full():
     """Nothing if p divides m; else up to 9 slots, and 80 for 78 with p=3, m=7, v=3."""
     lost, sizes = {}, itertools.product(range(1, 6), range(1, 9), range(1, 4))
     for p, m, v in (*sizes, (7, 8, 4)):
-        lists = SCHEDULES["interleaved"](p, m, v)
-        ends = [Slots(lists, messages).end for messages in (True, False)]
+        ends = [played("interleaved", p, m, v, wait).end for wait in (True, False)]
         lost[p, m, v] = ends[0] - ends[1]
     assert not any(slots for (p, m, _), slots in lost.items() if m % p == 0)
     assert lost[3, 7, 3] == 2 and lost[7, 8, 4] == 9 == max(lost.values())
+    # Nor does the formula, of 3vm + 3(p - 1) slots, hold for them: 39 and 63 are less.
+    ends = [played("interleaved", 4, m, 2, messages=False).end for m in (5, 9)]
+    assert ends == [45, 69]
 
 
 def test_the_order_of_messages_knows_the_durations():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from d2lmulti import train
-from d2lmulti.data import ALPHABET, encode, load, read_story, text
+from d2lmulti.data import ALPHABET, encode, load, read_story
 from d2lmulti.errors import InvalidInput
 from d2lmulti.models.transformer import make_transformer
 
@@ -19,12 +19,6 @@ def test_the_pieces_put_together_are_the_story() -> None:
     assert (X.ravel() == encode(story[: 171 * 32])).all()
     assert (np.concatenate(y) == encode(story[1 : 171 * 32 + 1])).all()
     assert data.classes == tuple(ALPHABET) and len(set(ALPHABET)) == 36
-
-
-def test_no_piece_is_in_both_parts() -> None:
-    data = text(length=16)
-    assert len(data.train_X) + len(data.test_X) == 343
-    assert not {p.tobytes() for p in data.train_X} & {p.tobytes() for p in data.test_X}
 
 
 def test_characters_that_the_model_has_no_row_for_are_refused() -> None:
