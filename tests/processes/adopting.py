@@ -1,4 +1,4 @@
-"""A process group that the user has made is adopted, for `test_adopting`.
+"""A process group that the user has made is adopted, for `test_users_own_group`.
 
 Apart from the tests, because every new process reads this file and should be quick.
 """

@@ -16,12 +16,7 @@ from backends.compare import assert_near
 from processes.asked import A_FEW, CASES, everything, train_all
 from processes.staying import Staying, started_once
 
-import d2lmulti
-from d2lmulti.backends import get_backend
 from d2lmulti.backends.protocol import Backend
-from d2lmulti.comm.mesh import Mesh
-from d2lmulti.processes.process_group import started
-from d2lmulti.processes.spawn import ProcessFailed
 
 # Engine, backend, ranks -> what they train.
 GROUPS = {
@@ -32,7 +27,6 @@ GROUPS = {
     ("shared_memory", "paddle", 2): [*A_FEW],
     ("shared_memory", "numpy", 4): [*CASES],
 }
-ENGINES = ("torch", "paddle")
 
 
 @pytest.fixture(
@@ -112,34 +106,6 @@ def test_attention_has_the_bits_of_one_process(run: list[dict]) -> None:
         assert found["tokens"]["count"] == 3 * 4
 
 
-def other_shapes_along_an_axis() -> None:
-    mesh = Mesh(data=2, tensor=2)
-    (rank,) = mesh.group.local_ranks
-    zeros = get_backend().array(np.zeros(3 + (rank == 3)))
-    mesh.along("data", d2lmulti.allreduce, [zeros[:3]])
-    mesh.along("tensor", d2lmulti.allreduce, [zeros])  # ranks 0 and 1 go on alone
-
-
-@pytest.mark.parametrize(
-    ("engine", "backend"),
-    [
-        pytest.param("torch", "torch", marks=started_once("torch", "torch", 4)),
-        pytest.param(
-            "shared_memory", "numpy", marks=started_once("shared_memory", "numpy", 4)
-        ),
-    ],
-)
-def test_different_calls_along_an_axis_name_axis_and_ranks(
-    engine: str, backend: str, load: Callable[[str], Backend], staying: Staying
-) -> None:
-    load(backend)
-    with pytest.raises(ProcessFailed) as failed:
-        staying(engine, backend, 4)(other_shapes_along_an_axis)
-    assert "expected every rank to make the same calls" in str(failed.value)
-    for words in ("of (3,) float64 along tensor, ranks 2, 3", "of (4,) float64 along"):
-        assert words in str(failed.value)
-
-
 def test_the_engines_own_all_reduce(run: list[dict]) -> None:
     n = len(run)
     every = np.float64([[rank, 10 - rank, 1] for rank in range(n)])
@@ -178,23 +144,3 @@ def check_training(
             continue  # each device normalizes by its own part: not one device's
         assert history[0] == pytest.approx(losses, rel=1e-12)
         assert_near(weights, alone)
-
-
-def other_shapes() -> None:
-    rank = started().local_ranks[0]
-    d2lmulti.allreduce([get_backend().array(np.zeros(3 + rank))])
-
-
-@pytest.mark.parametrize(
-    "engine",
-    [pytest.param(name, marks=started_once(name, name, 2)) for name in ENGINES],
-)
-def test_different_calls_are_an_error_that_names_them(
-    engine: str, load: Callable[[str], Backend], staying: Staying
-) -> None:
-    load(engine)
-    with pytest.raises(ProcessFailed) as failed:
-        staying(engine, engine, 2)(other_shapes)
-    assert "expected every rank to make the same calls" in str(failed.value)
-    for words in ("rank 0", "rank 1", "of (3,) float64", "of (4,) float64"):
-        assert words in str(failed.value)

@@ -37,13 +37,16 @@ def test_values_and_output_come_in_rank_order(monkeypatch) -> None:
         time.sleep(0.2 * (1 - rank))  # rank 1 ends before rank 0
         print(f"first line of {rank}\nsecond line")
         print("warned", file=sys.stderr)
+        told = os.environ["OMP_NUM_THREADS"], os.environ["CUDA_VISIBLE_DEVICES"]
         level = logging.getLogger().level
-        return rank, group.size, first, second, os.environ["OMP_NUM_THREADS"], level
+        return rank, group.size, first, second, *told, sys.stdin.read(), level
 
     with monkeypatch.context() as patch:
         patch.setattr(logging.getLogger(), "level", logging.ERROR)
+        patch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
         done = run(work, 2, "a", second="b", threads=3)
-    assert done.values == [(r, 2, "a", "b", "3", logging.ERROR) for r in range(2)]
+    seen = 2, "a", "b", "3", "0,1", "", logging.ERROR
+    assert done.values == [(rank, *seen) for rank in range(2)]
     assert repr(done).splitlines() == [
         f"rank {rank}: {line}"
         for rank in range(2)
@@ -51,16 +54,6 @@ def test_values_and_output_come_in_rank_order(monkeypatch) -> None:
     ]
     assert done.errors == ["warned\n"] * 2
     assert done.restarts == 0
-
-
-def test_the_environment_says_what_a_process_may_use(monkeypatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-
-    def seen():
-        return os.environ["CUDA_VISIBLE_DEVICES"], sys.stdin.read()
-
-    assert run(seen, 1).values == [("0,1", "")]
-    assert run(seen, 1, gpus=False).values == [("", "")]
 
 
 def test_the_first_failure_is_shown_and_all_are_ended(tmp_path: Path) -> None:
