@@ -99,10 +99,10 @@ class Launchers:
                 )  # fmt: skip
             self.running.append(process)
 
-    def said(self) -> str:
-        """What the machine of rank 0 has said; Paddle's launcher shows its log late."""
+    def said(self, which: int = 0) -> str:
+        """What a machine has said, that of rank 0; Paddle's launcher shows it late."""
         files = f"said {self.port}", f"{self.port}/workerlog.0"
-        texts = [self.folders[0] / file for file in files]
+        texts = [self.folders[which] / file for file in files]
         return "".join(text.read_text() for text in texts[::-1] if text.exists())
 
     def epochs(self) -> list[int]:

@@ -119,10 +119,11 @@ def right_in(said: str) -> int:
 
 
 def finished(
-    name: str, machines: list[Any], folder: Path, arguments: list[str]
-) -> Launchers:
+    name: str, machines: list[Any], folder: Path, arguments: list[str],
+    launcher: str = "",
+) -> Launchers:  # fmt: skip
     """Run a script to its end."""
-    with Launchers(name, machines, folder, arguments) as run:
+    with Launchers(name, machines, folder, arguments, launcher) as run:
         status = [process.wait(MOST) for process in run.running]
     assert status == [0] * len(status), run.said()[-2000:]
     return run

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import stat
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +17,6 @@ from processes.reading import READ
 from processes.test_examples import finished, on_one_device
 
 import d2lmulti
-from d2lmulti.processes.spawn import environment, free_port
 from d2lmulti.training.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.cluster
@@ -43,54 +38,35 @@ def assert_equal_to_one_device(name: str, path: Path, epochs: int) -> int:
 
 # -- the command line under two launchers ----------------------------------------------
 
+TRAIN = "-m d2lmulti train --model mlp --dtype float64 --epochs 1"
 LAUNCHERS = {
     "torch": (
-        "-m torch.distributed.run --nnodes 2 --nproc-per-node 1 --node-rank {machine} "
-        "--master-addr {address} --master-port {port} -m d2lmulti"
+        "{python} -m torch.distributed.run --nnodes 2 --nproc-per-node 1 --node-rank "
+        "{rank} --master-addr {addresses[0]} --master-port {port} " + TRAIN
     ),
     "paddle": (
-        "-m paddle.distributed.launch --nnodes 2 --nproc_per_node 1 --rank {machine} "
-        "--master {address}:{port} --host {own} {python} -m d2lmulti"
+        "{python} -m paddle.distributed.launch --nnodes 2 --nproc_per_node 1 --rank "
+        "{rank} --master {addresses[0]}:{port} --host {addresses[1]} --log_dir {port} "
+        "{python} " + TRAIN
     ),
 }
-TRAIN = ["--model", "mlp", "--dtype", "float64", "--epochs", "1", "--checkpoint"]
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=getattr(pytest.mark, n)) for n in LAUNCHERS]
 )
 def test_two_launchers_train_as_one_device(
-    name: str, load: Callable, machines: list[Any], tmp_path: Path
+    name: str, load: Callable, machines: list[Any], tmp_path: Path, monkeypatch: Any
 ) -> None:
-    B, file, port = load(name), tmp_path / "run.npz", free_port()
+    B, file = load(name), tmp_path / "run.npz"
+    monkeypatch.setenv("D2LMULTI_QUIET", "1")
     before = [machine.received() for machine in machines]
-    launchers = []
-    for number, machine in enumerate(machines):
-        folder = tmp_path / f"machine {number}"
-        folder.mkdir()
-        launcher = LAUNCHERS[name].format(
-            machine=number, address=machines[0].address, own=machine.address,
-            port=port, python=sys.executable,
-        )  # fmt: skip
-        launchers.append(
-            subprocess.Popen(
-                [*machine.prefix, sys.executable, *launcher.split(),
-                 "train", "--backend", name, *TRAIN, str(file)],
-                env=environment() | machine.environment | {"D2LMULTI_QUIET": "1"},
-                cwd=folder, text=True, stdin=subprocess.DEVNULL, start_new_session=True,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            )
-        )  # fmt: skip
-    try:
-        said = [launcher.communicate(timeout=100) for launcher in launchers]
-    finally:
-        for launcher in launchers:
-            if launcher.poll() is None:
-                os.killpg(launcher.pid, signal.SIGKILL)
-    assert [launcher.returncode for launcher in launchers] == [0, 0], said
+    options = ["--backend", name, "--checkpoint", str(file)]
+    run = finished("", machines, tmp_path, options, LAUNCHERS[name])
     alone = d2lmulti.train(1, model="mlp", dtype="float64", epochs=1, backend=name)
     result = f"accuracy {alone.accuracies[0]:.4f}, loss {alone.losses[0]:.4f}"
-    assert [result in out + err for out, err in said] == [True, False], said
+    said = [run.said(rank) for rank in (0, 1)]
+    assert [result in text for text in said] == [True, False], said
     saved = load_checkpoint(file).params
     assert_near(saved, map(B.numpy, alone.device_params[0]))
     if machines[0].prefix:  # the gradients were sent through the cable, 12 times
