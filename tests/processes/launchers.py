@@ -32,7 +32,7 @@ ELASTIC = (
     "{python} -m torch.distributed.run --nnodes 1:2 --nproc-per-node 1 "
     "--max-restarts 3 --local-addr {addresses[1]} --rdzv-backend c10d "
     "--rdzv-endpoint {addresses[0]}:{port} --rdzv-id job "
-    "--rdzv-conf is_host={is_first},last_call_timeout=5 {script}"
+    "--rdzv-conf is_host={is_first},last_call_timeout=2 {script}"
 )
 LAUNCHERS = {
     "pytorch_ddp": TORCHRUN,

@@ -71,12 +71,12 @@ def test_two_machines_train_as_one_device_after_a_kill(
         done = max(run.epochs())
     # The kill may have come between a save and its report.
     arguments = [*SETTINGS, "--epochs", str(done + 3), "--checkpoint", str(path)]
-    epochs = finished(name, machines, tmp_path, arguments).epochs()
-    assert min(epochs) > done and max(epochs) == done + 3
-
     alone = tmp_path / "alone"
-    arguments[-1] = str(alone)
-    on_one_device(framework, arguments)
+    with begun(framework, [*arguments[:-1], str(alone)]) as one_device:
+        epochs = finished(name, machines, tmp_path, arguments).epochs()
+        one_device.communicate(timeout=MOST)
+    assert one_device.returncode == 0
+    assert min(epochs) > done and max(epochs) == done + 3
     weights = [READ[name](path), READ[f"{framework}_single"](alone)]
     assert len(weights[1]) >= 6
     for p, q in zip(*weights, strict=True):
@@ -104,12 +104,21 @@ def test_two_machines_train_as_one_device_after_a_kill(
     record_property("survived", seen | {"machines": len(different)})
 
 
+def begun(framework: str, arguments: list[str]) -> subprocess.Popen[str]:
+    """Start the script for one device."""
+    script = EXAMPLES / f"{framework}_single.py"
+    return subprocess.Popen(
+        [sys.executable, script, *arguments],
+        env=environment() | NO_GPU, text=True, stdout=subprocess.PIPE,
+    )  # fmt: skip
+
+
 def on_one_device(framework: str, arguments: list[str]) -> str:
     """What the script for one device says."""
-    script = EXAMPLES / f"{framework}_single.py"
-    return subprocess.check_output(
-        [sys.executable, script, *arguments], env=environment() | NO_GPU, text=True
-    )
+    with begun(framework, arguments) as process:
+        said, _ = process.communicate(timeout=MOST)
+    assert process.returncode == 0
+    return said
 
 
 def right_in(said: str) -> int:

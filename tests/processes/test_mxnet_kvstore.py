@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -90,14 +91,14 @@ def in_process(workers: int) -> list[np.ndarray]:
 
 
 def listening() -> list[str]:
-    """Return the addresses on which the processes of this launcher listen."""
+    """Return the addresses on which the processes of this launch listen."""
     psutil = pytest.importorskip("psutil")
-    return [
-        connection.laddr.ip
-        for process in psutil.Process(os.getppid()).children(recursive=True)
-        for connection in process.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN
-    ]
+    folder, found = os.environ["D2LMULTI_FOLDER"], []
+    for process in psutil.Process(os.getppid()).children(recursive=True):
+        with suppress(psutil.Error):  # it has ended meanwhile
+            if process.environ().get("D2LMULTI_FOLDER") == folder:
+                found += process.net_connections("tcp")
+    return [c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN]
 
 
 LISTENING = """

@@ -136,14 +136,6 @@ def _some_rounds(ranks, count):
         yield this_round
 
 
-@pytest.mark.parametrize("name", ("gpipe", "1f1b", "interleaved"))
-def test_a_schedule_has_the_bubble_of_the_formula(name):
-    for p, m, v in ((1, 4, 1), (2, 3, 1), (4, 12, 1), (8, 8, 1), (4, 8, 2)):
-        v = v if name == "interleaved" else 1
-        played = play_schedule(SCHEDULES[name](p, m, v))
-        assert played.idle_share == pytest.approx((p - 1) / (v * m + p - 1))
-
-
 def test_a_message_of_a_schedule_takes_what_the_link_takes():
     lists = SCHEDULES["gpipe"](2, 1)
     free = play_schedule(lists, Durations(forward=1, backward=2)).makespan
