@@ -31,8 +31,8 @@ pytestmark = pytest.mark.cluster
 
 KILLS = int(os.environ.get("D2LMULTI_KILLS", "1"))
 SETTINGS = ["--dtype", "float64", "--batch-size", "64"]
-# Once is enough for the script that test_two_machines.py kills, too.
-NAMES = [name for name in LAUNCHERS if KILLS > 1 or name != "pytorch_fsdp"]
+# Once is enough for the scripts that test_two_machines.py kills, too.
+NAMES = [name for name in LAUNCHERS if KILLS > 1 or not name.startswith("pytorch")]
 BACKENDS = {"pytorch": "torch", "paddle": "paddle", "mxnet": "mxnet"}
 
 

@@ -15,7 +15,7 @@ from d2lmulti.observe.link import Link
 from d2lmulti.observe.pipeline_trace import play_schedule
 from d2lmulti.observe.timeline import Timeline
 from d2lmulti.plans import collectives
-from d2lmulti.plans.allreduce import ALLREDUCE
+from d2lmulti.plans.allreduce import ALLREDUCE, START_UP_BYTES, choose_allreduce
 from d2lmulti.plans.pipeline import Durations
 from d2lmulti.plans.schedules import SCHEDULES
 from d2lmulti_cluster.clock import play
@@ -153,3 +153,21 @@ def test_buckets_follow_each_other_and_never_come_too_early(buckets):
     for i, (begin, end) in enumerate(spans(ready, costs)):
         assert begin == max(ready[i], free) and end == begin + costs[i]
         free = end
+
+
+def test_auto_is_all_but_the_quickest_for_any_ranks_and_size():
+    """Within 2 % of it, by the model that it states."""
+    start_up = 5e-6
+    rate = START_UP_BYTES / start_up
+    chosen = set()
+    for ranks in range(2, 40):
+        for nbytes in (4**k for k in range(16)):
+            seconds = {
+                name: plan_seconds(plan(ranks, nbytes), 1, start_up, rate)
+                for name, plan in ALLREDUCE.items()
+                if name != "hierarchical"  # for networks with two kinds of links
+            }
+            name = choose_allreduce(ranks, nbytes)
+            chosen.add(name)
+            assert seconds[name] <= 1.02 * min(seconds.values())
+    assert chosen == {"ring", "recursive_doubling", "halving_doubling"}

@@ -18,15 +18,19 @@ from d2lmulti.errors import InvalidInput
 from d2lmulti.models import get_model
 from d2lmulti.models.networks import Model, initial_mlp, mlp
 from d2lmulti.models.transformer import make_transformer
+from d2lmulti.observe.pipeline_trace import Durations, PipelineTrace
 from d2lmulti.observe.push_pull import worker_seconds
+from d2lmulti.observe.timeline import Timeline
 from d2lmulti.plans.allreduce import ALLREDUCE, ring, star
+from d2lmulti.plans.pipeline import Backward, Forward, SendActivation
 from d2lmulti.plans.verify import snapshots
 from d2lmulti.training.on_servers import train_on_servers
-from d2lmulti_book.figures import servers, splitting
+from d2lmulti_book.figures import servers, splitting, timelines
 from d2lmulti_book.figures.attention_blocks import needed_scores
 from d2lmulti_book.figures.experts import slots
 from d2lmulti_book.figures.layers import who_holds
 from d2lmulti_book.figures.meshes import moved_on_mesh
+from d2lmulti_book.figures.pipeline import gantt, live_activations
 from d2lmulti_book.figures.plans import held_text, plan_states
 from d2lmulti_book.figures.style import device_color
 
@@ -152,3 +156,67 @@ def test_points_are_what_was_counted_and_lines_the_formula():
     line, points = splitting.bytes_by_batch((1, 4), counted, formula).axes[0].lines[2:]
     assert list(points.get_ydata()) == [3, 12]
     assert list(line.get_ydata()[[0, -1]]) == pytest.approx([3, 12])
+
+
+@pytest.fixture
+def record():
+    """Two devices, one micro-batch, four stages: nothing ever overlaps."""
+    found = PipelineTrace(Durations(forward=1, backward=3))
+    found.on_pipeline(2, 4)
+    for kind, order in ((Forward, range(4)), (Backward, reversed(range(4)))):
+        for stage in order:
+            peer, ends = (stage + 1 if kind is Forward else stage - 1), (-1, 4)
+            found.on_instruction(stage % 2, kind(stage, 7))
+            count = 1 if kind is Forward else 0
+            found.on_stored(stage % 2, stage, count, 100 * count)
+            if peer not in ends:
+                found.on_instruction(stage % 2, SendActivation(stage, 7, peer % 2))
+    return found
+
+
+def test_a_box_for_every_slot_with_its_micro_batch(record):
+    figure = gantt({"naive": record, "again": record})
+    for ax in figure.axes:
+        assert [text.get_text() for text in ax.texts] == ["7"] * 8
+        boxes = [path for bars in ax.collections for path in bars.get_paths()]
+        widths = [box.get_extents().width for box in boxes]
+        widths = sorted([*widths, *(idle.get_width() for idle in ax.patches)])
+        # Four forwards and backwards, as many edges of later stages, two idle rows.
+        assert widths == sorted([1, 3] * 4 + [1, 3] * 2 + [16] * 2)
+        assert [t.get_text() for t in ax.get_yticklabels()] == ["device 0", "device 1"]
+    assert "50 % idle" in figure.axes[0].get_title(loc="left")
+
+
+def test_live_activations_step_as_they_were_held(record):
+    figure = live_activations({"naive": record})
+    assert [ax.get_ylabel() for ax in figure.axes] == ["device 0", "device 1"]
+    for ax in figure.axes:
+        (area,) = ax.collections
+        (path,) = area.get_paths()
+        assert path.vertices[:, 1].max() == 2
+        assert [text.get_text() for text in ax.texts] == ["at most 2"]
+    (area,) = figure.axes[0].collections
+    assert {2, 10, 16} <= {x for x, _ in area.get_paths()[0].vertices}
+
+
+def test_a_picture_has_a_bar_for_every_span_in_its_part():
+    one, two = Timeline(), Timeline()
+    one.add("device", "compute", 0.0, 0.1)
+    one.add("device", "wait", 0.1, 0.3)
+    one.add("worker", "load", 0.0, 0.2)
+    two.add("device", "compute", 0.5, 0.6)
+    figure = timelines.timelines({"one": one, "two": two}, end=0.4)
+    bars = [
+        tuple(round(number) for number in path.get_extents().bounds[::2])
+        for ax in figure.axes
+        for collection in ax.collections
+        for path in collection.get_paths()
+    ]
+    assert sorted(bars) == [(0, 100), (0, 200), (100, 200)]
+    assert figure.axes[0].get_yticklabels()[1].get_text() == "worker"
+    assert figure.axes[1].get_xlabel() == "ms"
+    (legend,) = figure.legends
+    shown = zip(legend.get_texts(), legend.get_patches(), strict=True)
+    colors = {text.get_text(): patch.get_facecolor() for text, patch in shown}
+    assert len(set(colors.values())) == len(colors) == 3
+    assert min(colors["wait"][:3]) > 0.8  # pale: nothing happens there

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import itertools
 
-import matplotlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-matplotlib.use("Agg")
-
-from matplotlib import pyplot as plt
-
 from d2lmulti.events import notify_work
 from d2lmulti.observe.timeline import Span, Timeline, timeline
-from d2lmulti_book.figures import timelines as plot_timeline
 
 
 def ticks():
@@ -113,27 +107,3 @@ def test_a_trace_holds_every_span_and_lanes_nest(spans):
     events, named = check_trace(t.trace())
     assert len(events) == len(spans)
     assert {name.split()[0] for name in named.values()} == {track for track, _ in spans}
-
-
-def test_a_picture_has_a_bar_for_every_span_in_its_part():
-    one, two = Timeline(), Timeline()
-    one.add("device", "compute", 0.0, 0.1)
-    one.add("device", "wait", 0.1, 0.3)
-    one.add("worker", "load", 0.0, 0.2)
-    two.add("device", "compute", 0.5, 0.6)
-    figure = plot_timeline.timelines({"one": one, "two": two}, end=0.4)
-    bars = [
-        tuple(round(number) for number in path.get_extents().bounds[::2])
-        for ax in figure.axes
-        for collection in ax.collections
-        for path in collection.get_paths()
-    ]
-    assert sorted(bars) == [(0, 100), (0, 200), (100, 200)]
-    assert figure.axes[0].get_yticklabels()[1].get_text() == "worker"
-    assert figure.axes[1].get_xlabel() == "ms"
-    (legend,) = figure.legends
-    shown = zip(legend.get_texts(), legend.get_patches(), strict=True)
-    colors = {text.get_text(): patch.get_facecolor() for text, patch in shown}
-    assert len(set(colors.values())) == len(colors) == 3
-    assert min(colors["wait"][:3]) > 0.8  # pale: nothing happens there
-    plt.close(figure)
