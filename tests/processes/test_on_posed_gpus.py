@@ -51,9 +51,10 @@ def fork(gpus, program, extra):
         traceback.print_exc()
         os._exit(1)
 
+begun = {name: [fork(gpus, program, extra) for extra in env]
+         for name, (gpus, program, env) in json.load(sys.stdin).items()}
 found = {}
-for name, (gpus, program, env) in json.load(sys.stdin).items():
-    ranks = [fork(gpus, program, extra) for extra in env]
+for name, ranks in begun.items():  # all of them run at the same time
     said = [out.read() for _, out in ranks]
     found[name] = [os.waitpid(pid, 0)[1] for pid, _ in ranks], said
 print(json.dumps(found))
@@ -174,7 +175,7 @@ print(json.dumps([said, alive, with_place("sim:3", "torch")]))
 def two(env: list[dict[str, str]]) -> list[dict[str, str]]:
     """Add what two ranks need to meet."""
     meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    both = meet | {"WORLD_SIZE": "2", "D2LMULTI_TIMEOUT": "60"}
+    both = meet | {"WORLD_SIZE": "2", "D2LMULTI_TIMEOUT": "200"}
     return [both | {"RANK": str(rank)} | own for rank, own in enumerate(env)]
 
 
