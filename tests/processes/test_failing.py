@@ -22,7 +22,7 @@ SOME = {
     "torch": ("killed", "exit 0", "exception"),
     "paddle": ("exit 0",),
     "horovod": (),
-    "kvstore": ("killed", "exit 0"),
+    "kvstore": ("killed", "exception"),
 }
 PAIRS = [
     pytest.param(engine, fault, marks=getattr(pytest.mark, ENGINES[engine]))
