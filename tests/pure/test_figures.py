@@ -197,6 +197,8 @@ def test_live_activations_step_as_they_were_held(record):
         assert [text.get_text() for text in ax.texts] == ["at most 2"]
     (area,) = figure.axes[0].collections
     assert {2, 10, 16} <= {x for x, _ in area.get_paths()[0].vertices}
+    assert record.device_peak_live == [2, 2] and record.peak_live == [1] * 4
+    assert record.device_peak_bytes == [200, 200]
 
 
 def test_a_picture_has_a_bar_for_every_span_in_its_part():
