@@ -1,4 +1,4 @@
-"""The data sets: their form, their dtypes, and what is in the digits."""
+"""The data sets: their form, their dtypes, and what is in the digits and the story."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import pytest
 from sklearn.datasets import load_digits
 
 from d2lmulti import data as datasets
-from d2lmulti.data import Dataset, load
+from d2lmulti import train
+from d2lmulti.data import ALPHABET, Dataset, encode, load, read_story
+from d2lmulti.errors import InvalidInput
+from d2lmulti.models.transformer import make_transformer
 
 
 def check_arrays(data: Dataset, dtype: str) -> None:
@@ -66,3 +69,22 @@ def test_no_digit_is_in_both_parts_and_the_split_is_fixed() -> None:
     assert not train & {image.tobytes() for image in data.test_X}
     assert data.train_y[:10].tolist() == [6, 6, 6, 2, 5, 6, 6, 2, 2, 1]
     assert data.test_y[:10].tolist() == [0, 8, 8, 9, 8, 3, 7, 5, 0, 6]
+
+
+# -- text: the story, for a model that knows its characters ---------------------------
+
+
+def test_the_pieces_put_together_are_the_story() -> None:
+    data, story = load("text"), read_story()
+    X, y = np.concatenate([data.train_X, data.test_X]), [*data.train_y, *data.test_y]
+    assert X.dtype == data.train_y.dtype == np.int64
+    assert X.shape == (171, 32) and len(data.train_X) == 154
+    assert (X.ravel() == encode(story[: 171 * 32])).all()
+    assert (np.concatenate(y) == encode(story[1 : 171 * 32 + 1])).all()
+    assert data.classes == tuple(ALPHABET) and len(set(ALPHABET)) == 36
+
+
+def test_characters_that_the_model_has_no_row_for_are_refused() -> None:
+    few = make_transformer("few", vocabulary=30)
+    with pytest.raises(InvalidInput, match="ids below 30, the vocabulary of few"):
+        train(1, 32, backend="numpy", model=few, dataset="text")
