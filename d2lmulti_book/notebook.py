@@ -10,8 +10,6 @@ them use this module, too. Chapter: *setup*.
 
 from __future__ import annotations
 
-import ast
-import functools
 import importlib.util
 import os
 import re
@@ -168,11 +166,9 @@ def kernel_environment(backend: str, repository: str) -> dict[str, str]:
     }
 
 
-def _run(shell: Any, source: str) -> Any:
-    """Run a cell with magics on top, or print why not; return the value to display.
-
-    An exception is shown once, with the lines that the reader sees.
-    """
+def _chosen(lines: list[str]) -> list[str]:
+    """Return the lines of a cell that run here; a reason is printed if none does."""
+    source = "".join(lines)
     asked, body = split_cell(source)
     if wrong := asked.wrong():
         raise InvalidInput(wrong)
@@ -180,34 +176,10 @@ def _run(shell: Any, source: str) -> Any:
     backend = current_tab() if asked.tab or asked.gpu else ""
     why = asked.skipped(backend, lambda: get_backend(backend).gpu_count())
     if why is not None:
-        print(why, end="\n" if why else "")
-        return None
+        return [f"print({why!r})\n"] if why else []
     # A comment instead of each magic keeps the line numbers.
-    magics = source.removesuffix(body).splitlines()
-    code = "".join(f"# {line}\n" for line in magics) + shell.transform_cell(body)
-    name = shell.compile.cache(code, shell.displayhook.prompt_count)
-    names = (shell.user_global_ns, shell.user_ns)
-    try:
-        tree = shell.transform_ast(shell.compile.ast_parse(code, name))
-        if not tree.body or not isinstance(tree.body[-1], ast.Expr):
-            tree.body += ast.parse("None").body  # no value to display
-        last = tree.body.pop()
-        exec(shell.compile(tree, name, "exec"), *names)
-        value = eval(shell.compile(ast.Expression(last.value), name, "eval"), *names)
-    except BaseException as error:
-        # IPython shows the result of this method: the traceback without our own frame
-        # and those above it.
-        frames = error.__traceback__ and error.__traceback__.tb_next
-        error._render_traceback_ = functools.partial(  # type: ignore[attr-defined]
-            shell.InteractiveTB.structured_traceback,
-            type(error),
-            error,
-            frames,
-            tb_offset=0,
-        )
-        raise
-    behind = code.split("\n")[last.end_lineno - 1].encode()[last.end_col_offset :]
-    return None if behind.lstrip().startswith(b";") else value
+    magics = source.removesuffix(body).splitlines(keepends=True)
+    return [f"# {line}" for line in magics] + body.splitlines(keepends=True)
 
 
 def _set_figure_style(shell: Any) -> None:
@@ -241,18 +213,12 @@ def prepare() -> None:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Register the three magics and the figure style in this IPython shell."""
+    """Obey the three magics in this IPython shell, and set the figure style."""
     current_tab()  # a wrong choice should fail in the first cell
-    for name in Asked._fields:
-
-        def magic(line: str, cell: str, name: str = name) -> Any:
-            return _run(shell, f"%%{name} {line}\n{cell}")
-
-        shell.register_magic_function(magic, "cell", name)
+    shell.input_transformers_cleanup.append(_chosen)
     prepare()
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Remove the magics from this shell."""
-    for name in Asked._fields:
-        shell.magics_manager.magics["cell"].pop(name, None)
+    """Obey the magics no longer."""
+    shell.input_transformers_cleanup.remove(_chosen)

@@ -75,7 +75,7 @@ def test_a_cell_that_needs_a_module_runs_where_it_is_installed(shell, monkeypatc
 
 def test_an_unknown_key_fails_whatever_the_backend(shell):
     result, _ = run(shell, "%%tab tensorflow\nz = 1")
-    assert isinstance(result.error_in_exec, InvalidInput)
+    assert isinstance(result.error_before_exec, InvalidInput)
     assert "z" not in shell.user_ns
     assert tuple(TABS) == framework_names()
 
