@@ -103,37 +103,6 @@ WAYS = {
     ),
 }  # fmt: skip
 
-# Which way enters the changed line; the others are entered by "star".
-WAY_OF = {
-    "the online softmax does not rescale its running sums": "sequence",
-    "keys and values travel around the ring in the wrong direction": "sequence",
-    "the gradients of tokens are not sent back from the experts": "experts",
-    "labels are split in a different order from images": "even",
-    "synchronized batch norm uses each shard's own statistics": "statistics",
-    "gradients are not summed in the backward pass of a split layer": "statistics",
-    "a stale bucket: the sum is not written back": "buckets",
-    "the last bucket is never all-reduced": "buckets",
-    "f does not sum the gradients": "blocks",
-    "every device adds the bias of a row-parallel layer": "tensor",
-    "the last micro-batch's weight gradients are lost": "pipeline",
-    "the gradient is divided by the size of a micro-batch": "pipeline",
-    "the updated shards are not all-gathered": "sharded",
-    "a shard of the gradient is added to the previous step's": "sharded",
-    "every process trains on rank 0's examples": "processes",
-    "the second half of a shared-memory cell is not copied": "processes",
-}
-REPORTED = "only what is reported is wrong; the weights are right"
-ERROR = "the run ends with an error"
-RACE = "it breaks a run only when two processes happen to meet"
-LEFT_OUT = {
-    "evaluation uses replica 0 only": REPORTED,
-    "the loss is averaged over batches": REPORTED,
-    "all replicas share one velocity": ERROR,
-    "a stage is updated when device s mod p is done, wherever the stage is": ERROR,
-    "a bucket is read before its all-reduce is done": RACE,
-    "a part is sent after others were added to it": RACE,
-}
-
 
 class Enough(Exception):
     """A run has been watched for long enough."""
@@ -305,17 +274,18 @@ def about(bug: Bug) -> dict[str, Any]:
     """Return what the page says of a bug."""
     test = bug.test.rpartition("::")[2].partition("[")[0]
     file = f"d2lmulti/{bug.file}"
-    return {"bug": bug.name, "file": file, "diff": changed(bug), "test": test}
+    shown = {"bug": bug.name, "file": file, "diff": changed(bug), "test": test}
+    return shown | {"way": bug.way}
 
 
-def way_of(bug: Bug) -> str:
-    """Return the way to train in which a bug is recorded."""
-    return WAY_OF.get(bug.name, "star")
+def left_out() -> dict[str, str]:
+    """Return the bugs that are not recorded, each with the reason."""
+    return {bug.name: bug.unseen for bug in BUGS if bug.unseen}
 
 
 def record(step: Any) -> dict[str, Any]:
     """Make all runs, two at a time."""
-    shown = [bug for bug in BUGS if bug.name not in LEFT_OUT]
+    shown = [bug for bug in BUGS if not bug.unseen]
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
         first = {str(way.task): key for key, way in reversed(WAYS.items())}
         wants = {task: pool.submit(alone, key) for task, key in first.items()}
@@ -326,7 +296,7 @@ def record(step: Any) -> dict[str, Any]:
             want = wants[str(way.task)].result()
             correct[key] = pool.submit(in_copy, None, key, want)
             for bug in shown:
-                if way_of(bug) == key:
+                if bug.way == key:
                     broken[bug.name] = pool.submit(in_copy, bug, key, want)
         ways = {}
         for key, way in WAYS.items():
@@ -337,10 +307,10 @@ def record(step: Any) -> dict[str, Any]:
         bugs = []
         for bug in shown:
             step(bug.name)
-            bugs.append(about(bug) | {"way": way_of(bug)} | broken[bug.name].result())
+            bugs.append(about(bug) | broken[bug.name].result())
         seeds = {name: each.result() for name, each in spreads.items()}
     return {"steps": STEPS, "each": EACH, "ways": ways, "bugs": bugs,
-            "left_out": LEFT_OUT, "spread": seeds}  # fmt: skip
+            "left_out": left_out(), "spread": seeds}  # fmt: skip
 
 
 def written(found: dict[str, Any]) -> str:

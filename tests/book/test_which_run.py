@@ -19,12 +19,10 @@ HERE = which_run.record(["star", "buckets"])  # what the small book shows
 
 def test_every_bug_is_shown_as_it_is_planted_or_a_reason_is_given():
     assert {bug.name for bug in BUGS} == {*SHOWN, *FOUND["left_out"]}
-    assert FOUND["left_out"] == record_bugs.LEFT_OUT
+    assert FOUND["left_out"] == record_bugs.left_out()
     for bug in BUGS:
         if bug.name in SHOWN:
-            shown = SHOWN[bug.name]
-            assert record_bugs.about(bug).items() <= shown.items()
-            assert shown["way"] == record_bugs.way_of(bug)
+            assert record_bugs.about(bug).items() <= SHOWN[bug.name].items()
     assert all(runs["way"] in FOUND["ways"] for runs in SHOWN.values())
 
 
@@ -55,10 +53,10 @@ def test_three_bugs_taken_at_random_run_as_recorded():
     shown = [bug for bug in BUGS if bug.name in SHOWN]
     for i in np.random.default_rng().choice(len(shown), 3, replace=False):
         bug = shown[i]
-        way = record_bugs.way_of(bug)
-        want = record_bugs.alone(way)
-        for planted, stored in ((bug, SHOWN[bug.name]), (None, FOUND["ways"][way])):
-            run = record_bugs.in_copy(planted, way, want)
+        correct = FOUND["ways"][bug.way]
+        want = record_bugs.alone(bug.way)
+        for planted, stored in ((bug, SHOWN[bug.name]), (None, correct)):
+            run = record_bugs.in_copy(planted, bug.way, want)
             close(run["loss"], stored["loss"])
             close(run["accuracy"], stored["accuracy"])
             pairs = zip(run["difference"], stored["difference"], strict=True)

@@ -12,7 +12,8 @@ from typing import NamedTuple
 class Bug(NamedTuple):
     """One mistake that is easily made: in `file`, `old` becomes `new`.
 
-    `test`, a file below tests/ and the test's name, turns red.
+    `test`, a file below tests/ and the test's name, turns red. `way` is the one of
+    tools/record_bugs.py that enters the changed line; `unseen` says why none shows it.
     """
 
     name: str
@@ -20,6 +21,8 @@ class Bug(NamedTuple):
     old: str
     new: str
     test: str
+    way: str = "star"
+    unseen: str = ""
 
 
 DATA, TRAINING = "backends/test_data_parallel.py::", "backends/test_training.py::"
@@ -52,6 +55,10 @@ MODULES = MODULE + "test_two_processes_beside_the_frameworks_own[torch]"
 SHARED_MEMORY = MEMORY + "test_the_same_bits_as_in_one_process[numpy]"
 ROUND = MEMORY + "test_a_round_sends_what_was_there_before_it[numpy]"
 
+REPORTED = "only what is reported is wrong; the weights are right"
+ERROR = "the run ends with an error"
+RACE = "it breaks a run only when two processes happen to meet"
+
 BUGS = [
     Bug(
         "the online softmax does not rescale its running sums",
@@ -59,6 +66,7 @@ BUGS = [
         "rescale = B.exp(so_far[0] - top)",
         "rescale = 1.0",
         SEQUENCE,
+        way="sequence",
     ),
     Bug(
         "keys and values travel around the ring in the wrong direction",
@@ -66,6 +74,7 @@ BUGS = [
         "make_round(rank, (rank + 1) % group.size,",
         "make_round(rank, (rank - 1) % group.size,",
         SEQUENCE,
+        way="sequence",
     ),
     Bug(
         "the gradients of tokens are not sent back from the experts",
@@ -73,6 +82,7 @@ BUGS = [
         'forward, backward = "all-to-all", "all-to-all"',
         'forward, backward = "all-to-all", "identity"',
         EXPERTS,
+        way="experts",
     ),
     Bug(
         "the gradient is not divided by n",
@@ -151,6 +161,7 @@ BUGS = [
         "zip(device_params, Xs, ys, step.devices, strict=True)",
         "zip(device_params, Xs, [*ys[1:], ys[0]], step.devices)",
         TWO_DEVICES,
+        way="even",
     ),
     Bug(
         "gradients are never zeroed",
@@ -165,6 +176,7 @@ BUGS = [
         "together=together(lenet_sync_bn, _BUFFERS)",
         "together=None",
         SYNCHRONIZED,
+        way="statistics",
     ),
     Bug(
         "gradients are not summed in the backward pass of a split layer",
@@ -172,6 +184,7 @@ BUGS = [
         "dys += self._communicate(request, grads, backwards, forward=False)",
         "dys += grads",
         SYNCHRONIZED,
+        way="statistics",
     ),
     Bug(
         "a stale bucket: the sum is not written back",
@@ -179,6 +192,7 @@ BUGS = [
         "elif not B.move_grad(params[i], flat, span[0]):",
         "else:",
         BUCKETS,
+        way="buckets",
     ),
     Bug(
         "the last bucket is never all-reduced",
@@ -186,6 +200,7 @@ BUGS = [
         "while (number := len(self._works)) < len(self.buckets) and",
         "while (number := len(self._works)) < len(self.buckets) - 1 and",
         BUCKETS,
+        way="buckets",
     ),
     Bug(
         "all replicas share one velocity",
@@ -193,6 +208,7 @@ BUGS = [
         "[optimizer.init(params) for params in self.trained()]",
         "[optimizer.init(self.trained()[0])] * len(self.owned)",
         TRAINED,
+        unseen=ERROR,
     ),
     Bug(
         "the momentum is ignored",
@@ -207,6 +223,7 @@ BUGS = [
         "model.forward_eval(B, device_params[i], part)",
         "model.forward_eval(B, device_params[0], part)",
         EVALUATED,
+        unseen=REPORTED,
     ),
     Bug(
         "the loss is averaged over batches",
@@ -214,6 +231,7 @@ BUGS = [
         "loss = at.loss / data.train_y.size",
         "loss = at.loss / (batch_size * batch_count(n, batch_size))",
         PLAIN_NUMPY,
+        unseen=REPORTED,
     ),
     Bug(
         "every epoch has the same shuffle order",
@@ -242,6 +260,7 @@ BUGS = [
         'forward, backward = "identity", "all-reduce"',
         'forward, backward = "identity", "identity"',
         BLOCKS,
+        way="blocks",
     ),
     Bug(
         "every device adds the bias of a row-parallel layer",
@@ -249,6 +268,7 @@ BUGS = [
         "(H,) = yield Reduce(H)\n",
         "(H,) = yield Reduce(H)\n    b = b * part.ranks\n",
         LAYERS,
+        way="tensor",
     ),
     Bug(
         "the last micro-batch's weight gradients are lost",
@@ -256,6 +276,7 @@ BUGS = [
         "        for p, dp in zip(params, grads, strict=True):",
         "        for p, dp in zip(params, grads if i.micro < 2 else []):",
         STAGES,
+        way="pipeline",
     ),
     Bug(
         "the gradient is divided by the size of a micro-batch",
@@ -263,6 +284,7 @@ BUGS = [
         "step.states[i], lr, n=step.n)",
         "step.states[i], lr, n=len(y[slice(*bounds[0])]))",
         STAGES,
+        way="pipeline",
     ),
     Bug(
         "a stage is updated when device s mod p is done, wherever the stage is",
@@ -270,6 +292,7 @@ BUGS = [
         "if ranks[s] == rank:",
         "if s % step.group.size == rank:",
         PLACEMENTS,
+        unseen=ERROR,
     ),
     Bug(
         "the updated shards are not all-gathered",
@@ -277,6 +300,7 @@ BUGS = [
         "            gather_flat_(flats, group)\n",
         "            pass\n",
         SHARDS,
+        way="sharded",
     ),
     Bug(
         "a shard of the gradient is added to the previous step's",
@@ -284,6 +308,7 @@ BUGS = [
         "element_count(shard), shard, self.add)",
         "element_count(shard), shard, True)",
         SHARDS,
+        way="sharded",
     ),
     Bug(
         "every process trains on rank 0's examples",
@@ -291,6 +316,7 @@ BUGS = [
         "part[slice(*bounds[rank])]",
         "part[slice(*bounds[0])]",
         PROCESSES,
+        way="processes",
     ),
     Bug(
         "a bucket is read before its all-reduce is done",
@@ -298,6 +324,7 @@ BUGS = [
         "            work.wait()\n            self._unpack(number)",
         "            self._unpack(number)",
         MODULES,
+        unseen=RACE,
     ),
     Bug(
         "a part is sent after others were added to it",
@@ -305,6 +332,7 @@ BUGS = [
         "part = part.copy()",
         "part = part",
         ROUND,
+        unseen=RACE,
     ),
     Bug(
         "the second half of a shared-memory cell is not copied",
@@ -312,5 +340,6 @@ BUGS = [
         "body[: piece.size] = piece",
         "body[: CELL // 2][: piece.size] = piece[: CELL // 2]",
         SHARED_MEMORY,
+        way="processes",
     ),
 ]
