@@ -1,8 +1,6 @@
 """Execute chapters on every backend and store what they print: one text, three runs.
 
     python tools/execute.py chapters/data_parallel.ipynb    # default: all chapters
-    python tools/execute.py --check                         # compare, write nothing
-    python tools/execute.py --backend torch CHAPTER         # one backend, write nothing
 
 A tab cell keeps its own backend's output; a common cell must print the same under all.
 A chapter that asks for no framework runs once. One that breaks a rule is not written.
@@ -10,7 +8,6 @@ A chapter that asks for no framework runs once. One that breaks a rule is not wr
 
 from __future__ import annotations
 
-import argparse
 import copy
 import difflib
 import functools
@@ -40,6 +37,7 @@ from d2lmulti_book.notebook import TABS, is_installed, kernel_environment
 
 ROOT = Path(__file__).resolve().parent.parent
 SLOW = 15.0  # seconds a chapter may take under one backend
+SECONDS = 120  # for a cell
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -59,7 +57,7 @@ def count_gpus(backend: str) -> int:
     return int(subprocess.check_output(command, env=environment).split()[-1])
 
 
-def run(nb: NotebookNode, backend: str, folder: Path, timeout: float) -> Outputs:
+def run(nb: NotebookNode, backend: str, folder: Path) -> Outputs:
     """Execute a copy of a notebook in a fresh kernel; raises Failed."""
     nb = copy.deepcopy(nb)
     cells = code_cells(nb)
@@ -76,7 +74,7 @@ def run(nb: NotebookNode, backend: str, folder: Path, timeout: float) -> Outputs
             kernel_name=CURRENT_ENV_KERNEL_NAME,
             kernel_spec_manager=NbvalKernelspecManager(),
         ),
-        timeout=timeout,
+        timeout=SECONDS,
         store_widget_state=False,
         resources={"metadata": {"path": str(folder)}},
     )
@@ -118,20 +116,17 @@ def difference(one: list[NotebookNode], two: list[NotebookNode]) -> str:
     return "\n".join([*difflib.unified_diff(*texts, lineterm="", n=1)][2:])
 
 
-def compare(nb: NotebookNode, runs: dict[str, Outputs], stored: bool) -> list[str]:
-    """Describe each cell that prints differently under two backends, or from before."""
+def compare(nb: NotebookNode, runs: dict[str, Outputs]) -> list[str]:
+    """Describe each cell that prints differently under two backends."""
     found = []
     first, *others = runs
     for n, cell in enumerate(code_cells(nb)):
-        tab = asked_by(cell).tab
-        ours = runs.get(tab or first, {}).get(n)
-        if "nbval-ignore-output" in tags_of(cell) or ours is None:
-            continue  # None: another backend's, or for GPUs that are not here
-        for other in others if tab is None else ():
+        ours = runs[first].get(n)
+        if "nbval-ignore-output" in tags_of(cell) or asked_by(cell).tab or ours is None:
+            continue  # None: it needs GPUs that are not here
+        for other in others:
             if changes := difference(ours, runs[other].get(n, ours)):
                 found.append(f"In [{n + 1}], - {first}, + {other}:\n{changes}")
-        if stored and (changes := difference(tidy(cell.outputs), ours)):
-            found.append(f"In [{n + 1}], - stored, + now:\n{changes}")
     return found
 
 
@@ -158,43 +153,29 @@ def merged(nb: NotebookNode, runs: dict[str, Outputs]) -> NotebookNode:
     return new
 
 
-def execute(path: Path, backends: list[str], write: bool, timeout: float) -> None:
+def execute(path: Path) -> None:
     """Run one chapter, and write it if all is well; raises Failed."""
     nb = nbformat.read(path, as_version=4)
     if problems := source_rules(nb):
         raise Failed("\n".join(problems))
-    for needed in {*backends, *(asked_by(cell).needs for cell in code_cells(nb))}:
+    for needed in {*TABS, *(asked_by(cell).needs for cell in code_cells(nb))}:
         if needed and not is_installed(needed):
             raise Failed(f"needs {needed} for its outputs; install requirements.txt")
     print(path.name, flush=True)
-    alike = asks_for_no_framework(nb)
-    runs = {b: run(nb, b, path.parent, timeout) for b in backends[: 1 if alike else 3]}
-    problems = compare(nb, runs, stored=not write)
-    if write:
-        new = merged(nb, runs)
-        problems += output_rules(new)
-    if problems:
+    backends = [*TABS][: 1 if asks_for_no_framework(nb) else len(TABS)]
+    runs = {backend: run(nb, backend, path.parent) for backend in backends}
+    new = merged(nb, runs)
+    if problems := [*compare(nb, runs), *output_rules(new)]:
         raise Failed("\n".join(problems))
-    if write:
-        path.write_text(nbformat.writes(new, version=4) + "\n", encoding="utf-8")
+    path.write_text(nbformat.writes(new, version=4) + "\n", encoding="utf-8")
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command line; return 1 if any chapter has a problem."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("chapters", nargs="*", type=Path, metavar="CHAPTER")
-    parser.add_argument("--check", action="store_true", help="compare, write nothing")
-    parser.add_argument("--backend", choices=[*TABS], help="this alone, unwritten")
-    parser.add_argument("--timeout", type=float, default=120, help="seconds a cell")
-    options = parser.parse_args(argv)
-    backends = [options.backend] if options.backend else [*TABS]
-    write = not (options.check or options.backend)
+def main() -> int:
+    """Run the chapters that are named; return 1 if any has a problem."""
     failed = 0
-    for path in options.chapters or sorted((ROOT / "chapters").glob("*.ipynb")):
+    for path in map(Path, sys.argv[1:] or sorted((ROOT / "chapters").glob("*.ipynb"))):
         try:
-            execute(path, backends, write, options.timeout)
+            execute(path)
         except Failed as error:
             print(f"{path.name}  PROBLEM, nothing written:\n{error}", file=sys.stderr)
             failed += 1

@@ -6,7 +6,6 @@ address is known. No link is relative: a notebook is read far from the book's pa
 
 from __future__ import annotations
 
-import ast
 import re
 import textwrap
 from dataclasses import dataclass, field
@@ -16,6 +15,8 @@ from typing import Any
 import nbformat
 from author_year import AuthorYearStyle
 from pybtex.database import parse_file
+from sphinx.config import Config
+from sphinx.directives.code import LiteralIncludeReader
 
 EXTENSIONS = Path(__file__).resolve().parents[1] / "_ext"
 OPENING = re.compile(r"(`{3,}|:{3,}|~{3,})(?:\{([\w-]+)\})?[ \t]*(.*)")
@@ -243,26 +244,8 @@ def directive_text(directive: Directive, page: str, book: Book) -> str:
 
 def included(path: Path, options: dict[str, str]) -> str:
     """Return the lines of a file that a `literalinclude` asks for."""
-    source = path.read_text(encoding="utf-8")
-    lines = source.splitlines()
-    first, end = 0, len(lines)
-    for key, value in options.items():
-        if key == "pyobject":
-            node = ast.parse(source)
-            for part in value.split("."):
-                (node,) = (n for n in node.body if getattr(n, "name", "") == part)
-            first = min([node, *node.decorator_list], key=lambda n: n.lineno).lineno - 1
-            end = node.end_lineno
-        elif key == "lines":
-            begin, _, last = value.partition("-")
-            first, end = int(begin) - 1, int(last or end)
-        elif key == "start-at":
-            first = next(i for i, line in enumerate(lines) if value in line)
-        elif key == "end-before":
-            end = next(i for i in range(first + 1, end) if value in lines[i])
-        elif key == "end-at":
-            end = next(i for i in range(first, end) if value in lines[i]) + 1
-        elif key not in ("language", "dedent"):
-            raise NotPlain(f"literalinclude with :{key}: of {path.name}")
-    text = "\n".join(lines[first:end])
-    return (textwrap.dedent(text) if "dedent" in options else text).strip("\n")
+    asked: dict[str, Any] = {**options}
+    if "dedent" in options:
+        asked["dedent"] = int(options["dedent"] or 0) or None
+    text, _ = LiteralIncludeReader(str(path), asked, Config()).read()
+    return text.strip("\n")
