@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import re
 import sysconfig
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,11 +90,6 @@ def _source_files(module: str) -> list[Path]:
 
 def _docstrings(path: Path) -> Iterator[str]:
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    nodes: deque[ast.AST] = deque([ast.parse(path.read_bytes())])
-    while nodes:  # as ast.walk, but into statements only
-        node = nodes.popleft()
+    for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, kinds) and (text := ast.get_docstring(node)):
             yield text
-        for part in ("body", "handlers", "orelse", "finalbody"):
-            inside = getattr(node, part, None)
-            nodes.extend(inside if isinstance(inside, list) else ())
