@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import grimp
-from core import core_files
+from core import core_lines
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -52,7 +52,7 @@ def what_a_step_runs() -> dict[str, int]:
     modules = [ROOT.joinpath(*name.split(".")).with_suffix(".py") for name in needed]
     modules = [p if p.exists() else p.with_suffix("") / "__init__.py" for p in modules]
     return {
-        "core": sum(lines(ROOT / name) for name in core_files()),
+        "core": core_lines(),
         "with imports and PyTorch": sum(map(lines, modules)),
         "library": whole,
     }

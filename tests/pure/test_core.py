@@ -98,4 +98,5 @@ def test_an_all_reduce_is_25_calls_in_five_files(B) -> None:
 
 
 def test_the_core_is_within_its_budget() -> None:
-    assert core.core_rules() == []
+    assert len(core.core_files()) <= core.MAX_FILES
+    assert core.core_lines() <= core.MAX_LINES
