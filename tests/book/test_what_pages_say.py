@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import json
 import re
@@ -142,36 +141,6 @@ def test_every_notebook_stands_once_on_the_map_below_all_that_it_names() -> None
 
 
 # -- the library's source --------------------------------------------------------------
-
-INCLUDE = re.compile(r"\{literalinclude\} (\S+)\n(?:(?!```).*\n)*?:pyobject: (\S+)")
-
-
-def prose(path: Path) -> str:
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".md":
-        return text
-    cells = json.loads(text)["cells"]
-    return "\n".join("".join(c["source"]) for c in cells if c["cell_type"] != "code")
-
-
-def names(body: list[ast.stmt]) -> Any:
-    """List functions and classes, and what is in the classes, as Sphinx calls them."""
-    for node in body:
-        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
-            yield node.name
-        if isinstance(node, ast.ClassDef):
-            yield from (f"{node.name}.{inner}" for inner in names(node.body))
-
-
-def test_every_object_that_a_page_includes_exists() -> None:
-    pages = [p for p in CHAPTERS.iterdir() if p.suffix in (".md", ".ipynb")]
-    shown = [(p, *found) for p in pages for found in INCLUDE.findall(prose(p))]
-    missing = [
-        f"{page.name}: {name} in {file}"
-        for page, file, name in shown
-        if name not in names(ast.parse((page.parent / file).read_text("utf-8")).body)
-    ]
-    assert len(shown) > 20 and missing == []
 
 
 def test_the_readme_lists_the_core_and_counts_what_a_step_runs() -> None:
