@@ -150,7 +150,7 @@ aria-label="Map: each chapter stands below one that it builds on">
 class ChapterMap(Interactive):
     """The map as a figure."""
 
-    def page(self) -> str:
+    def page(self, up: str) -> str:
         """Draw it, and again when a chapter changes."""
         root = Path(self.env.srcdir)
         for path in [root / "_toc.yml", *(root / "chapters").glob("*.ipynb")]:

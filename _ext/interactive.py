@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import inspect
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -52,18 +53,32 @@ def slider(name: str, label: str, values: list[int], first: int) -> str:
     )
 
 
+def tag(name: str, text: str = "", **attributes: object) -> str:
+    """Write an element."""
+    words = "".join(f' {k.rstrip("_")}="{v}"' for k, v in attributes.items())
+    return f"<{name}{words}>{text}</{name}>"
+
+
+def row_of(cells: Sequence[object]) -> str:
+    """Write a row of a table; the first cell is its heading."""
+    first, *rest = (html.escape(str(cell)) for cell in cells)
+    return tag(
+        "tr", tag("th", first, scope="row") + "".join(tag("td", c) for c in rest)
+    )
+
+
+def heads_of(columns: Iterable[str]) -> str:
+    """Write the headings of a table's columns."""
+    return "".join(tag("th", words, scope="col") for words in columns)
+
+
 def table(heads: list[str], rows: list[list[str]]) -> str:
     """Write a table whose first column names the rows."""
-    top = "".join(f'<th scope="col">{html.escape(head)}</th>' for head in heads)
-    lines = "".join(
-        f'<tr><th scope="row">{html.escape(first)}</th>'
-        + "".join(f"<td>{html.escape(cell)}</td>" for cell in rest)
-        + "</tr>"
-        for first, *rest in rows
-    )
+    lines = "".join(map(row_of, rows))
     return (
         '<div class="table" tabindex="0" role="group" aria-label="Numbers">'
-        f"<table><thead><tr>{top}</tr></thead><tbody>{lines}</tbody></table></div>"
+        f"<table><thead><tr>{heads_of(heads)}</tr></thead>"
+        f"<tbody>{lines}</tbody></table></div>"
     )
 
 
@@ -289,7 +304,7 @@ def calculator_still(labels: dict[str, str]) -> dict[str, str]:
 
 
 def calculator_page(labels: dict[str, str], up: str) -> str:
-    """Write what stands in the page; `up` leads from it to the book's first folder."""
+    """Write what stands in the page."""
     data = tables()
     known = {key: html.escape(words) for key, words in labels.items()}
     kinds = "".join(f'<li><span class="{k}"></span>{known[k]}</li>' for k in KINDS)
@@ -333,38 +348,52 @@ aria-label="{known["chart"]}"></div>
 
 
 class Interactive(SphinxDirective):
-    """A figure to play with; its content is the caption."""
+    """A figure to play with; its content is the caption.
+
+    `made_from` are the modules and files, beside the directive's own module, from which
+    a kind of figure is made: when one changes, so does the page.
+    """
 
     has_content = True
     option_spec = {"name": directives.unchanged}  # noqa: RUF012 (docutils' own way)
+    made_from: tuple[Any, ...] = ()
 
     def run(self) -> list[nodes.Node]:
-        for module in (schedule_charts, chart_stills):
-            self.env.note_dependency(str(module.__file__))
-        for kind in (Interactive, type(self)):
-            self.env.note_dependency(inspect.getfile(kind))
+        for source in (Interactive, type(self), *self.made_from):
+            is_path = isinstance(source, Path)
+            self.env.note_dependency(
+                str(source if is_path else inspect.getfile(source))
+            )
         figure = nodes.figure(align="center")
-        figure += nodes.raw("", self.page(), format="html")
+        up = "../" * self.env.docname.count("/")
+        figure += nodes.raw("", self.page(up), format="html")
         words, _ = self.parse_inline(" ".join(self.content), lineno=self.lineno)
         figure += nodes.caption("", "", *words)
         self.add_name(figure)
         return [figure]
 
+    def page(self, up: str) -> str:
+        """Write the figure; `up` leads from the page to the book's first folder."""
+        raise NotImplementedError
+
 
 class ScheduleSlider(Interactive):
     """Charts of pipeline schedules to choose from."""
 
-    def page(self) -> str:
-        return slider_page("../" * self.env.docname.count("/"))
+    made_from = (schedule_charts, chart_stills)
+
+    def page(self, up: str) -> str:
+        return slider_page(up)
 
 
 class StepCalculator(Interactive):
     """A training step's time and memory."""
 
-    def page(self) -> str:
+    made_from = (chart_stills,)
+
+    def page(self, up: str) -> str:
         words = CALCULATOR / f"labels.{self.config.language}.json"
         self.env.note_dependency(str(words))
-        up = "../" * self.env.docname.count("/")
         return calculator_page(json.loads(words.read_text("utf-8")), up)
 
 

@@ -17,9 +17,8 @@ from typing import Any
 import recorded_steps
 import step_clock
 import step_strategies
-from docutils import nodes
 from docutils.parsers.rst import directives
-from interactive import Interactive, dumped
+from interactive import Interactive, dumped, heads_of, row_of, tag
 from sphinx.application import Sphinx
 
 import d2lmulti
@@ -33,12 +32,6 @@ COUNTERS = {
 }
 WIDTH, LEFT, RIGHT, TOP = 600, 72, 10, 6
 ROWS = {2: 62, 4: 46, 8: 34}  # height of a device's row, by the number of devices
-
-
-def tag(name: str, text: str = "", **attributes: object) -> str:
-    """Write an element."""
-    words = "".join(f' {k.rstrip("_")}="{v}"' for k, v in attributes.items())
-    return f"<{name}{words}>{text}</{name}>"
 
 
 def picture(run: dict[str, Any], label: str) -> str:
@@ -73,14 +66,6 @@ def picture(run: dict[str, Any], label: str) -> str:
         parts.append(tag("path", d=path, class_=f"sent d{s}"))
     size = {"viewBox": f"0 0 {WIDTH} {height}", "width": WIDTH, "height": height}
     return tag("svg", "".join(parts), role="img", **size, **{"aria-label": label})
-
-
-def row_of(cells: list[object], head: str = "td") -> str:
-    """Write a row of a table; the first cell is its heading."""
-    first, *rest = (html.escape(str(cell)) for cell in cells)
-    return tag(
-        "tr", tag("th", first, scope="row") + "".join(tag("td", c) for c in rest)
-    )
 
 
 def messages(run: dict[str, Any]) -> str:
@@ -130,9 +115,8 @@ def page(first: str, frame: int, up: str, chapters: Collection[str]) -> str:
         f"<i></i>{name}</li>"
         for kind, name in KINDS.items()
     )
-    columns = "".join(tag("th", words, scope="col") for words in COUNTERS.values())
-    what = ["number", "from", "to", "bytes", "what", "sent by"]
-    heads = "".join(tag("th", words, scope="col") for words in what)
+    columns = heads_of(["device", *COUNTERS.values()])
+    heads = heads_of(["number", "from", "to", "bytes", "what", "sent by"])
     return f"""\
 <link rel="stylesheet" href="{up}one_step/one_step.css">
 <div class="one-step" tabindex="0" role="group" \
@@ -156,7 +140,7 @@ aria-label="Moment of the step">
 <li>numbers in boxes: <span data-part="each">{run["each"]}</span></li></ul>
 <table class="counters" data-part="counters" hidden>
 <caption hidden>What each device has sent and stores at this moment</caption>
-<thead><tr>{tag("th", "device", scope="col")}{columns}</tr></thead><tbody></tbody>
+<thead><tr>{columns}</tr></thead><tbody></tbody>
 </table>
 <p class="result" data-part="result">After the step, all weights on all devices are \
 those of one device; the largest difference is {run["difference"]:.0e}.</p>
@@ -176,19 +160,12 @@ class OneStep(Interactive):
     """A figure that plays a step."""
 
     option_spec = {**Interactive.option_spec, "first": directives.unchanged}
+    made_from = (recorded_steps, step_clock, step_strategies, d2lmulti)
 
-    def page(self) -> str:
-        """Write the figure."""
-        up = "../" * self.env.docname.count("/")
+    def page(self, up: str) -> str:
         strategy, devices, *frame = self.options.get("first", "ring 4").split()
         number = int(frame[0]) if frame else 0
         return page(f"{strategy} {devices}", number, up, self.env.found_docs)
-
-    def run(self) -> list[nodes.Node]:
-        """Note that the library is what the page is made from."""
-        for module in (recorded_steps, step_clock, step_strategies, d2lmulti):
-            self.env.note_dependency(str(module.__file__))
-        return super().run()
 
 
 def write_runs(app: Sphinx, error: Exception | None) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from interactive import Interactive, dumped
-from one_step import picture, row_of, tag
+import one_step
+from interactive import Interactive, dumped, heads_of, row_of, tag
 from sphinx.application import Sphinx
 
 from d2lmulti.observe.timeline import Timeline
@@ -129,7 +129,7 @@ def still(lane: str) -> str:
     end = max(clock.end for clock in clocks.values())
     run = {"devices": FIRST_RANKS, "end": end, "blocks": [], "messages": messages}
     label = f"{PLANS[FIRST[lane]][0]} on {FIRST_RANKS} ranks: messages"
-    return picture(run, label).replace(">device ", ">rank ")
+    return one_step.picture(run, label).replace(">device ", ">rank ")
 
 
 def table() -> str:
@@ -154,9 +154,7 @@ def control(name: str, label: str, kind: str = "select", **attributes: int) -> s
 
 def page(up: str) -> str:
     """Write what stands in the page; `up` leads from it to the book's first folder."""
-    heads = "".join(
-        tag("th", head, scope="col") for head in ("plan", *map(size, TABLE))
-    )
+    heads = heads_of(["plan", *map(size, TABLE)])
     chosen = "".join(control(name, label) for name, label in LANES.items())
     lanes = "".join(
         f'<p class="lane {part}" data-part="{part}-title">{PLANS[FIRST[part]][0]}</p>'
@@ -226,9 +224,10 @@ def size(nbytes: int) -> str:
 class Race(Interactive):
     """A figure in which two all-reduces race."""
 
-    def page(self) -> str:
-        """Write the figure."""
-        return page("../" * self.env.docname.count("/"))
+    made_from = (one_step,)
+
+    def page(self, up: str) -> str:
+        return page(up)
 
 
 def setup(app: Sphinx) -> dict[str, object]:

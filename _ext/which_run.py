@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import html
 import json
-from pathlib import Path
 from typing import Any
 
-from docutils import nodes
 from docutils.parsers.rst import directives
-from interactive import ROOT, Interactive, dumped
+from interactive import ROOT, Interactive, dumped, heads_of, row_of
 from sphinx.application import Sphinx
 
 RECORD = ROOT / "chapters" / "measured" / "planted_runs.json"
@@ -130,14 +128,14 @@ def chart(
 def row(bug: dict[str, Any], way: dict[str, Any]) -> str:
     """Write a bug as a row of the table."""
     cells = [
+        bug["bug"],
         f"{way['words']}, {way['devices']} devices",
         f"{final(way):.3g}", f"{final(bug):.3g}",
         f"{100 * accuracy(way):.1f}",
         f"{100 * accuracy(bug):.1f}" if accuracy(bug) else "none",
         power(bug["difference"][0]), power(bug["difference"][-1]),
     ]  # fmt: skip
-    columns = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
-    return f'<tr><th scope="row">{html.escape(bug["bug"])}</th>{columns}</tr>'
+    return row_of(cells)
 
 
 def page(ways: list[str] | None, up: str) -> str:
@@ -168,14 +166,11 @@ def page(ways: list[str] | None, up: str) -> str:
         for name, why in found["left_out"].items()
     )
     rows = "".join(row(bug, found["ways"][bug["way"]]) for bug in found["bugs"])
-    heads = "".join(
-        f'<th scope="col">{words}</th>'
-        for words in (
-            "bug", "training", "final loss, correct", "broken",
-            "accuracy in %, correct", "broken",
-            f"weights off after {found['each']} steps", f"after {found['steps']}",
-        )
-    )  # fmt: skip
+    heads = heads_of([
+        "bug", "training", "final loss, correct", "broken",
+        "accuracy in %, correct", "broken",
+        f"weights off after {found['each']} steps", f"after {found['steps']}",
+    ])  # fmt: skip
     return f"""\
 <link rel="stylesheet" href="{up}which_run/which_run.css">
 <div class="which-run" tabindex="0" role="group" \
@@ -215,17 +210,10 @@ class WhichRun(Interactive):
     """A game: which of two runs is broken?"""
 
     option_spec = {**Interactive.option_spec, "ways": directives.unchanged}
+    made_from = (RECORD,)
 
-    def page(self) -> str:
-        """Write the figure."""
-        ways = self.options.get("ways", "").split()
-        return page(ways or None, "../" * self.env.docname.count("/"))
-
-    def run(self) -> list[nodes.Node]:
-        """Note that the record is what the page is made from."""
-        for path in (RECORD, Path(__file__)):
-            self.env.note_dependency(str(path))
-        return super().run()
+    def page(self, up: str) -> str:
+        return page(self.options.get("ways", "").split() or None, up)
 
 
 def setup(app: Sphinx) -> dict[str, object]:
