@@ -52,50 +52,6 @@
     });
   };
 
-  const channels = (text) => (text.match(/[\d.]+/g) || []).map(Number);
-  const luminance = (rgb) => {
-    const [r, g, b] = rgb.map((c) =>
-      c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4,
-    );
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const over = (top, alpha, below) => top.map((c, i) => alpha * c + (1 - alpha) * below[i]);
-
-  // The color behind an element: its own background over those of its ancestors.
-  const background = (el) => {
-    if (!el) return [255, 255, 255];
-    const [r, g, b, a = 1] = channels(getComputedStyle(el).backgroundColor);
-    return a === 1 ? [r, g, b] : over([r, g, b], a, background(el.parentElement));
-  };
-
-  const contrast = (least) => {
-    const found = new Map();
-    const texts = document.createTreeWalker(article(), NodeFilter.SHOW_TEXT);
-    while (texts.nextNode()) {
-      const el = texts.currentNode.parentElement;
-      if (!texts.currentNode.data.trim() || !visible(el)) continue;
-      if (el.closest("script, style, mjx-container, button, .headerlink")) continue;
-      const below = background(el);
-      const [r, g, b, a = 1] = channels(getComputedStyle(el).color);
-      const [one, two] = [luminance(over([r, g, b], a, below)), luminance(below)];
-      const ratio = (Math.max(one, two) + 0.05) / (Math.min(one, two) + 0.05);
-      const key = `${[r, g, b]} on ${below.map(Math.round)}`;
-      if (ratio < least && !found.has(key))
-        found.set(key, `contrast ${ratio.toFixed(1)} of ${name(el)} (${key})`);
-    }
-    return [...found.values()].slice(0, 8);
-  };
-
-  // Every set of synced tabs: which tab is chosen, and which content is to be seen.
-  const tabs = () =>
-    [...document.querySelectorAll(".sd-tab-set")].map((set) =>
-      [...set.querySelectorAll(":scope > label.sd-tab-label")].map((label) => ({
-        key: label.dataset.syncId || null,
-        group: label.dataset.syncGroup || null,
-        shown: getComputedStyle(label.nextElementSibling).display !== "none",
-      })),
-    );
-
   // Code and printed output, as a share of the page's height; the first figure's place.
   const pictures = "figure, img, svg, canvas";
   const outermost = (where, kind) =>
@@ -111,14 +67,6 @@
       figure: figure ? figure.getBoundingClientRect().top + scrollY : null,
       cells: article().querySelectorAll("div.cell").length,
     };
-  };
-
-  // What shuts out a reader with a screen reader or a keyboard, by axe's own measure.
-  const access = async () => {
-    const { violations } = await axe.run(document, { resultTypes: ["violations"], preload: false });
-    return violations
-      .filter(({ impact }) => impact === "serious" || impact === "critical")
-      .map(({ id, nodes }) => `axe: ${id}, ${nodes.length} times: ${nodes[0].html.slice(0, 80)}`);
   };
 
   const links = () => ({
@@ -141,5 +89,5 @@
     document.head.append(style);
   });
 
-  window.checkPages = { overflow, images, math, contrast, tabs, measures, access, links, openAll };
+  window.checkPages = { overflow, images, math, measures, links, openAll };
 })();

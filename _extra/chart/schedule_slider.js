@@ -68,9 +68,7 @@
     timeChart.keepDrawn(box, room, show);
   };
 
-  if (typeof module !== "undefined") module.exports = { boxesOf };
-  else
-    addEventListener("DOMContentLoaded", () =>
-      document.querySelectorAll(".schedule-slider").forEach(start),
-    );
+  addEventListener("DOMContentLoaded", () =>
+    document.querySelectorAll(".schedule-slider").forEach(start),
+  );
 })();

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from book.notebooks import ROOT, code, picture, printed, save, text
+from bs4 import BeautifulSoup
 
 TABS = ("torch", "mxnet", "paddle")
 NO_BROWSER = importlib.util.find_spec("playwright") is None or not (
@@ -78,11 +79,57 @@ parts:
 """
 
 
-@pytest.fixture(autouse=True)
-def browser(request: pytest.FixtureRequest) -> None:
-    """Skip what drives a browser where there is none."""
-    if NO_BROWSER and request.node.get_closest_marker("browser"):
+@pytest.fixture(scope="module")
+def chromium():
+    """Start the Chromium of a file's tests; skip them where there is none."""
+    if NO_BROWSER:
         pytest.skip("needs playwright and a Chromium (Debian: apt install chromium)")
+    from check_pages import FLAGS, chromium
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=chromium(), args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(chromium):
+    """Open pages. An error, a request elsewhere, or a page too wide fails the test."""
+    wrong, opened = [], []
+
+    def open_page(path: Path, width: int = 1200, place: str = "", **settings):
+        page = chromium.new_page(viewport={"width": width, "height": 800}, **settings)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda m: wrong.extend([m.text] * is_error(m)))
+        page.on("request", lambda r: wrong.extend([r.url] * is_foreign(r.url)))
+        page.goto(path.as_uri() + place)
+        opened.append(page)
+        return page
+
+    yield open_page
+    for page in opened:
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert not re.search(r"NaN|undefined|Infinity", page.inner_text("main"))
+        page.close()
+    assert not wrong
+
+
+def is_foreign(address: str) -> bool:
+    """Tell whether an address is neither a file nor within a page."""
+    return not address.startswith(("file:", "data:", "blob:"))
+
+
+def is_error(message) -> bool:
+    """Tell whether a page reports an error. Opened as a file, it gets no fonts."""
+    about_fonts = "font" in message.text or message.text.endswith("net::ERR_FAILED")
+    return message.type == "error" and not about_fonts
+
+
+def page(book: Path, name: str) -> BeautifulSoup:
+    """Return a chapter of a built book."""
+    html = (book / "chapters" / f"{name}.html").read_text(encoding="utf-8")
+    return BeautifulSoup(html, "html.parser")
 
 
 def with_checkout() -> dict[str, str]:

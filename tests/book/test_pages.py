@@ -2,12 +2,8 @@
 
 import re
 
-from bs4 import BeautifulSoup
-
-
-def page(small_book, name):
-    html = (small_book / "chapters" / f"{name}.html").read_text(encoding="utf-8")
-    return BeautifulSoup(html, "html.parser")
+import pytest
+from book.conftest import page
 
 
 def tab_sets(soup):
@@ -41,6 +37,22 @@ def test_adjacent_tab_cells_become_one_synced_set_in_the_order_of_the_book(small
     assert "dropdown" in page(small_book, "one").find("div", class_="solution")["class"]
 
 
+@pytest.mark.browser
+def test_a_chosen_tab_stays_chosen_on_the_next_page(visit, small_book):
+    one, two = (small_book / "chapters" / f"{name}.html" for name in ("one", "two"))
+    page = visit(one)
+    page.locator("label.sd-tab-label", has_text="MXNet").first.click()
+    for following in (None, one, two):
+        if following:
+            page.goto(following.as_uri())
+        contents = page.locator(".code-tabs > .sd-tab-content")
+        shown = contents.evaluate_all(
+            "all => all.filter((e) => getComputedStyle(e).display !== 'none')"
+            ".map((e) => e.previousElementSibling.dataset.syncId)"
+        )
+        assert shown == ["mxnet"] * page.locator(".code-tabs").count() != []
+
+
 def test_a_figure_has_number_caption_alt_text_and_can_be_referred_to(small_book):
     figure = page(small_book, "one").find("figure", id="fig-bytes")
     assert figure.find("img")["alt"] == "A red rectangle."
@@ -72,14 +84,3 @@ def test_a_call_in_a_table_breaks_after_its_dots_and_is_copied_without_them(smal
         "tool."
     ]
     assert call.get_text() == "tool.value_3"
-
-
-def test_no_page_names_a_file_of_another_host(small_book):
-    loaded = re.compile(
-        r"""(?:src|srcset|data-src)\s*=\s*["'](?:https?:)?//|url\((?:https?:)?//"""
-        r"""|<link[^>]+href\s*=\s*["'](?:https?:)?//|["']https?://[^"']+\.(?:js|css)["']"""
-    )
-    pages = [p for p in small_book.rglob("*.html") if "_static" not in p.parts]
-    assert len(pages) > 5
-    found = {p.name: loaded.findall(p.read_text("utf-8")) for p in pages}
-    assert not {name: urls for name, urls in found.items() if urls}

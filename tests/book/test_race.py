@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import race
 from book.notebooks import ROOT
+from check_pages import serious
 
 from d2lmulti.errors import PlanError
 from d2lmulti.plans.rounds import Round
@@ -75,31 +76,11 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def browser(folder):
-    from check_pages import FLAGS, chromium
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as played:
-        browser = played.chromium.launch(executable_path=chromium(), args=FLAGS)
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
-def page(browser, folder):
-    """The page in a new window; errors and requests elsewhere fail the test."""
-    page = browser.new_page(viewport={"width": 1200, "height": 900})
-    wrong = []
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("console", lambda m: wrong.append(m.text) if m.type == "error" else None)
-    page.on("request", lambda r: r.url.startswith("file:") or wrong.append(r.url))
-    page.goto((folder / "race.html").as_uri())
+def page(visit, folder):
+    page = visit(folder / "race.html")
     page.wait_for_selector(".race[data-ready]")
-    yield page
-    assert not wrong
-    assert not re.search(r"NaN|undefined|Infinity", page.inner_text(".race"))
-    page.close()
+    return page
 
 
 def part(page, name):
@@ -297,21 +278,12 @@ def test_an_address_leads_to_a_broken_race(page, folder):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_it_fits_a_telephone_and_axe_finds_nothing_serious(page, theme):
-    from check_pages import AXE
-
     page.evaluate("theme => (document.documentElement.dataset.theme = theme)", theme)
     page.set_viewport_size({"width": 360, "height": 800})
     choose(page, upper="hierarchical", ranks=16, size=10**9)
     choose(page, lane="lower", message=300, fault="drop")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
-    page.evaluate(AXE)
-    options = "{ resultTypes: ['violations'], preload: false }"
-    found = page.evaluate(f"axe.run('.race', {options})")["violations"]
-    assert not [
-        (v["id"], v["nodes"][0]["html"])
-        for v in found
-        if v["impact"] in ("serious", "critical")
-    ]
+    assert serious(page, ".race") == []
 
 
 def test_on_a_telephone_it_is_short_and_its_controls_fit_a_thumb(page):
@@ -331,12 +303,10 @@ def test_on_a_telephone_it_is_short_and_its_controls_fit_a_thumb(page):
           return 200 < width && width <= 340;
         }"""
     )
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
-def test_without_scripts_there_are_a_picture_and_a_table(browser, folder):
-    page = browser.new_context(java_script_enabled=False).new_page()
-    page.goto((folder / "race.html").as_uri())
+def test_without_scripts_there_are_a_picture_and_a_table(visit, folder):
+    page = visit(folder / "race.html", java_script_enabled=False)
     for lane in race.LANES:
         assert part(page, f"{lane}-picture").locator("svg path.sent").count() == 8
     part(page, "summary").click()
@@ -344,4 +314,3 @@ def test_without_scripts_there_are_a_picture_and_a_table(browser, folder):
     assert row.split("\t")[:4] == ["Ring", "0.421", "0.434", "0.56"]
     for name in ("controls", "breaking"):
         assert not part(page, name).is_visible()
-    page.close()

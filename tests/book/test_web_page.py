@@ -3,17 +3,12 @@
 import re
 
 import web_page
-from book.conftest import build_book
+from book.conftest import build_book, page
 from bs4 import BeautifulSoup
 from docutils import nodes
 from docutils.utils import new_document
 
 import d2lmulti
-
-
-def page(book, name):
-    html = (book / "chapters" / f"{name}.html").read_text(encoding="utf-8")
-    return BeautifulSoup(html, "html.parser")
 
 
 def meta(soup):

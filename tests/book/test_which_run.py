@@ -10,7 +10,7 @@ import pytest
 import record_bugs
 import which_run
 from bugs.bugs import BUGS
-from check_pages import AXE, FLAGS, chromium, served
+from check_pages import serious
 
 FOUND = which_run.record()
 SHOWN = {bug["bug"]: bug for bug in FOUND["bugs"]}
@@ -65,28 +65,12 @@ def test_three_bugs_taken_at_random_run_as_recorded():
                 assert both[0] == pytest.approx(both[1], abs=1, rel=1e-3)
 
 
-def foreign(address: str, root: str) -> bool:
-    return not address.startswith((root, "data:", "blob:"))
-
-
 @pytest.fixture
-def page(small_book):
-    """A page with the game, in a narrow window; what goes wrong fails the test."""
-    from playwright.sync_api import sync_playwright
-
-    with served(small_book) as root, sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=chromium(), args=FLAGS)
-        page = browser.new_page(viewport={"width": 360, "height": 800})
-        wrong: list[str] = []
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("console", lambda m: wrong.extend([m.text] * (m.type == "error")))
-        page.on("request", lambda r: wrong.extend([r.url] * foreign(r.url, root)))
-        page.goto(f"{root}/chapters/two.html#which-run-7-1")
-        page.wait_for_selector('.which-run[data-ready="7 0"]')
-        yield page
-        assert page.evaluate("document.documentElement.scrollWidth") <= 360
-        assert not wrong
-        browser.close()
+def page(visit, small_book):
+    """A page with the game, in a narrow window."""
+    page = visit(small_book / "chapters" / "two.html", 360, "#which-run-7-1")
+    page.wait_for_selector('.which-run[data-ready="7 0"]')
+    return page
 
 
 def part(page, name):
@@ -192,21 +176,13 @@ def test_axe_finds_nothing_serious(page, theme):
     style = "getComputedStyle(document.querySelector('.which-run polyline'))"
     assert page.evaluate(f"{style}.animationName") == "none"
     page.locator(".which-run details").evaluate("box => { box.open = true; }")
-    page.evaluate(AXE)
-    found = page.evaluate("axe.run('.which-run', {preload: false})")["violations"]
-    assert [f for f in found if f["impact"] in ("serious", "critical")] == []
+    assert serious(page, ".which-run") == []
 
 
 @pytest.mark.browser
-def test_without_scripts_there_are_two_charts_and_a_table(small_book):
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=chromium(), args=FLAGS)
-        page = browser.new_context(java_script_enabled=False).new_page()
-        page.goto((small_book / "chapters" / "two.html").as_uri())
-        assert page.locator(".which-run polyline").count() == 4
-        rows = page.locator(".which-run details tbody tr")
-        assert rows.count() == len(HERE["bugs"])
-        assert not part(page, "game").is_visible()
-        browser.close()
+def test_without_scripts_there_are_two_charts_and_a_table(visit, small_book):
+    page = visit(small_book / "chapters" / "two.html", java_script_enabled=False)
+    assert page.locator(".which-run polyline").count() == 4
+    rows = page.locator(".which-run details tbody tr")
+    assert rows.count() == len(HERE["bugs"])
+    assert not part(page, "game").is_visible()
