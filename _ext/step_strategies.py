@@ -66,10 +66,20 @@ def stored_bytes(params: Sequence[Any]) -> int:
     return sum(nbytes(p) + nbytes(B.grad(p)) for p in params)
 
 
-def observed(step: Callable[[], Sequence[Any]], *listeners: Any) -> tuple:
+def observed(
+    train: Callable[..., Sequence[Any]],
+    placed: Any,
+    devices: Sequence[Any],
+    listener: Listener,
+    *others: Any,
+    **options: Any,
+) -> tuple[Any, float]:
     """Take a step with a ledger and listeners; return the ledger and the loss."""
-    with d2lmulti.ledger() as ledger, observe(*listeners):
-        losses = step()
+    X, y = batch()
+    options["optimizer"] = listener.optimizer()
+    listener.own(placed)
+    with d2lmulti.ledger() as ledger, observe(listener, *others):
+        losses = train(X, y, placed, devices, LR, **options)
     return ledger, sum(float(B.numpy(loss)) for loss in losses)
 
 
@@ -82,16 +92,12 @@ def run_data(k: int, algorithm: str) -> Run:
         return run_layers(B, layers, params, X)
 
     model = MODEL._replace(forward=through, layers=layers)
-    devices, (X, y) = d2lmulti.devices(k, "numpy"), batch()
+    devices = d2lmulti.devices(k, "numpy")
     replicas = [d2lmulti.get_params([B.array(p) for p in START], d) for d in devices]
-    listener.own(replicas)
-    options: dict[str, Any] = {"model": model, "optimizer": listener.optimizer()}
-    options["reducer"] = partial(reduce_in_buckets, bucket_bytes=2**20)  # one bucket
+    reducer = partial(reduce_in_buckets, bucket_bytes=2**20)  # one bucket
+    options = {"model": model, "reducer": reducer, "algorithm": algorithm}
     ledger, loss = observed(
-        lambda: d2lmulti.train_batch(
-            X, y, replicas, devices, LR, algorithm=algorithm, **options
-        ),
-        listener,
+        d2lmulti.train_batch, replicas, devices, listener, **options
     )
     kept: dict[tuple[int, int], int] = {}
     for d, own in enumerate(replicas):
@@ -131,18 +137,12 @@ def go_back(
 def run_tensor(k: int) -> Run:
     """Tensor parallelism: sums of activations, and of their gradients, on a ring."""
     listener, play = Listener(), Play(k)
-    devices, (X, y) = d2lmulti.devices(k, "numpy"), batch()
+    devices = d2lmulti.devices(k, "numpy")
     split = d2lmulti.get_split(MODEL)
     split = split._replace(layers=tuple(map(listener.listened_shard, split.layers)))
     shards = d2lmulti.split_params([B.array(p) for p in START], devices, split)
-    listener.own(shards)
-    options = {"model": split, "optimizer": listener.optimizer()}
-    ledger, loss = observed(
-        lambda: d2lmulti.train_layers(
-            X, y, shards, devices, LR, algorithm="ring", **options
-        ),
-        listener,
-    )
+    options = {"model": split, "algorithm": "ring"}
+    ledger, loss = observed(d2lmulti.train_layers, shards, devices, listener, **options)
     kept: dict[tuple[int, int], int] = {}
     left = LAYERS  # the topmost layer that has not run backward
     for d, own in enumerate(shards):
@@ -176,11 +176,10 @@ def run_tensor(k: int) -> Run:
 def run_pipeline(k: int, schedule: str) -> Run:
     """Pipeline parallelism: the library's own trace has the times."""
     listener, play = Listener(), Play(k, "micro-batch")
-    devices, (X, y) = d2lmulti.devices(k, "numpy"), batch()
+    devices = d2lmulti.devices(k, "numpy")
     stages = cut_stages(MODEL, k)
     _, ranks = make_lists(schedule, k, MICRO_BATCHES, local_group(k))
     params = place_params([B.array(p) for p in START], stages, devices, ranks=ranks)
-    listener.own(params)
     size = BATCH // MICRO_BATCHES * WIDTH * 8
     trace = PipelineTrace(
         Durations(
@@ -189,21 +188,8 @@ def run_pipeline(k: int, schedule: str) -> Run:
             transfer=LATENCY + size / BYTES_PER_UNIT,
         )
     )
-    options = {"schedule": schedule, "micro_batches": MICRO_BATCHES}
-    ledger, loss = observed(
-        lambda: train_stages(
-            X,
-            y,
-            params,
-            devices,
-            LR,
-            stages=stages,
-            optimizer=listener.optimizer(),
-            **options,
-        ),
-        listener,
-        trace,
-    )
+    options = {"stages": stages, "schedule": schedule, "micro_batches": MICRO_BATCHES}
+    ledger, loss = observed(train_stages, params, devices, listener, trace, **options)
     for d, i, start, end in trace.spans:
         kind = "F" if isinstance(i, Forward) else "B"
         play.blocks.append([d, start, end, kind, i.micro])
@@ -230,16 +216,10 @@ def run_pipeline(k: int, schedule: str) -> Run:
 def run_zero(k: int) -> Run:
     """ZeRO 3: a layer's weights are gathered before each use."""
     listener, play = Listener(), Play(k)
-    devices, (X, y) = d2lmulti.devices(k, "numpy"), batch()
+    devices = d2lmulti.devices(k, "numpy")
     model = MODEL._replace(layers=tuple(map(listener.listened, MODEL.layers)))
     sharded = d2lmulti.shard_params([B.array(p) for p in START], devices, model, zero=3)
-    listener.own(sharded)
-    ledger, loss = observed(
-        lambda: d2lmulti.train_shards(
-            X, y, sharded, devices, LR, optimizer=listener.optimizer()
-        ),
-        listener,
-    )
+    ledger, loss = observed(d2lmulti.train_shards, sharded, devices, listener)
     sizes = {n: 8 * flat.size for n, flat in enumerate(sharded.flat_params, 1)}
     kept: dict[tuple[int, int], int] = {}
     for d, own in enumerate(sharded):
@@ -283,16 +263,12 @@ def run_mesh(k: int) -> Run:
     mesh = Mesh(data=k // 4, pipeline=2, tensor=2)
     micro_batches, per_stage = MICRO_BATCHES // (k // 4), LAYERS // 2
     listener, play = Listener(), Play(k, "micro-batch")
-    devices, (X, y) = d2lmulti.devices(k, "numpy"), batch()
+    devices = d2lmulti.devices(k, "numpy")
     split = d2lmulti.get_split(MODEL)
     split = split._replace(layers=tuple(map(listener.listened_shard, split.layers)))
     placed = place_on_mesh([B.array(p) for p in START], devices, mesh, split)
-    listener.own(placed)
-    options = {"micro_batches": micro_batches, "optimizer": listener.optimizer()}
-    ledger, loss = observed(
-        lambda: train_on_mesh(X, y, placed, devices, LR, algorithm="ring", **options),
-        listener,
-    )
+    options = {"micro_batches": micro_batches, "algorithm": "ring"}
+    ledger, loss = observed(train_on_mesh, placed, devices, listener, **options)
     kept: dict[int, dict[tuple[int, int], int]] = defaultdict(dict)  # by micro-batch
     made: dict[tuple[int, bool, int], float] = {}  # when: rank, forward, micro-batch
     units = 8 / (k // 2) / micro_batches

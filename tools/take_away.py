@@ -1,8 +1,5 @@
 """Write the chapters as notebooks to take away: `make notebooks`.
 
-    python tools/take_away.py                  # all, into _build/notebooks
-    python tools/take_away.py chapters/setup.ipynb
-
 One clean notebook per framework and chapter, and the wheel that its first code cell
 installs: from the notebook's folder or the one above, or, where BOOK_URL is set, from
 the hosted book. Tabs and magics are resolved, outputs are left out, links are absolute.
@@ -10,7 +7,6 @@ the hosted book. Tabs and magics are resolved, outputs are left out, links are a
 
 from __future__ import annotations
 
-import argparse
 import ast
 import json
 import os
@@ -31,7 +27,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "_ext")]
 from plain_markdown import Book, plain, read_book  # noqa: E402
 
 import d2lmulti  # noqa: E402
-from d2lmulti.files import write_atomically  # noqa: E402
 from d2lmulti_book.notebook import TABS, WITHOUT, split_cell  # noqa: E402
 
 OUT = ROOT / "_build" / "notebooks"
@@ -246,28 +241,22 @@ def build_wheel(folder: Path) -> None:
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
-def main(argv: list[str] | None = None) -> int:
+def main() -> None:
     """Write the notebooks and the wheel."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("chapters", nargs="*", type=Path, metavar="CHAPTER")
-    options = parser.parse_args(argv)
     book = read_book(ROOT / "chapters", os.environ.get("BOOK_URL", ""))
-    chapters = options.chapters or sorted((ROOT / "chapters").glob("*.ipynb"))
-    if not options.chapters:
-        shutil.rmtree(OUT, ignore_errors=True)
+    chapters = sorted((ROOT / "chapters").glob("*.ipynb"))
+    shutil.rmtree(OUT, ignore_errors=True)
     for path in chapters:
         nb = nbformat.read(path, as_version=4)
         for framework in TABS:
             taken = take_away(nb, path.stem, framework, book)
             target = OUT / framework / path.name
             target.parent.mkdir(parents=True, exist_ok=True)
-            text = nbformat.writes(taken, version=4) + "\n"
-            write_atomically(target, text.encode())
+            nbformat.write(taken, target)
     build_wheel(OUT)
     print(f"{len(chapters)} chapters for {', '.join(TABS.values())}, and {WHEEL}")
     print(f"are in {OUT}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

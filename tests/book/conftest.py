@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -15,10 +14,6 @@ from book.notebooks import ROOT, code, picture, printed, save, text
 from bs4 import BeautifulSoup
 
 TABS = ("torch", "mxnet", "paddle")
-NO_BROWSER = importlib.util.find_spec("playwright") is None or not (
-    os.environ.get("CHROMIUM")
-    or any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
-)
 
 ONE = [
     text(
@@ -82,13 +77,15 @@ parts:
 @pytest.fixture(scope="module")
 def chromium():
     """Start the Chromium of a file's tests; skip them where there is none."""
-    if NO_BROWSER:
-        pytest.skip("needs playwright and a Chromium (Debian: apt install chromium)")
-    from check_pages import FLAGS, chromium
-    from playwright.sync_api import sync_playwright
+    pytest.importorskip("playwright")
+    import check_pages
 
-    with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=chromium(), args=FLAGS)
+    try:
+        path = check_pages.chromium()
+    except SystemExit as advice:
+        pytest.skip(str(advice))
+    with check_pages.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=path, args=check_pages.FLAGS)
         yield browser
         browser.close()
 
