@@ -156,6 +156,7 @@ def page(up: str) -> str:
     """Write what stands in the page; `up` leads from it to the book's first folder."""
     heads = heads_of(["plan", *map(size, TABLE)])
     chosen = "".join(control(name, label) for name, label in LANES.items())
+    places = {"min": 0, "max": len(SIZES) - 1, "value": SIZES.index(FIRST_SIZE)}
     lanes = "".join(
         f'<p class="lane {part}" data-part="{part}-title">{PLANS[FIRST[part]][0]}</p>'
         f'<div class="picture" data-part="{part}-picture">{still(part)}</div>'
@@ -170,16 +171,7 @@ aria-label="Race of two all-reduces. Space plays, arrow keys step.">
 {chosen}
 {control("cluster", "Cluster")}
 {control("ranks", "Ranks:", "range", min=2, max=16, value=FIRST_RANKS)}
-{
-        control(
-            "size",
-            "Vector:",
-            "range",
-            min=0,
-            max=len(SIZES) - 1,
-            value=SIZES.index(FIRST_SIZE),
-        )
-    }
+{control("size", "Vector:", "range", **places)}
 <span class="moment">
 <button type="button" data-part="play">Play</button>
 <button type="button" data-part="back" aria-label="Step back">◀</button>

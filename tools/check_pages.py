@@ -23,13 +23,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urldefrag, urlsplit
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import (
-    Browser,
-    Page,
-    Response,
-    TimeoutError,
-    sync_playwright,
-)
+from playwright.sync_api import Browser, Page, Response, TimeoutError, sync_playwright
 
 SCRIPT = Path(__file__).with_suffix(".js").read_text(encoding="utf-8")
 WIDE, NARROW, HEIGHT = 1280, 360, 900

@@ -31,14 +31,7 @@ def ddp_hooks() -> Figure:
         left = (4.1, 7.9)[bucket]
         edge = Rectangle((left - 0.1, 1.52), 2.4, 0.76, fill=False, ec=INK, lw=1.3)
         ax.add_patch(edge)
-        _bar(
-            ax,
-            begin,
-            0.8,
-            end - begin,
-            f"bucket {bucket + 1}",
-            device_color(bucket),
-        )
+        _bar(ax, begin, 0.8, end - begin, f"bucket {bucket + 1}", device_color(bucket))
         ax.text(left - 0.25, 1.9, f"{bucket + 1}", ha="right", va="center", size=9.5)
     ax.plot((9.07, 9.07), (-0.2, 1.4), color=INK, ls=":", lw=1.2)
     words = "hidden behind the\nbackward pass"

@@ -15,12 +15,7 @@ from book.conftest import page
 from chart_stills import boxes_of
 from interactive import PROGRAMS, TWOS, tables
 
-from d2lmulti.plans.pipeline import (
-    Backward,
-    BackwardInput,
-    BackwardWeight,
-    Forward,
-)
+from d2lmulti.plans.pipeline import Backward, BackwardInput, BackwardWeight, Forward
 from d2lmulti.plans.schedules import SCHEDULES
 from d2lmulti_cluster.layout import RECOMPUTE, ImpossibleLayout, Layout
 from d2lmulti_cluster.networks import TRANSFORMERS

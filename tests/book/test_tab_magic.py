@@ -11,12 +11,7 @@ from traitlets.config import Config
 from d2lmulti.backends import framework_names
 from d2lmulti.errors import InvalidInput
 from d2lmulti_book import notebook
-from d2lmulti_book.notebook import (
-    BESIDE,
-    TABS,
-    Asked,
-    split_cell,
-)
+from d2lmulti_book.notebook import BESIDE, TABS, Asked, split_cell
 
 # How matplotlib_inline declares its settings.
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated in traitlets")
