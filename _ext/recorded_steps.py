@@ -96,8 +96,7 @@ def packed(run: Run, loss: float, weights: Sequence[np.ndarray]) -> dict[str, An
     )
     if not (difference < 1e-13 and abs(run.loss - loss) < 1e-10 * abs(loss)):
         raise AssertionError(f"differs from one device by {difference:.1e}")
-    end = max(span[1] for span in [b[1:3] for b in play.blocks])
-    end = max([end, *(m[3] for m in play.messages)])
+    end = max([*(b[2] for b in play.blocks), *(m[3] for m in play.messages)])
     busy = [0.0] * play.devices
     for d, start, stop, *_ in play.blocks:
         busy[d] += stop - start

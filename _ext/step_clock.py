@@ -49,12 +49,9 @@ class Play:
         for number, (_, rows, line) in enumerate(self.waiting, 1):
             done = [*self.now]
             for s, t, size in rows:
-                ports = self.sending[s], self.receiving[t]
-                start = max(self.now[s], self.now[t], *ports)
-                end = start + LATENCY + size / BYTES_PER_UNIT
-                self.sending[s] = self.receiving[t] = end
+                ready = max(self.now[s], self.now[t])
+                end = self.transfer(s, t, size, ready, label, number, line)
                 done[s], done[t] = max(done[s], end), max(done[t], end)
-                self.messages.append([s, t, start, end, size, label, number, line])
             self.now = done
         self.waiting = []
 
@@ -62,13 +59,17 @@ class Play:
         """Send the waiting messages while their senders go on: `ready` since then."""
         for _, rows, line in self.waiting:
             for s, t, size in rows:
-                start = max(ready, self.sending[s], self.receiving[t])
-                end = start + LATENCY + size / BYTES_PER_UNIT
-                self.sending[s] = self.receiving[t] = end
+                end = self.transfer(s, t, size, ready, self.label(what), 0, line)
                 self.now[t] = max(self.now[t], end)
-                row = [s, t, start, end, size, self.label(what), 0, line]
-                self.messages.append(row)
         self.waiting = []
+
+    def transfer(self, s: int, t: int, size: int, ready: float, *about: int) -> float:
+        """Send a message once it is ready and both ports are free; return its end."""
+        start = max(ready, self.sending[s], self.receiving[t])
+        end = start + LATENCY + size / BYTES_PER_UNIT
+        self.sending[s] = self.receiving[t] = end
+        self.messages.append([s, t, start, end, size, *about])
+        return end
 
     def label(self, what: str) -> int:
         """Return the place of a message's purpose in the list of all."""
