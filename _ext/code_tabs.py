@@ -4,8 +4,8 @@ A cell joins a tab when its first line is `%%tab KEY`. A run of such cells, with
 between them, becomes one tab set; two cells with the same key stand one below the other
 in the same tab, each above its own output. All tab sets of the book switch together,
 and the choice outlives the page (sphinx-design keeps it in the browser). A tab that is
-unknown, or missing beside two others, is a warning, an error with `-W`. One tab alone
-shows what only its framework has.
+missing beside two others is a warning, an error with `-W`; an unknown one ends the
+build. One tab alone shows what only its framework has.
 """
 
 from __future__ import annotations
@@ -40,20 +40,13 @@ def tab_key(cell: nodes.container) -> str | None:
     return key
 
 
-def tab_set(
-    run: list[tuple[str, nodes.container]], labels: dict[str, str], group: str
-) -> nodes.container:
-    """Build the tab set of a run of (key, cell), its tabs in the order of `labels`."""
+def tab_set(run: list[tuple[str, nodes.container]]) -> nodes.container:
+    """Build the tab set of a run of (key, cell), its tabs in the order of `TABS`."""
     first = run[0][1]
     cells: dict[str, list[nodes.container]] = {}
     for key, cell in run:
         cells.setdefault(key, []).append(cell)
-    for key in [k for k in cells if k not in labels]:
-        LOGGER.warning(
-            "unknown code tab %r; expected one of %s",
-            key, ", ".join(labels), location=first, type="code_tabs", subtype="key",
-        )  # fmt: skip
-    for key in [k for k in labels if k not in cells and len(cells) > 1]:
+    for key in [k for k in TABS if k not in cells and len(cells) > 1]:
         LOGGER.warning(
             "the code tab %r is missing beside %s; write a cell that begins with "
             "'%%%%tab %s'",
@@ -61,12 +54,9 @@ def tab_set(
         )  # fmt: skip
     tabs = create_component("tab-set", classes=["sd-tab-set", "code-tabs"])
     tabs.source, tabs.line = first.source, first.line
-    order = [*(k for k in labels if k in cells), *(k for k in cells if k not in labels)]
-    for key in order:
-        label = nodes.rubric(
-            "", labels.get(key, key),
-            classes=["sd-tab-label"], sync_group=group, sync_id=key,
-        )  # fmt: skip
+    for key in sorted(cells, key=[*TABS].index):
+        sync = {"sync_group": "framework", "sync_id": key}
+        label = nodes.rubric("", TABS[key], classes=["sd-tab-label"], **sync)
         content = create_component(
             "tab-content", classes=["sd-tab-content"], children=cells[key]
         )
@@ -86,7 +76,6 @@ class CodeTabs(SphinxTransform):
     default_priority = 400
 
     def apply(self, **kwargs: object) -> None:
-        settings = self.config.code_tabs_labels, self.config.code_tabs_group
         cells = list(self.document.findall(is_code_cell))
         for parent in {id(cell.parent): cell.parent for cell in cells}.values():
             keyed = [
@@ -97,7 +86,7 @@ class CodeTabs(SphinxTransform):
             for in_tabs, group in groupby(keyed, lambda pair: pair[0] is not None):
                 run = list(group)
                 if in_tabs:
-                    children.append(tab_set(run, *settings))
+                    children.append(tab_set(run))
                 else:
                     children += [child for _, child in run]
             parent.children = []
@@ -105,9 +94,7 @@ class CodeTabs(SphinxTransform):
 
 
 def setup(app: Sphinx) -> dict[str, object]:
-    """Register the transform and its two settings."""
+    """Register the transform."""
     app.setup_extension("sphinx_design")
-    app.add_config_value("code_tabs_labels", dict(TABS), "env")
-    app.add_config_value("code_tabs_group", "framework", "env")
     app.add_transform(CodeTabs)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -26,23 +26,22 @@ def text(source: str) -> NotebookNode:
 def code(
     source: str,
     *outputs: NotebookNode,
-    count: int | None = 1,
     tags: tuple[str, ...] = (),
     figure: dict[str, str] | None = None,
     alt: str = "",
 ) -> NotebookNode:
-    """Make a code cell, as if executed unless `count` is None."""
+    """Make a code cell, as if executed."""
     metadata: dict = {"tags": list(tags)} if tags else {}
     if figure or alt:
         metadata["mystnb"] = {"figure": figure or {}, "image": {"alt": alt}}
-    cell = new_code_cell(source, execution_count=count, metadata=metadata)
+    cell = new_code_cell(source, execution_count=1, metadata=metadata)
     cell.outputs = list(outputs)
     return cell
 
 
-def printed(words: str, name: str = "stdout") -> NotebookNode:
+def printed(words: str) -> NotebookNode:
     """Make the output of a print."""
-    return new_output("stream", name=name, text=words)
+    return new_output("stream", name="stdout", text=words)
 
 
 def picture() -> NotebookNode:
