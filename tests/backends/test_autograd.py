@@ -1,4 +1,4 @@
-"""Autograd in D2L's words: attach_grad, record, backward, grad, grad_of, clear_grad_."""
+"""Autograd in D2L's words: attach_grad, record, backward, grad, clear_grad_."""
 
 import threading
 from typing import NamedTuple
