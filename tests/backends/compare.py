@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 Result = tuple[list[float], list[np.ndarray], list[np.ndarray]]
+Nested = list[list[np.ndarray]]
 
 if TYPE_CHECKING:  # processes that compare digests read this file too, and quickly
     from d2lmulti import History
@@ -53,20 +54,48 @@ def assert_near(
         assert np.abs(a - b).max() <= tolerance * np.abs(b).max()
 
 
-def weights(B: Backend, history: History) -> list[list[np.ndarray]]:
+def assert_replicas(
+    replicas: list[list[np.ndarray]], want: list[np.ndarray], tolerance: float = 1e-12
+) -> None:
+    """Compare every replica, and its bits with those of the first."""
+    for replica in replicas:
+        assert_near(replica, want, tolerance)
+        for got, first in zip(replica, replicas[0], strict=True):
+            assert_same_bits(got, first)
+
+
+def assert_all_same_bits(got: Nested, want: Nested) -> None:
+    """Compare lists of lists of arrays."""
+    for some, others in zip(got, want, strict=True):
+        for a, b in zip(some, others, strict=True):
+            assert_same_bits(a, b)
+
+
+def arrays(B: Backend, tensors: Sequence[Sequence[Any]]) -> Nested:
+    """Return lists of tensors, such as the parameters of every replica, as arrays."""
+    return [[B.numpy(x) for x in some] for some in tensors]
+
+
+def weights(B: Backend, history: History) -> Nested:
     """Return the parameters of every replica that a run has left."""
-    return [[B.numpy(p) for p in params] for params in history.device_params]
+    return arrays(B, history.device_params)
+
+
+def start(B: Backend, model: Model, dtype: str = "float64", seed: int = 0) -> list:
+    """Return the first parameters of a model as tensors."""
+    params = model.initial(np.random.default_rng(seed))
+    return [B.array(p.astype(dtype)) for p in params]
 
 
 def train_alone(
-    B: Backend, model: Model, start: Sequence[np.ndarray], batches: Any, lr: float,
+    B: Backend, model: Model, initial: Sequence[np.ndarray], batches: Any, lr: float,
     optimizer: Any,
 ) -> Result:  # fmt: skip
     """Train on one device with none of the library's ways to split.
 
     Returns the loss of each batch, and the weights and gradients after the last.
     """
-    params, losses = [B.array(p) for p in start], []
+    params, losses = [B.array(p) for p in initial], []
     for p in params:
         B.attach_grad(p)
     state = optimizer.init(params)

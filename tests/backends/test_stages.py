@@ -6,12 +6,11 @@ import itertools
 
 import numpy as np
 import pytest
+from backends.compare import arrays, assert_all_same_bits, start
 from hypothesis import given
 from hypothesis import strategies as st
 
 from d2lmulti import devices, get_model
-from d2lmulti.comm.collectives import copy_between
-from d2lmulti.comm.group import local_group
 from d2lmulti.errors import InvalidInput, PlanError
 from d2lmulti.models.networks import Layer, Model, lenet
 from d2lmulti.parallel.pipeline import (
@@ -64,24 +63,21 @@ def test_by_cost_no_cut_is_better(costs, data):
 
 
 def test_placing_copies_and_gathering_brings_back(B):
-    start = [B.array(p) for p in DEEP.initial(np.random.default_rng(0))]
-    stages, places = cut_stages(DEEP, 4), devices(2, B.name)
-    placed = place_params(start, stages, places)
+    params, stages, places = start(B, DEEP), cut_stages(DEEP, 4), devices(2, B.name)
+    placed = place_params(params, stages, places)
     assert [len(mine) for mine in placed] == [4, 4, 4, 4]
     gathered = gather_stages(placed)
-    for p, q in zip(gathered, start, strict=True):
-        assert (B.numpy(p) == B.numpy(q)).all()
+    assert_all_same_bits(arrays(B, [gathered]), arrays(B, [params]))
     B.write_(placed[0][0], 0, 1, B.array([99.0]))
-    assert B.numpy(start[0]).flat[0] != 99 and B.numpy(gathered[0]).flat[0] != 99
+    assert B.numpy(params[0]).flat[0] != 99 and B.numpy(gathered[0]).flat[0] != 99
     with pytest.raises(InvalidInput, match="expected the 16 parameters.*got 3"):
-        place_params(start[:3], stages, places)
+        place_params(params[:3], stages, places)
 
 
-def ready(B, stages=2):
-    start = [B.array(p) for p in DEEP.initial(np.random.default_rng(0))]
-    cut, places = cut_stages(DEEP, stages), devices(2, B.name)
+def ready(B):
+    cut, places = cut_stages(DEEP, 2), devices(2, B.name)
     X, y = B.array(np.ones((5, 1, 28, 28))), B.array(np.zeros(5, "int64"))
-    return X, y, place_params(start, cut, places), places, cut
+    return X, y, place_params(start(B, DEEP), cut, places), places, cut
 
 
 def test_labels_or_velocities_that_are_missing_are_refused(reference):
@@ -107,15 +103,3 @@ def test_a_schedule_of_ones_own(reference):
         X, y, params, places, 0.1, stages=cut, schedule=SCHEDULES["gpipe"]
     )
     assert len(losses) == 4
-
-
-def test_copies_between_ranks(B):
-    group = local_group(3)
-    x = B.array(np.arange(6.0).reshape(2, 3))
-    there = copy_between(x, 2, 0, "sim:0", group)
-    assert (B.numpy(there) == B.numpy(x)).all()
-    B.write_(there, 0, 1, B.array([5.0]))
-    assert B.numpy(x).flat[0] == 0
-    for ends in ((1, 1), (0, 3)):
-        with pytest.raises(InvalidInput, match="two different ranks"):
-            copy_between(x, *ends, "sim:0", group)

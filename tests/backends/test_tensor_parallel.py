@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from backends.compare import assert_near, train_alone
+from backends.compare import arrays, assert_near, assert_replicas, start, train_alone
 
 from d2lmulti import SGD, devices, ledger
 from d2lmulti.backends import element_count
@@ -33,11 +33,6 @@ BY_THREE = ("alexnet", "mlp_of_three", "transformer")
 CASES = [(m, k) for m in SPLITS for k in (2, 3, 4) if k != 3 or m in BY_THREE]
 
 
-def relative(a: np.ndarray, b: np.ndarray) -> float:
-    assert a.shape == b.shape and a.dtype == b.dtype
-    return float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30))
-
-
 def draw(model: SplitModel, rng: np.random.Generator, dtype: str) -> list[np.ndarray]:
     if model.whole.vocabulary:
         ids = rng.integers(0, model.whole.vocabulary, (BATCH, LENGTH + 1))
@@ -46,9 +41,8 @@ def draw(model: SplitModel, rng: np.random.Generator, dtype: str) -> list[np.nda
     return [X, rng.integers(0, 10, BATCH)]
 
 
-def start(B: Backend, model: SplitModel, dtype: str = "float64") -> list:
-    params = model.whole.initial(np.random.default_rng(5))
-    return [B.array(p.astype(dtype)) for p in params]
+def first(B: Backend, model: SplitModel, dtype: str = "float64") -> list:
+    return start(B, model.whole, dtype, seed=5)
 
 
 def rate(model: SplitModel) -> float:
@@ -60,37 +54,29 @@ def one_device(
 ) -> tuple[list[np.ndarray], list[np.ndarray], list[float]]:
     """Weights and gradients after some steps of the whole network, and the losses."""
     model, rng = SPLITS[name], np.random.default_rng(6)
-    first = [p.astype(dtype) for p in model.whole.initial(np.random.default_rng(5))]
+    initial = [p.astype(dtype) for p in model.whole.initial(np.random.default_rng(5))]
     drawn = [draw(model, rng, dtype) for _ in range(steps)]
-    losses, *found = train_alone(B, model.whole, first, drawn, rate(model), optimizer)
+    losses, *found = train_alone(B, model.whole, initial, drawn, rate(model), optimizer)
     return *found, losses
 
 
 def split_devices(
-    B: Backend,
-    name: str,
-    k: int,
-    steps: int,
-    dtype: str,
-    optimizer: object,
-    algorithm: str = "star",
+    B: Backend, name: str, k: int, steps: int, dtype: str, optimizer: object
 ) -> tuple[list[list[np.ndarray]], list[list[np.ndarray]], list[float]]:
     """The same on k devices, put together again on each of them."""
     model, rng = SPLITS[name], np.random.default_rng(6)
     places = devices(k, B.name)
-    shards = split_params(start(B, model, dtype), places, model)
+    shards = split_params(first(B, model, dtype), places, model)
     states, losses = [optimizer.init(s) for s in shards], []
     for _ in range(steps):
         X, y = (B.array(a) for a in draw(model, rng, dtype))
         (loss,) = train_layers(
             X, y, shards, places, rate(model), model=model,
-            optimizer=optimizer, states=states, algorithm=algorithm,
+            optimizer=optimizer, states=states,
         )  # fmt: skip
         losses.append(float(B.numpy(loss)))
     grads = [[B.grad(p) for p in s] for s in shards]
-    found = []
-    for wholes in (gather_params(shards, model), gather_params(grads, model)):
-        found.append([[B.numpy(p) for p in whole] for whole in wholes])
+    found = [arrays(B, gather_params(held, model)) for held in (shards, grads)]
     return *found, losses
 
 
@@ -108,22 +94,18 @@ def test_ten_steps_equal_one_device(
     found = split_devices(framework, name, k, 10, "float64", SGD(0.9))
     expected = alone(name)
     assert found[2] == pytest.approx(expected[2], rel=1e-12)
-    for wholes, wanted, grads in zip(found[:2], expected[:2], (0, 1), strict=True):
-        for whole in wholes:
-            for i, (got, want) in enumerate(zip(whole, wanted, strict=True)):
-                if grads and "b_qkv" in weights_named(name, i):
-                    # softmax cancels the keys' bias: a gradient of rounding errors
-                    assert np.abs(got - want).max() < 1e-12
-                else:
-                    assert relative(got, want) < 1e-12
-    for whole in found[0][1:]:  # what all devices hold has the same bits on each
-        for got, first in zip(whole, found[0][0], strict=True):
-            assert (got == first).all()
+    keys_bias = [i for i, (_, spec) in enumerate(SPLITS[name].specs) if is_qkv(spec)]
+    assert_replicas(found[0], expected[0])
+    for whole in found[1]:
+        for i in keys_bias:  # softmax cancels it: a gradient of rounding errors
+            assert np.abs(whole[i] - expected[1][i]).max() < 1e-12
+            whole[i] = expected[1][i]
+        assert_near(whole, expected[1])
 
 
-def weights_named(name: str, i: int) -> str:
-    layer, spec = SPLITS[name].specs[i]
-    return "b_qkv" if spec.blocks == 3 and spec.dim == 0 else layer
+def is_qkv(spec: object) -> bool:
+    """Tell whether a parameter is the bias of queries, keys, and values."""
+    return spec.blocks == 3 and spec.dim == 0  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +147,7 @@ def test_bytes_of_lenet_equal_the_formula(B: Backend, k: int) -> None:
 def bytes_of_a_step(B: Backend, model: SplitModel, k: int) -> dict[str, int]:
     places = devices(k, B.name)
     with ledger() as loaded:
-        shards = split_params(start(B, model), places, model)
+        shards = split_params(first(B, model), places, model)
     held = sum(p.size for s in shards for p in map(B.numpy, s))
     assert loaded.loaded == held * 8 and loaded.bytes == 0
     X, y = (B.array(a) for a in draw(model, np.random.default_rng(7), "float64"))
@@ -180,8 +162,8 @@ def bytes_of_a_step(B: Backend, model: SplitModel, k: int) -> dict[str, int]:
 @pytest.mark.parametrize(("name", "k"), [("transformer", 3), ("alexnet", 4)])
 def test_every_weight_is_held_once(reference: Backend, name: str, k: int) -> None:
     model = SPLITS[name]
-    shards = split_params(start(reference, model), devices(k, "numpy"), model)
-    whole = start(reference, model)
+    shards = split_params(first(reference, model), devices(k, "numpy"), model)
+    whole = first(reference, model)
     for i, (p, (_, spec)) in enumerate(zip(whole, model.specs, strict=True)):
         held = sum(element_count(s[i]) for s in shards)
         size = element_count(p)
@@ -194,4 +176,4 @@ def test_every_weight_is_held_once(reference: Backend, name: str, k: int) -> Non
 def test_heads_that_do_not_divide_are_refused(reference: Backend) -> None:
     model = get_split(make_transformer("x", 12, width=12, heads=6, blocks=1))
     with pytest.raises(InvalidInput, match="attention 1 over 4 .* 6 heads"):
-        split_params(start(reference, model), devices(4, "numpy"), model)
+        split_params(first(reference, model), devices(4, "numpy"), model)
