@@ -84,15 +84,6 @@ def test_allreduce_equals_numpy_in_random_cases(B, name):
             raise
 
 
-@pytest.mark.parametrize("op", ["sum", "mean", "max"])
-def test_long_vectors_of_many_ranks(B, op):
-    rng = np.random.default_rng(2)
-    for name in ALLREDUCE:
-        for ranks in (4, 7, 16):
-            start = vectors(rng, ranks, (10007,), "float32")
-            check_allreduce(B, name, start, op)
-
-
 def test_the_largest_may_be_infinite_and_nan_is_never_lost(B):
     start = np.array([[1, -np.inf, np.nan, 0], [2, -5, 7, np.inf], [np.nan, -9, 1, 2]])
     for name in ALLREDUCE:
@@ -111,10 +102,11 @@ def test_the_other_collectives_equal_numpy(B):
         ranks = int(rng.integers(1, 10))
         shape = tuple(rng.integers(0, 9, rng.integers(1, 3)))
         dtype = str(rng.choice(DTYPES))
-        op = str(rng.choice(["sum", "max"]))
+        op = str(rng.choice(["sum", "max"] + ["mean"] * dtype.startswith("float")))
         root = int(rng.integers(ranks))
         start = vectors(rng, ranks, shape, dtype)
         whole = start.max(axis=0) if op == "max" else start.sum(axis=0, dtype=dtype)
+        whole = whole / ranks if op == "mean" else whole
         equal = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 
         data = [B.array(x) for x in start]
@@ -141,14 +133,6 @@ def test_the_other_collectives_equal_numpy(B):
         alltoall(data)
         for rank, x in enumerate(data):
             assert_same_bits(B.numpy(x), blocks[:, rank].reshape(tuple(x.shape)))
-
-
-def test_the_mean_of_parts_and_of_a_root(B):
-    data = [B.array([float(rank), 6.0]) for rank in range(4)]
-    parts = reduce_scatter(data, op="mean")
-    assert [B.numpy(p).tolist() for p in parts] == [[1.5], [6.0], [], []]
-    reduce(data, root=2, op="mean")
-    assert B.numpy(data[2]).tolist() == [1.5, 6.0]
 
 
 # -- what a round means --------------------------------------------------------------
@@ -211,21 +195,3 @@ def test_auto_is_what_choose_allreduce_says(B):
             allreduce(data, "auto")
         name = choose_allreduce(ranks, 4 * length)
         assert l.links == Ledger().count_plan(ALLREDUCE[name](ranks, length), 4).links
-
-
-@pytest.mark.dealt
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("op", ["sum", "max"])
-def test_out_of_numpys_reach_the_backend_does_the_same(B, name, op, monkeypatch):
-    """Memory on a GPU is read and written by the backend, transfer by transfer."""
-    rng = np.random.default_rng(0)
-    for ranks, length in [(2, 5), (3, 1), (5, 13), (8, 0)]:
-        start = vectors(rng, ranks, (length,), "float32")
-        reached = [B.array(x) for x in start]
-        allreduce(reached, ALGORITHMS[name], op=op)
-        with monkeypatch.context() as patch:
-            patch.setattr(B, "memory", lambda x: None)
-            beyond = [B.array(x) for x in start]
-            allreduce(beyond, ALGORITHMS[name], op=op)
-        for a, b in zip(reached, beyond, strict=True):
-            assert_same_bits(B.numpy(a), B.numpy(b))

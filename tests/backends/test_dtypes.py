@@ -114,20 +114,22 @@ def test_every_collective_takes_every_dtype_that_the_framework_has(B, dtype):
         assert_same_bits(B.numpy(y), x[:, rank])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_out_of_numpys_reach_the_framework_does_the_same(framework, dtype, monkeypatch):
-    B = framework
-    if dtype not in HELD[B.name]:
-        return
-    for op in ops(dtype):
-        found = [tensor(B, row, dtype) for row in values(dtype)]
-        beyond = [B.copy_to(y, "cpu") for y in found]
-        d2lmulti.allreduce(found, "ring", op=op)
-        with monkeypatch.context() as patch:
-            patch.setattr(B, "memory", lambda x: None)
-            d2lmulti.allreduce(beyond, "ring", op=op)
-        for y, z in zip(found, beyond, strict=True):
-            assert_same_bits(B.numpy(y), B.numpy(z))
+@pytest.mark.parametrize("algorithm", [*ALLREDUCE, "native"])
+def test_out_of_numpys_reach_the_backend_does_the_same(B, algorithm, monkeypatch):
+    """Memory on a GPU is read and written by the backend, transfer by transfer."""
+    for dtype, ranks, length in (
+        *((dtype, RANKS, LENGTH) for dtype in HELD[B.name]),
+        ("float32", 2, 5), ("float32", 3, 1), ("float32", 5, 13), ("float32", 8, 0),
+    ):  # fmt: skip
+        for op in ops(dtype):
+            found = [tensor(B, row, dtype) for row in values(dtype, ranks, length)]
+            beyond = [B.copy_to(y, "cpu") for y in found]
+            d2lmulti.allreduce(found, algorithm, op=op)
+            with monkeypatch.context() as patch:
+                patch.setattr(B, "memory", lambda x: None)
+                d2lmulti.allreduce(beyond, algorithm, op=op)
+            for y, z in zip(found, beyond, strict=True):
+                assert_same_bits(B.numpy(y), B.numpy(z))
 
 
 @pytest.mark.torch
