@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from backends.compare import train_alone
+from backends.compare import assert_near, start, train_alone
 
 from d2lmulti import get_params, ledger
 from d2lmulti.backends.protocol import Backend
@@ -22,13 +22,7 @@ def batch(B: Backend, n: int) -> tuple[object, object]:
 
 
 def params_of(B: Backend) -> list:
-    start = SMALL.initial(np.random.default_rng(0))
-    return get_params([B.array(p) for p in start], "cpu")
-
-
-def off(B: Backend, a: list, b: list) -> float:
-    pairs = [(B.numpy(x), B.numpy(y)) for x, y in zip(a, b, strict=True)]
-    return max(float(np.abs(x - y).max() / np.abs(y).max()) for x, y in pairs)
+    return get_params(start(B, SMALL), "cpu")
 
 
 def step(B: Backend, n: int, clones: int, **more: object) -> tuple[list, float]:
@@ -41,16 +35,17 @@ def step(B: Backend, n: int, clones: int, **more: object) -> tuple[list, float]:
             *batch(B, n), params, config, 0.1,
             model=SMALL, optimizer=optimizer, state=state, **more,
         )  # fmt: skip
-    return params, loss
+    return [B.numpy(p) for p in params], loss
 
 
 def alone(B: Backend, n: int) -> tuple[list, float]:
-    start = SMALL.initial(np.random.default_rng(0))
+    initial = SMALL.initial(np.random.default_rng(0))
     batches = [tuple(map(B.numpy, batch(B, n)))] * 3
-    losses, weights, _ = train_alone(B, SMALL, start, batches, 0.1, SGD(0.9))
-    return [B.array(p) for p in weights], losses[-1] / n
+    losses, weights, _ = train_alone(B, SMALL, initial, batches, 0.1, SGD(0.9))
+    return weights, losses[-1] / n
 
 
+@pytest.mark.dealt
 @pytest.mark.parametrize("clones", [1, 2, 4])
 @pytest.mark.parametrize("scale", ["clones", "examples"])
 def test_even_shards_equal_one_device(
@@ -58,7 +53,7 @@ def test_even_shards_equal_one_device(
 ) -> None:
     got, loss = step(framework, 28, clones, scale=scale)
     want, expected = alone(framework, 28)
-    assert off(framework, got, want) < 1e-12
+    assert_near(got, want)
     assert loss == pytest.approx(expected, rel=1e-12)
 
 
@@ -66,23 +61,25 @@ def test_uneven_shards_need_the_number_of_examples(framework: Backend) -> None:
     want, expected = alone(framework, 29)
     ours, loss = step(framework, 29, 4, scale="examples")
     theirs, their_loss = step(framework, 29, 4, scale="clones")
-    assert off(framework, ours, want) < 1e-12
+    assert_near(ours, want)
     assert loss == pytest.approx(expected, rel=1e-12)
-    assert off(framework, theirs, want) > 1e-4  # a mean of means is another loss
+    # A mean of means is another loss.
+    assert max(np.abs(p - q).max() for p, q in zip(theirs, want, strict=True)) > 1e-4
     assert their_loss != pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.dealt
 @pytest.mark.parametrize("clones", [1, 2, 4])
 def test_regularisation_counts_once(framework: Backend, clones: int) -> None:
-    B = framework
-    params = params_of(B)
-    config = DeploymentConfig(clones, backend=B.name)
-    start = [B.numpy(p) for p in params]
-    plain = params_of(B)
-    for target, decay in ((params, 0.5), (plain, 0.0)):
-        train_clones(*batch(B, 8), target, config, 0.1, model=SMALL, weight_decay=decay)
-    for got, without, p in zip(params, plain, start, strict=True):
-        expected = B.numpy(without) - 0.1 * 0.5 * p
+    B, config = framework, DeploymentConfig(clones, backend=framework.name)
+    first = params_of(B)
+    after = []
+    for decay in (0.5, 0.0):
+        params = params_of(B)
+        train_clones(*batch(B, 8), params, config, 0.1, model=SMALL, weight_decay=decay)
+        after.append(params)
+    for got, without, p in zip(*after, first, strict=True):
+        expected = B.numpy(without) - 0.1 * 0.5 * B.numpy(p)
         assert np.abs(B.numpy(got) - expected).max() < 1e-12
 
 

@@ -8,7 +8,7 @@ from functools import cache, partial
 
 import numpy as np
 import pytest
-from backends.compare import assert_near
+from backends.compare import arrays, assert_all_same_bits, assert_replicas, start
 
 import d2lmulti
 from d2lmulti import (
@@ -38,15 +38,15 @@ SLOTS = {"momentum": (1, 0), "adam": (2, 2), "adamw": (2, 2)}  # a number; and b
 def run(B, k, zero, optimizer, model=MODEL, steps=10):
     """Train on k devices, without `zero` by `train_batch`; give what there is then."""
     rng = np.random.default_rng(5)
-    start = [B.array(p) for p in model.initial(rng)]
-    inputs, classes = start[0].shape[0], start[-1].shape[0]
+    first = [B.array(p) for p in model.initial(rng)]
+    inputs, classes = first[0].shape[0], first[-1].shape[0]
     places = d2lmulti.devices(k, B.name)
     if zero:
-        held = shard_params(start, places, model, zero)
+        held = shard_params(first, places, model, zero)
         states = [optimizer.init(own) for own in held.parts()]
         step = partial(train_shards, optimizer=optimizer, states=states)
     else:
-        held = [d2lmulti.get_params(start, place) for place in places]
+        held = [d2lmulti.get_params(first, place) for place in places]
         states = [optimizer.init(own) for own in held]
         step = partial(train_batch, model=model, optimizer=optimizer, states=states)
     losses = []
@@ -56,8 +56,7 @@ def run(B, k, zero, optimizer, model=MODEL, steps=10):
             parts = step(B.array(X), B.array(y), held, places, 0.01)
         losses.append(sum(float(B.numpy(loss)) for loss in parts) / BATCH)
     whole = gather_shards(held) if zero else held
-    weights = [[B.numpy(p) for p in mine] for mine in whole]
-    return weights, losses, held, states, moved
+    return arrays(B, whole), losses, held, states, moved
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +68,7 @@ def alone(B):
 def assert_equal(weights, losses, alone):
     (one,), expected = alone
     assert losses == pytest.approx(expected, rel=1e-12)
-    for whole in weights:
-        for got, want, first in zip(whole, one, weights[0], strict=True):
-            assert got.shape == want.shape
-            assert np.abs(got - want).max() <= 1e-12 * np.abs(want).max()
-            assert (got == first).all()
+    assert_replicas(weights, one)
 
 
 def part(size, k, rank):
@@ -190,7 +185,7 @@ def train(B, data, k, **settings):
         k, 20, 0.01, dataset=data, model=MODEL, dtype="float64", backend=B.name,
         **{"epochs": 2, **settings},
     )  # fmt: skip
-    return history, [[B.numpy(p) for p in mine] for mine in history.device_params]
+    return history, arrays(B, history.device_params)
 
 
 @pytest.mark.parametrize(
@@ -209,13 +204,10 @@ def test_a_sharded_checkpoint_goes_on_anywhere(B, data, tmp_path, zero, optimize
         path = shutil.copy(saved, tmp_path / "run.npz")
         history, found = train(B, data, k, checkpoint=path, resume=True, **more)
         assert len(history.losses) == 2
-        for whole in found:
-            assert_near(whole, want)
+        assert_replicas(found, want)
         if (k, more) == (2, sharded):
             assert history.losses == straight.losses
-            for mine, theirs in zip(found, bits, strict=True):
-                for a, b in zip(mine, theirs, strict=True):
-                    assert (a == b).all()
+            assert_all_same_bits(found, bits)
 
 
 # -- what is refused -------------------------------------------------------------------
@@ -223,11 +215,9 @@ def test_a_sharded_checkpoint_goes_on_anywhere(B, data, tmp_path, zero, optimize
 
 def test_what_cannot_be_sharded_is_refused(reference):
     B, places = reference, ["sim:0", "sim:1"]
-    params = [B.array(p) for p in MODEL.initial(np.random.default_rng(0))]
-    bn = d2lmulti.get_model("lenet_bn")
-    statistics = [B.array(p) for p in bn.initial(np.random.default_rng(0))]
+    params, bn = start(B, MODEL), d2lmulti.get_model("lenet_bn")
     with pytest.raises(InvalidInput, match="lenet_bn"):
-        shard_params(statistics, places, bn)
+        shard_params(start(B, bn), places, bn)
     mixed = [B.array(B.numpy(params[0]).astype("float32")), *params[1:]]
     with pytest.raises(InvalidInput, match="float32 and float64"):
         shard_params(mixed, places, MODEL)
