@@ -16,7 +16,7 @@ from d2lmulti.comm.collectives import (
 )
 from d2lmulti.comm.group import LocalEngine
 from d2lmulti.observe.ledger import Ledger
-from d2lmulti.plans.allreduce import ALLREDUCE, choose_allreduce, hierarchical, ring
+from d2lmulti.plans.allreduce import ALLREDUCE, choose_allreduce, hierarchical
 from d2lmulti.plans.rounds import even_bounds, make_round
 
 ALGORITHMS = {
@@ -160,38 +160,16 @@ def test_many_sources_add_into_one_part_in_ascending_order(B):
     assert B.numpy(data[0])[0] == expected
 
 
-def test_a_plan_of_your_own_is_an_algorithm(B):
-    def left_ring(ranks, length):
-        for this_round in ring(ranks, length):  # the same ring, run the other way round
-            yield make_round(
-                -this_round.source % ranks,
-                -this_round.target % ranks,
-                this_round.source_first,
-                this_round.length,
-                this_round.add,
-            )
-
-    start = np.random.default_rng(5).normal(size=(5, 11))
-    check_allreduce(B, left_ring, start)
-    with ledger() as l:
-        allreduce([B.array(x) for x in start], left_ring)
-    assert set(l.links) == {(r, (r - 1) % 5) for r in range(5)}
-
-
 def test_the_ledger_sees_what_the_plan_says(B):
-    for name, plan in ALLREDUCE.items():
-        data = [B.array(np.ones(13, "float32")) for _ in range(6)]
-        with ledger() as l:
-            allreduce(data, name)
-        planned = Ledger().count_plan(plan(6, 13), itemsize=4)
-        assert (l.links, l.messages_sent) == (planned.links, planned.messages_sent)
-        assert (l.rounds, l.bytes) == (planned.rounds, planned.bytes)
-
-
-def test_auto_is_what_choose_allreduce_says(B):
-    for ranks, length in ((4, 10), (5, 10), (5, 10**5)):
-        data = [B.zeros((length,), "float32") for _ in range(ranks)]
-        with ledger() as l:
-            allreduce(data, "auto")
-        name = choose_allreduce(ranks, 4 * length)
-        assert l.links == Ledger().count_plan(ALLREDUCE[name](ranks, length), 4).links
+    for name, plan in ALGORITHMS.items():
+        for ranks, length in ((6, 13), (4, 10), (5, 10**5)):
+            data = [B.zeros((length,), "float32") for _ in range(ranks)]
+            with ledger() as l:
+                allreduce(data, plan)
+            chosen = choose_allreduce(ranks, 4 * length) if name == "auto" else name
+            rounds = ALGORITHMS[chosen]
+            if isinstance(rounds, str):
+                rounds = ALLREDUCE[rounds]
+            planned = Ledger().count_plan(rounds(ranks, length), itemsize=4)
+            assert (l.links, l.messages_sent) == (planned.links, planned.messages_sent)
+            assert (l.rounds, l.bytes) == (planned.rounds, planned.bytes)

@@ -54,7 +54,8 @@ def check(B, xs, at, causal, group=None, dtype="float64"):
     for ours, right in zip(got, whole(*xs, causal), strict=True):
         for x, rows in zip(ours, at, strict=True):
             assert B.dtype_of(x) == dtype
-            assert np.abs(B.numpy(x) - right[rows]).max() <= tolerance
+            most = tolerance * max(1, np.abs(xs[:2]).max())
+            assert np.abs(B.numpy(x) - right[rows]).max() <= most
     return moved
 
 
@@ -66,13 +67,17 @@ def check(B, xs, at, causal, group=None, dtype="float64"):
     size=st.integers(1, 3),
     order=st.sampled_from([*ORDERS, "any"]),
     causal=st.booleans(),
+    scale=st.sampled_from([1, 40]),
     seed=st.integers(0, 99),
 )
-@example(4, 3, 1, 2, "zigzag", True, 0)
-def test_any_parts_equal_one_device(B, ranks, more, heads, size, order, causal, seed):
+@example(4, 3, 1, 2, "zigzag", True, 1, 0)
+def test_any_parts_equal_one_device(
+    B, ranks, more, heads, size, order, causal, scale, seed
+):
     length = ranks + more
     rng = np.random.default_rng(seed)
     xs = rng.normal(size=(4, length, heads, size))
+    xs[:2] *= scale  # exponentials of scores in the thousands are infinite
     if order == "any":  # parts of any sizes, of tokens in any order
         edges = np.sort(rng.choice(np.arange(1, length), ranks - 1, replace=False))
         at = np.split(rng.permutation(length), edges)
@@ -95,17 +100,6 @@ def test_in_sub_groups_of_a_mesh_and_in_float32(B):
         at = token_positions(11, 3)
         moved = check(B, xs, at, True, group, "float32")
         assert {rank for link in moved.links for rank in link} == {*group.ranks}
-
-
-def test_scores_of_a_thousand_overflow_nowhere(B):
-    xs = np.random.default_rng(1).normal(size=(4, 9, 3, 2))
-    xs[:2] *= 40  # scores in the thousands, whose exponentials are infinite
-    at = token_positions(9, 3)
-    *parts, _ = cut(B, xs, at)
-    found = ring_attention(*parts, at).outputs
-    (right, *_) = whole(*xs, True)
-    for x, rows in zip(found, at, strict=True):
-        assert np.abs(B.numpy(x) - right[rows]).max() < 1e-12
 
 
 def test_who_computes_how_many_blocks(B, monkeypatch):
