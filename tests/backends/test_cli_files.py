@@ -1,15 +1,23 @@
-"""The files that the command line writes: whole, or as they were before."""
+"""What the command line writes, whole or as it was before; and what it prints."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import struct
 import subprocess
 import sys
+import time
+from functools import partial
 from pathlib import Path
 
+import pytest
+
+from benchmarks import allreduce
 from d2lmulti import cli, devices
+from d2lmulti.training.checkpoint import load_checkpoint
 
 SHORT = ["train", "--backend", "numpy", "--model", "mlp", "--epochs", "1"]
 SHORT += ["--batch-size", "512"]
@@ -94,3 +102,52 @@ def test_a_result_that_cannot_be_written_is_printed_all_the_same(tmp_path: Path)
     assert done.returncode == 2 and done.stdout.startswith("test accuracy 0.")
     assert str(curve) in done.stderr and done.stderr.count("\n") == 1
     assert os.listdir(tmp_path) == ["history.json"]  # which fits
+
+
+# -- what is printed, where to, and what ends it --------------------------------------
+
+
+def test_bench_prints_ratios(load, monkeypatch, capsys):
+    load("torch")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # which bench sets, and this gives back
+    small = partial(allreduce.bench_allreduce, ranks=2, megabytes=1)
+    monkeypatch.setattr(allreduce, "bench_allreduce", small)
+    assert cli.main(["bench", "allreduce", "--backend", "torch", "--repeats", "1"]) == 0
+    rows = capsys.readouterr().out.splitlines()[2:]
+    assert len(rows) == 7
+    for row in rows:
+        assert re.fullmatch(r"torch +.+ +[0-9.e-]+ +[0-9.]+  [0-9.]+ to [0-9.]+", row)
+
+
+def test_a_pipe_gets_one_line_and_a_closed_one_is_no_error():
+    program = f"{sys.executable} -m d2lmulti {' '.join(SHORT)}"
+    # The reader ends before a line is written, so that the pipe is broken for sure.
+    for pipe, status, lines in (("", 0, 1), ("| (exec 0<&-; sleep 0)", 141, 0)):
+        done = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", f"{program} {pipe}"],
+            capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (status, "")
+        assert done.stdout.count("\n") == lines
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
+def test_ctrl_c_is_one_line_and_leaves_the_last_checkpoint(tmp_path):
+    file = tmp_path / "run.npz"
+    options = f"--model mlp --epochs 99999 --save-every 1 --checkpoint {file}"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "d2lmulti", "train", "--backend", "numpy"]
+        + options.split(),
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell in the background may have told its programs to ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    while not file.exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (130, "interrupted\n")
+    assert [path.name for path in tmp_path.iterdir() if "tmp" in path.name] == []
+    load_checkpoint(file)

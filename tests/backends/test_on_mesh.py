@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from backends.compare import assert_near, train_alone
+from backends.compare import arrays, assert_replicas, start, train_alone
 
 import d2lmulti
 from d2lmulti import SGD, Adam, ledger
@@ -37,10 +37,6 @@ def batches(examples, steps):
     ]
 
 
-def start(B, model=MODEL):
-    return [B.array(p) for p in model.initial(np.random.default_rng(1))]
-
-
 @pytest.fixture(scope="module")
 def alone(B):
     """One device, with the whole model, for examples, optimizer, steps."""
@@ -59,7 +55,7 @@ def on_mesh(
 ):
     places = d2lmulti.devices(mesh.size, B.name)
     stages = how.pop("stages", None)
-    params = start(B, getattr(model, "whole", model))
+    params = start(B, model, seed=1)
     placed = place_on_mesh(params, places, mesh, model, stages=stages, zero=zero)
     learner = OPTIMIZERS[optimizer]
     states, losses = [learner.init(mine) for mine in placed.parts()], []
@@ -69,16 +65,13 @@ def on_mesh(
             states=states, **how,
         )  # fmt: skip
         losses.append(sum(float(B.numpy(part)) for part in parts))
-    return losses, [[B.numpy(p) for p in mine] for mine in gather_from_mesh(placed)]
+    return losses, arrays(B, gather_from_mesh(placed))
 
 
 def check(got, expected):
-    losses, wholes = got
-    assert losses == pytest.approx(expected[0], rel=1e-12)
-    for whole in wholes:  # put together on every rank, from its own replica
-        for a, b, first in zip(whole, expected[1], wholes[0], strict=True):
-            assert np.abs(a - b).max() <= 1e-12 * np.abs(b).max()
-            assert (a == first).all()
+    """Compare losses, and what every rank puts together from its own replica."""
+    assert got[0] == pytest.approx(expected[0], rel=1e-12)
+    assert_replicas(got[1], expected[1])
 
 
 @pytest.mark.parametrize("zero", [0, 1])
@@ -135,7 +128,7 @@ def test_each_axis_moves_what_its_formula_says(B):
     """Per step: gradients along data, f and g along tensor, activations on."""
     mesh = Mesh(data=2, tensor=3, pipeline=2)
     places = d2lmulti.devices(mesh.size, B.name)
-    placed = place_on_mesh(start(B), places, mesh, MODEL)
+    placed = place_on_mesh(start(B, MODEL, seed=1), places, mesh, MODEL)
     ((X, y),) = batches(4, 1)
     with ledger() as moved:
         train_on_mesh(
@@ -188,13 +181,12 @@ def test_a_perceptron_goes_on_a_mesh_too_and_a_model_without_split_form_does_not
     for axes in ({"data": 1}, {"tensor": 2, "data": 3, "pipeline": 2}):
         mesh = Mesh(**axes)
         places = d2lmulti.devices(mesh.size, B.name)
-        placed = place_on_mesh(start(B, model), places, mesh, model)
+        placed = place_on_mesh(start(B, model, seed=1), places, mesh, model)
         train_on_mesh(B.array(X), B.array(y), placed, places, LR, micro_batches=2)
-        wholes.append([[B.numpy(p) for p in w] for w in gather_from_mesh(placed)])
+        wholes.append(arrays(B, gather_from_mesh(placed)))
     ((one,), many) = wholes
-    for whole in many:
-        assert_near(whole, one)
+    assert_replicas(many, one)
     with pytest.raises(InvalidInput, match="along sequence, because it has no tokens"):
         on_mesh(B, Mesh(sequence=2), 5, model=model)
     with pytest.raises(InvalidInput, match="to split by layers, got lenet_bn"):
-        place_on_mesh(start(B, model), ["cpu"], Mesh(data=1), "lenet_bn")
+        place_on_mesh(start(B, model, seed=1), ["cpu"], Mesh(data=1), "lenet_bn")

@@ -10,7 +10,13 @@ from functools import cache
 
 import numpy as np
 import pytest
-from backends.compare import assert_near, train_alone
+from backends.compare import (
+    arrays,
+    assert_all_same_bits,
+    assert_near,
+    start,
+    train_alone,
+)
 from backends.random_schedules import MOST_STAGES, Drawn, draw, v_with_late_weights
 
 from d2lmulti import SGD, devices
@@ -44,14 +50,10 @@ def batches(examples: int) -> list[tuple[np.ndarray, np.ndarray]]:
     ]
 
 
-def start(B: Backend) -> list:
-    return [B.array(p) for p in MODEL.initial(np.random.default_rng(1))]
-
-
 def one_device(B: Backend, examples: int) -> Result:
     """Train without stages, without micro-batches."""
-    start = MODEL.initial(np.random.default_rng(1))
-    losses, weights, _ = train_alone(B, MODEL, start, batches(examples), LR, SGD(0.9))
+    first = MODEL.initial(np.random.default_rng(1))
+    losses, weights, _ = train_alone(B, MODEL, first, batches(examples), LR, SGD(0.9))
     return losses, weights
 
 
@@ -63,7 +65,7 @@ def as_drawn(B: Backend, drawn: Drawn) -> Result:
     stages, optimizer, losses = cut_stages(MODEL, drawn.stages), SGD(0.9), []
     places = devices(drawn.devices, B.name)
     ranks = stage_ranks(drawn.lists, drawn.stages)
-    placed = place_params(start(B), stages, places, ranks)
+    placed = place_params(start(B, MODEL, seed=1), stages, places, ranks)
     states = [optimizer.init(params) for params in placed]
     for X, y in batches(drawn.examples):
         parts = train_stages(
@@ -72,8 +74,7 @@ def as_drawn(B: Backend, drawn: Drawn) -> Result:
             optimizer=optimizer, states=states,
         )  # fmt: skip
         losses.append(sum(float(B.numpy(part)) for part in parts))
-    weights = gather_stages(placed)
-    return losses, [B.numpy(p) for p in weights]
+    return losses, arrays(B, [gather_stages(placed)])[0]
 
 
 def check_equal(got: Result, expected: Result) -> None:
@@ -102,15 +103,17 @@ def test_a_v_shape_with_late_weights_trains_like_one_device(B) -> None:
 def refused(B, lists, error, match, ranks=None) -> None:
     """Expect an error, and weights and gradients as they were."""
     stages, places = cut_stages(MODEL, 4), devices(len(lists), B.name)
-    placed = place_params(start(B), stages, places, ranks or [0, 1, 1, 0])
+    placed = place_params(
+        start(B, MODEL, seed=1), stages, places, ranks or [0, 1, 1, 0]
+    )
     X, y = batches(5)[0]
     with pytest.raises(error, match=match):
         train_stages(
             B.array(X), B.array(y), placed, places, LR, stages=stages, schedule=lists,
             micro_batches=4,
         )  # fmt: skip
-    for p, was in zip(gather_stages(placed), start(B), strict=True):
-        assert (B.numpy(p) == B.numpy(was)).all()
+    first = arrays(B, [start(B, MODEL, seed=1)])
+    assert_all_same_bits(arrays(B, [gather_stages(placed)]), first)
 
 
 def test_a_stage_on_two_devices_is_refused(B) -> None:

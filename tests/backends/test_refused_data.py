@@ -8,12 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from d2lmulti import (
-    Dataset,
-    ledger,
-    load,
-    train,
-)  # fmt: skip
+from d2lmulti import Dataset, ledger, load, train
 from d2lmulti.backends.protocol import Backend
 from d2lmulti.errors import Diverged, InvalidInput
 from d2lmulti.models.networks import make_mlp
@@ -75,25 +70,20 @@ def test_labels_of_any_whole_dtype_train_alike(
 # -- what is not finite any more -------------------------------------------------------
 
 
-@pytest.mark.parametrize("lr", [1e308, 1e30])
+@pytest.mark.parametrize(
+    ("lr", "strategy"),
+    [
+        *((1e30, name) for name in ("data", "tensor", "pipeline", "sharded")),
+        (1e308, "data"),
+    ],
+)
 def test_a_loss_that_is_not_finite_stops_the_run(
-    B: Backend, data: Dataset, lr: float, tmp_path: Path
+    B: Backend, data: Dataset, lr: float, strategy: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "run.npz"
-    with pytest.raises(Diverged) as caught:
-        run(B, data, lr=lr, epochs=3, checkpoint=file)
-    words = str(caught.value)
-    assert "in epoch 1, step 2; the previous loss was 3." in words
-    assert "learning rate" in words
+    with pytest.raises(Diverged, match="in epoch 1, step 2; the previous loss was 3."):
+        run(B, data, lr=lr, strategy=strategy, num_gpus=2, epochs=3, checkpoint=file)
     assert not file.exists()
-
-
-@pytest.mark.parametrize("strategy", ["data", "tensor", "pipeline", "sharded"])
-def test_it_stops_so_however_the_work_is_split(
-    B: Backend, data: Dataset, strategy: str
-) -> None:
-    with pytest.raises(Diverged, match="in epoch 1, step 2"):
-        run(B, data, lr=1e30, strategy=strategy, num_gpus=2)
 
 
 def one_batch(data: Dataset) -> Dataset:
@@ -101,18 +91,12 @@ def one_batch(data: Dataset) -> Dataset:
     return replace(data, train_X=data.train_X[:32], train_y=data.train_y[:32])
 
 
-@pytest.mark.parametrize("settings", [{}, {"save_every": 1}])
-def test_a_checkpoint_never_holds_what_is_not_finite(
-    B: Backend, data: Dataset, tmp_path: Path, settings: dict[str, int]
+@pytest.mark.parametrize("settings", [{}, {"save_every": 1}, None])
+def test_weights_that_are_not_finite_stop_the_run_and_are_not_saved(
+    B: Backend, data: Dataset, tmp_path: Path, settings: dict[str, int] | None
 ) -> None:
     file = tmp_path / "run.npz"
-    with pytest.raises(Diverged, match="finite"):
-        run(B, one_batch(data), lr=1e300, checkpoint=file, **settings)
+    saved = {} if settings is None else {"checkpoint": file, **settings}
+    with pytest.raises(Diverged, match="in array 0 of parameters|finite"):
+        run(B, one_batch(data), lr=1e300, **saved)
     assert not file.exists()
-
-
-def test_weights_that_are_not_finite_stop_the_run_at_the_end_of_an_epoch(
-    B: Backend, data: Dataset
-) -> None:
-    with pytest.raises(Diverged, match="in array 0 of parameters .* after epoch 1"):
-        run(B, one_batch(data), lr=1e300)
