@@ -27,7 +27,7 @@ ALGORITHMS = {
 }
 RANKS = [*range(1, 18), 32]
 DTYPES = ["float32", "float64", "int64", "int32"]
-CASES = 320  # random ones an algorithm, beside the grid
+CASES = 160  # random ones an algorithm, beside the grid
 
 
 def vectors(rng, ranks, shape, dtype):
@@ -98,7 +98,7 @@ def test_the_largest_may_be_infinite_and_nan_is_never_lost(B):
 
 def test_the_other_collectives_equal_numpy(B):
     rng = np.random.default_rng(3)
-    for _ in range(150):
+    for _ in range(150 if B.name == "numpy" else 40):
         ranks = int(rng.integers(1, 10))
         shape = tuple(rng.integers(0, 9, rng.integers(1, 3)))
         dtype = str(rng.choice(DTYPES))

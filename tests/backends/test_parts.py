@@ -167,18 +167,6 @@ def test_the_gradient_of_a_transposed_leaf_can_be_written_to(B, device):
     assert B.numpy(B.grad(p)).ravel().tolist() == [8, 9, 2, 2, 2, 2]
 
 
-def test_a_parameter_is_updated_in_place_and_stays_one(B, device):
-    p = B.array([1.0, 2.0], device)
-    B.attach_grad(p)
-    for value in (1.0, 5.0):
-        B.write_(p, 0, 1, B.array([value]))
-        B.clear_grad_(p)
-        with B.record():
-            y = p * p
-        B.backward([y])
-        assert B.numpy(B.grad(p)).tolist() == [2 * value, 4]
-
-
 def test_a_write_while_recording_is_no_part_of_the_graph(B, device):
     p, seen = B.array([1.0, 2.0], device), B.zeros((2,), "float64", device)
     B.attach_grad(p)
@@ -209,13 +197,6 @@ def test_memory_is_that_of_the_tensor(B, shape, dtype, seed):
     assert_same_bits(memory, values.reshape(-1))
     memory += 1  # the tensor's own, not a copy's
     assert_same_bits(B.numpy(x), values + np.asarray(1, dtype))
-
-
-def test_memory_of_a_gradient_is_the_gradient(B):
-    x = B.array(np.ones((2, 3)), "cpu")
-    B.attach_grad(x)
-    B.memory(B.grad(x))[4] = 5.0
-    assert B.numpy(B.grad(x)).tolist() == [[0, 0, 0], [0, 5, 0]]
 
 
 def test_memory_waits_for_pending_work(B):

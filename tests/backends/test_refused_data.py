@@ -50,6 +50,7 @@ WRONG_DATA = {
 }
 
 
+@pytest.mark.dealt
 @pytest.mark.parametrize("wrong", WRONG_DATA)
 def test_data_sets_are_checked_before_any_work(
     B: Backend, data: Dataset, wrong: str
