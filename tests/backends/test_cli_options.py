@@ -63,7 +63,7 @@ def test_an_option_of_another_strategy_is_refused(strategy, record_property):
     "split",
     [
         "--strategy tensor --algorithm ring",
-        "--strategy pipeline --schedule gpipe --micro-batches 8 --stages 2",
+        "--strategy pipeline --schedule gpipe --micro-batches 8",
         "--strategy sharded --zero 3 --accumulate 2",
         "--mesh data=2,tensor=2 --devices 4",
     ],
@@ -81,6 +81,8 @@ def test_options_arrive_and_are_in_the_history(tmp_path: Path, split: str) -> No
         if name == "--mesh":
             found = ",".join(f"{axis}={size}" for axis, size in found.items())
         assert str(found) == value
+    if "pipeline" in split:  # by default a stage on each device; no other options
+        assert told["stages"] == 2 and "algorithm" not in told
 
 
 # -- what is missing -------------------------------------------------------------------
