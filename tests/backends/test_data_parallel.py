@@ -8,11 +8,14 @@ from functools import cache, partial
 import numpy as np
 import pytest
 from backends.compare import (
+    Nested,
+    Result,
     arrays,
     assert_all_same_bits,
     assert_replicas,
     on_real_gpu,
     start,
+    train_alone,
 )
 
 from d2lmulti import SGD, devices, get_model, get_params, ledger, train_batch
@@ -26,51 +29,67 @@ RUNS = [("lenet", 2), ("lenet", 7), ("lenet_sync_bn", 3), ("lenet_sync_bn", 4)]
 RUNS += [("mlp", k) for k in (2, 3, 4, 7)]
 
 
-def run(
-    B: Backend, k: int, steps: int, model_name: str, dtype: str, momentum: float = 0.9
-) -> tuple[list[list[np.ndarray]], list[list[np.ndarray]], list[float]]:
-    """Train on k devices; return every replica's weights, gradients, and the losses."""
+def draws(name: str, steps: int, dtype: str) -> tuple[list[np.ndarray], list[tuple]]:
+    """Return the first weights, and a batch for each step."""
     rng = np.random.default_rng(5)
-    model, optimizer = get_model(model_name), SGD(momentum)
-    first = [B.array(p.astype(dtype)) for p in model.initial(rng)]
+    initial = [p.astype(dtype) for p in get_model(name).initial(rng)]
+    shape = (BATCH, 1, 28, 28)
+    return initial, [
+        (rng.normal(size=shape).astype(dtype), rng.integers(0, 10, BATCH))
+        for _ in range(steps)
+    ]
+
+
+def run(
+    B: Backend, k: int, steps: int, name: str, dtype: str
+) -> tuple[list[float], Nested, Nested]:
+    """Train on k devices; return losses, and every replica's weights and gradients."""
+    model, optimizer = get_model(name), SGD(0.9)
+    initial, batches = draws(name, steps, dtype)
     places = devices(k, B.name)
+    first = [B.array(p) for p in initial]  # of all replicas, which must not share it
     device_params = [get_params(first, place) for place in places]
-    trained = len(first) - model.buffers
+    trained = len(initial) - model.buffers
     states = [optimizer.init(params[:trained]) for params in device_params]
     losses = []
-    for _ in range(steps):
-        X = B.array(rng.normal(size=(BATCH, 1, 28, 28)).astype(dtype))
-        y = B.array(rng.integers(0, 10, BATCH))
+    for X, y in batches:
         parts = train_batch(
-            X, y, device_params, places, 0.05,
+            B.array(X), B.array(y), device_params, places, 0.05,
             model=model, optimizer=optimizer, states=states,
         )  # fmt: skip
-        losses.append(sum(float(B.numpy(part)) for part in parts) / BATCH)
+        losses.append(sum(float(B.numpy(part)) for part in parts))
     grads = [[B.grad(p) for p in params[:trained]] for params in device_params]
-    return arrays(B, device_params), arrays(B, grads), losses
+    return losses, arrays(B, device_params), arrays(B, grads)
 
 
 @pytest.fixture(scope="module")
-def alone(framework: Backend) -> Callable[[str], tuple]:
-    """Twenty float64 steps on one device, for the model of that name, taken once."""
-    return cache(lambda model: run(framework, 1, 20, model, "float64"))
+def alone(framework: Backend) -> Callable[..., Result]:
+    """One device, for (model, steps, dtype), trained once with a plain loop."""
+
+    def train(name: str, steps: int, dtype: str) -> Result:
+        initial, batches = draws(name, steps, dtype)
+        return train_alone(framework, get_model(name), initial, batches, 0.05, SGD(0.9))
+
+    return cache(train)
 
 
 @pytest.mark.dealt
 @pytest.mark.parametrize(("model", "k"), RUNS)
 def test_twenty_steps_equal_one_device(
-    framework: Backend, alone: Callable[[str], tuple], model: str, k: int
+    framework: Backend, alone: Callable[..., Result], model: str, k: int
 ) -> None:
-    weights, _, losses = run(framework, k, 20, model, "float64")
-    (expected,), _, expected_losses = alone(model)
+    losses, weights, _ = run(framework, k, 20, model, "float64")
+    expected_losses, expected, _ = alone(model, 20, "float64")
     assert losses == pytest.approx(expected_losses, rel=1e-12)
     assert_replicas(weights, expected)
 
 
 @pytest.mark.parametrize(("model", "k"), [("lenet", 3), ("mlp", 7)])
-def test_float32_gradients_of_one_step(framework: Backend, model: str, k: int) -> None:
-    _, (expected,), _ = run(framework, 1, 1, model, "float32")
-    _, grads, _ = run(framework, k, 1, model, "float32")
+def test_float32_gradients_of_one_step(
+    framework: Backend, alone: Callable[..., Result], model: str, k: int
+) -> None:
+    _, _, expected = alone(model, 1, "float32")
+    _, _, grads = run(framework, k, 1, model, "float32")
     # On an H100, cuDNN's gradient of the second convolution was off by 2.4e-4 on one
     # device too, compared with float64, and the others by less than 1e-6.
     tolerance = 1e-3 if on_real_gpu(framework) else 1e-4
@@ -103,9 +122,9 @@ def test_a_step_in_buckets_has_the_same_bits(
     rng = np.random.default_rng(1)
     X = B.array(rng.normal(size=(7, 1, 28, 28)).astype("float32"))
     y = B.array(np.arange(7))
-    places, after = devices(3, B.name), []
+    places, after, first = devices(3, B.name), [], start(B, net, "float32")
     for size in (None, bucket_bytes):
-        device_params = [get_params(start(B, net, "float32"), p) for p in places]
+        device_params = [get_params(first, place) for place in places]
         how = size and partial(reduce_in_buckets, bucket_bytes=size)
         train_batch(X, y, device_params, places, 0.1, model=net, reducer=how)
         after.append(arrays(B, device_params))
@@ -120,9 +139,9 @@ def test_gradients_that_no_pass_has_made_yet_are_made(framework: Backend) -> Non
     model, places = get_model("mlp"), devices(2, framework.name)
     X = B.array(rng.normal(size=(BATCH, 1, 28, 28)).astype("float32"))
     y = B.array(rng.integers(0, 10, BATCH))
-    after = []
+    after, first = [], start(B, model, "float32")
     for clear in (False, True):
-        device_params = [get_params(start(B, model, "float32"), p) for p in places]
+        device_params = [get_params(first, place) for place in places]
         for p in device_params[0] + device_params[1] if clear else []:
             p.grad = None
         train_batch(X, y, device_params, places, 0.05, model=model)
