@@ -130,7 +130,7 @@ def replicas(B: Backend, seeds: list[int]) -> list[list]:
 def hits(params: list[np.ndarray], X: np.ndarray, y: np.ndarray) -> int:
     """Count in plain NumPy what a perceptron gets right."""
     W1, b1, W2, b2 = params
-    logits = np.maximum(X.reshape(len(X), -1) @ W1 + b1, 0) @ W2 + b2
+    logits = np.maximum(X.reshape(len(X), len(W1)) @ W1 + b1, 0) @ W2 + b2
     return int((logits.argmax(1) == y).sum())
 
 
