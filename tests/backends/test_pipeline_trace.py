@@ -6,6 +6,7 @@ On PyTorch, what a stage holds is seen from outside too, by weak references.
 from __future__ import annotations
 
 import weakref
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -14,7 +15,12 @@ from backends.compare import start
 from d2lmulti import devices, get_model
 from d2lmulti.events import observe
 from d2lmulti.models.networks import Layer, Model
-from d2lmulti.observe.pipeline_trace import Durations, PipelineTrace, play_schedule
+from d2lmulti.observe.pipeline_trace import (
+    Durations,
+    PipelineTrace,
+    pipeline_trace,
+    play_schedule,
+)
 from d2lmulti.parallel.pipeline import cut_stages, place_params, train_stages
 from d2lmulti.plans import schedules as plans
 from d2lmulti.plans.pipeline import (
@@ -36,13 +42,13 @@ def measure(B, schedule, p, m, chunks=1, model=NET, trace=None, **named):
     params = place_params(start(B, model), stages, places, ranks)
     X = B.array(rng.normal(size=(max(m, 7), 1, 28, 28)))
     y = B.array(rng.integers(0, 10, max(m, 7)))
-    trace = PipelineTrace(named.pop("durations", None)) if trace is None else trace
-    with observe(trace):
+    watching = observe(trace) if trace else nullcontext()
+    with pipeline_trace(named.pop("durations", None)) as own, watching:
         train_stages(
             X, y, params, places, 0.1, stages=stages, schedule=schedule,
             micro_batches=m, **named,
         )  # fmt: skip
-    return trace
+    return trace or own
 
 
 @pytest.mark.parametrize("schedule", plans.SCHEDULES)
