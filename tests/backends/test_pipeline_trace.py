@@ -153,7 +153,7 @@ def test_live_tensors_are_those_that_are_counted(load, schedule) -> None:
         load("torch"), schedule, p, 6, model=watched(outputs), trace=Watch(outputs)
     )
     peak = [max(alive for s, alive, _ in trace.alive if s == i) for i in range(p)]
-    assert peak == trace.peak_live
+    assert peak == trace.device_peak_live
     for _, alive, counted in trace.alive:
         assert alive == counted
     assert not any(ref() is not None for refs in outputs for ref in refs)
@@ -166,5 +166,5 @@ def test_recomputation_lets_go_of_all_but_the_inputs(load) -> None:
         load("torch"), "gpipe", 2, m, model=watched(outputs), trace=Watch(outputs),
         recompute=True,
     )  # fmt: skip
-    assert trace.peak_live == [m, m]
+    assert trace.device_peak_live == [m, m]
     assert max(alive for _, alive, _ in trace.alive) == 1
