@@ -94,6 +94,8 @@ def with_breaks(name: re.Match[str]) -> str:
 # What a screen reader or a keyboard cannot use in the pages of Sphinx and the theme.
 REPAIRS: dict[re.Pattern[str], str | Callable[[re.Match[str]], str]] = {
     UNUSED: "",
+    # Names in code have the color of the code around them.
+    re.compile(r'<span class="n">([^<]*)</span>'): r"\1",
     # The theme repeats what Sphinx says of the window, and the book's own name.
     re.compile(r'<meta name="viewport" content="[^"]*initial-scale=1" ?/>\n?'): "",
     re.compile(r"<title>(.*) &#8212; \1</title>"): r"<title>\1</title>",

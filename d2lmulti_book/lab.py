@@ -17,10 +17,11 @@ import textwrap
 import time
 import traceback
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from multiprocessing import forkserver, get_context
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from d2lmulti.processes.spawn import free_port, loopback
@@ -32,7 +33,6 @@ _LOST = re.compile("Connection (?:closed|reset) by peer|Broken pipe")
 said: dict[str, str] = {}
 """The output of each job, by its program, arguments, and variables."""
 _shown: set[str] = set()  # messages of a lost connection that are on the page
-_folder = Path(mkdtemp(prefix="d2lmulti-lab-"))
 
 
 Env = dict[str, str]
@@ -45,6 +45,12 @@ class Rank(NamedTuple):
     number: int
     process: Any
     log: Path
+
+
+@cache
+def _logs() -> TemporaryDirectory[str]:
+    """Make the folder of the logs, which is removed when this Python ends."""
+    return TemporaryDirectory(prefix="d2lmulti-lab-")
 
 
 def warm_up() -> None:
@@ -67,8 +73,9 @@ def start(
     name = " ".join([Path(program).name, *arguments, *variables.values()])
     jobs = []
     for rank in ranks:
-        number = len(list(_folder.iterdir()))
-        log = _folder / f"{number}-{Path(program).stem}-{rank}.log"
+        folder = Path(_logs().name)
+        number = len(list(folder.iterdir()))
+        log = folder / f"{number}-{Path(program).stem}-{rank}.log"
         log.touch()
         given = (str(log), program, arguments, shared | {"RANK": str(rank)})
         process = _lab.Process(target=_run, args=given, daemon=True)

@@ -19,6 +19,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote, unquote, urldefrag, urlsplit
 
@@ -27,6 +28,7 @@ from playwright.sync_api import Browser, Page, Response, TimeoutError, sync_play
 
 SCRIPT = Path(__file__).with_suffix(".js").read_text(encoding="utf-8")
 WIDE, NARROW, HEIGHT = 1280, 360, 900
+WINDOWS = 2  # browsers at once: axe computes for seconds on a long page
 # Of a chapter, in a window of 1200 px: share of its height, and pixels to its figure.
 MEASURED, MAX_CODE, MAX_ABOVE_FIGURE = 1200, 0.45, 2 * HEIGHT
 MAX_BYTES = 2_000_000  # that a page loads, unpacked, without pictures
@@ -235,17 +237,38 @@ def check(folder: Path) -> Problems:
     pages = pages_of(folder)
     problems: Problems = {}
     links: dict[str, dict] = {}
-    with served(folder) as root, sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=chromium(), args=FLAGS)
-        visit = Visit(browser, root)
-        for path in pages:
-            problems[path], links[path] = check_page(visit, path)
-        for words in SEARCHES.items():
-            problems["search.html"] += check_search(visit, *words)
-        browser.close()
+    with served(folder) as root, ThreadPoolExecutor(WINDOWS) as pool:
+        parts = [pages[i::WINDOWS] for i in range(WINDOWS)]
+        for found in pool.map(functools.partial(check_some, root), parts):
+            for path, (wrong, page) in found.items():
+                problems[path], links[path] = wrong, page
+        problems["search.html"] += pool.submit(check_searches, root).result()
     for path, texts in check_links(folder, links).items():
         problems[path] += texts
     return {path: texts for path, texts in problems.items() if texts}
+
+
+@contextlib.contextmanager
+def visiting(root: str) -> Iterator[Visit]:
+    """Open a browser for this thread."""
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=chromium(), args=FLAGS)
+        yield Visit(browser, root)
+        browser.close()
+
+
+def check_some(root: str, paths: list[str]) -> dict[str, tuple[list[str], dict]]:
+    """Check pages one after another in a browser of their own."""
+    with visiting(root) as visit:
+        return {path: check_page(visit, path) for path in paths}
+
+
+def check_searches(root: str) -> list[str]:
+    """Search for everything that a reader searches for."""
+    with visiting(root) as visit:
+        return [
+            text for words in SEARCHES.items() for text in check_search(visit, *words)
+        ]
 
 
 def main() -> int:
