@@ -183,8 +183,9 @@ def take_turns(
     timings = {name: compare_times(times, base) for name, times in seconds.items()}
     if peer in seconds:
         ours = [name for name in seconds if ", two, " in name and name != peer]
+        label = peer.rpartition(", ")[2]
         for name in ours:
-            timings[f"{name}, to its own"] = compare_times(seconds[name], seconds[peer])
+            timings[f"{name}, to {label}"] = compare_times(seconds[name], seconds[peer])
     return timings
 
 
