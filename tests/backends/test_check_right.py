@@ -336,7 +336,7 @@ WAYS = [
 ]
 PURE = [
     (check.sampler, lambda *args: map(float, sampler_in_turns(*args))),
-    (check.warmup, lambda *args: np.array([rise(*args)])),
+    (check.warmup, lambda *args: np.array(rise(*args))),
     (check.zero, lambda *args: Fraction(sixteen_bytes(*args))),
     (check.schedule, lambda p, m: dict(enumerate(halves(p, m))).values()),
     (check.sampler, sampler_in_turns),
