@@ -242,7 +242,7 @@ def check(folder: Path) -> Problems:
         for found in pool.map(functools.partial(check_some, root), parts):
             for path, (wrong, page) in found.items():
                 problems[path], links[path] = wrong, page
-        problems["search.html"] += pool.submit(check_searches, root).result()
+        problems["search.html"] += check_searches(root)
     for path, texts in check_links(folder, links).items():
         problems[path] += texts
     return {path: texts for path, texts in problems.items() if texts}
