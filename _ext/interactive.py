@@ -103,7 +103,7 @@ def slider_still(found: dict[str, Any]) -> dict[str, str]:
         + table(
             heads,
             [
-                [label, f"{short(100 * one['idle'])} %", short(one["end"])]
+                [label, f"{short(100 * one['idle'])}%", short(one["end"])]
                 + [f"{short(max(one['held']))} of {m}"]
                 for label, one in charts.items()
             ],

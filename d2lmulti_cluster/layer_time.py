@@ -21,7 +21,7 @@ from .networks import Software, Transformer
 # (mamf-finder's README, stas00/ml-engineering): the middle.
 USUAL_SHAPE = 0.85
 # 128 x 256 is the tile that runs at full rate; 128 x 128 moves more operands and loses
-# 20 % (the published worklogs of products on Hopper).
+# 20% (the published worklogs of products on Hopper).
 TILES = ((128, 256, 1.0), (256, 128, 1.0), (128, 128, 0.8))
 # FlashAttention-2 and cuDNN on H100, causal, 4,096 long, head sizes 64 and 128: forward
 # and backward TFLOP/s over 989 (figures of the FlashAttention-3 paper; its backward is

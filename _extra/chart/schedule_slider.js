@@ -27,7 +27,7 @@
   const factsOf = (chart, m) => {
     const [most, work] = [Math.max(...chart.held), 3 * m];
     return (
-      `${rounded(100 * chart.idle)} % idle: the last device is done after ` +
+      `${rounded(100 * chart.idle)}% idle: the last device is done after ` +
       `${rounded(chart.end)} slots, and each works in ${work} of them. From its first ` +
       `computation to its last, a device takes ${rounded(chart.longest)} at most. ` +
       `It holds ${rounded(most)} of ${m} micro-batches at most.`

@@ -25,7 +25,7 @@
     return `${size.toFixed(size < 9.95 ? 1 : 0)} ${unit}`;
   };
   const several = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
-  const percent = (x) => `${Math.round(100 * x)} %`;
+  const percent = (x) => `${Math.round(100 * x)}%`;
   // 0, 1, 2, 3, 6 -> "0 to 3, 6"
   const ranges = (numbers) => {
     const runs = [];

@@ -56,7 +56,7 @@ def naive_and_1f1b(devices: int = 4, micro_batches: int = 4) -> Figure:
     for ax, (label, trace) in zip(axes, panels.items(), strict=True):
         _panel(ax, trace, end)
         slots, idle = trace.makespan, 100 * trace.idle_share
-        ax.set_title(f"{label}: {slots:g} slots, {idle:.0f} % idle", loc="left")
+        ax.set_title(f"{label}: {slots:g} slots, {idle:.0f}% idle", loc="left")
         ax.set_yticklabels([f"device {d}: stage {d}" for d in range(devices)])
         ax.spines["bottom"].set_visible(ax is axes[-1])
         ax.tick_params(bottom=ax is axes[-1])
@@ -85,7 +85,7 @@ def gantt(traces: Mapping[str, PipelineTrace]) -> Figure:
     end = max(trace.makespan for trace in traces.values())
     for ax, (label, trace) in zip(axes, traces.items(), strict=True):
         _panel(ax, trace, end)
-        ax.set_title(f"{label}: {100 * trace.idle_share:.0f} % idle", loc="left")
+        ax.set_title(f"{label}: {100 * trace.idle_share:.0f}% idle", loc="left")
     axes[-1].set(xlim=(0, end), xlabel="time, in slots of the modeled clock")
     used = {type(s.instruction) for t in traces.values() for s in t.spans}
     handles = [

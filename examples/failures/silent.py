@@ -30,4 +30,4 @@ for trained, part in (one_device, order), (model, shard):
         optimizer.step()
 difference = (net.weight - one_device.weight).norm()
 percent = 100 * difference / one_device.weight.norm()
-print(f"loss {loss:.3f}, weights off by {percent:.0f} %")
+print(f"loss {loss:.3f}, weights off by {percent:.0f}%")

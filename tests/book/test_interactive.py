@@ -239,7 +239,7 @@ def test_three_schedules_taken_at_random_are_drawn_as_they_were_played(window):
             control.fill(str(values.index(int(value))))
         facts = slider.locator('[data-part="facts"]').inner_text()
         idle, slots = re.match(
-            r"([\d.]+) % idle: the last device is done after ([\d.]+) slots", facts
+            r"([\d.]+)% idle: the last device is done after ([\d.]+) slots", facts
         ).groups()
         assert float(idle) == pytest.approx(100 * chart["idle"], abs=0.051)
         assert float(slots) == pytest.approx(chart["end"], abs=0.051)
@@ -288,7 +288,7 @@ def test_an_address_leads_to_a_schedule_and_to_a_layout(window):
     window.reload()
     chart = STORED["charts"]["GPipe"]["2 16"]
     facts = window.locator('.schedule-slider [data-part="facts"]').inner_text()
-    assert facts.startswith(f"{round(100 * chart['idle'], 1)} % idle")
+    assert facts.startswith(f"{round(100 * chart['idle'], 1)}% idle")
     window.locator('.schedule-slider [data-part="devices"]').focus()
     window.keyboard.press("End")
     chosen = window.evaluate("location.hash")

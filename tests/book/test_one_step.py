@@ -110,7 +110,7 @@ def test_the_counters_at_the_end_are_those_of_every_run(page):
         result = part(page, "result").inner_text()
         assert f"{len(run['messages'])} messages moved" in result
         idle = round(100 * sum(run["idle"]) / run["devices"])
-        assert f"idle for {idle} % of the time" in result
+        assert f"idle for {idle}% of the time" in result
 
 
 @pytest.mark.browser

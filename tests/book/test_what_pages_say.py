@@ -215,7 +215,7 @@ def of_one_gpu() -> dict[str, list[str]]:
             f"finished after {ms('product', 'float32', 'done'):.1f} ms",
             f"| {ms('product', 'send both inputs'):.1f} ms |",
             f"| {ms('product', 'TF32', 'done'):.1f} ms |",
-            f"off by {100 * product['TF32']['error']:.2f} %",
+            f"off by {100 * product['TF32']['error']:.2f}%",
             *(
                 f"| {1e3 * product[f'fetch to {kind} memory'][1]:,.0f} ms |"
                 for kind in ("pinned", "kept", "new")
@@ -223,7 +223,7 @@ def of_one_gpu() -> dict[str, list[str]]:
             f"1 kB took {1e3 * ms('copies', 'from the GPU', '1024'):.0f} microseconds",
         ],
         "chapters/bottlenecks.ipynb": [
-            *(f"| {each['percent']:.0f} % | {each['watts']:.0f} W |" for each in used),
+            *(f"| {each['percent']:.0f}% | {each['watts']:.0f} W |" for each in used),
             f"the {step['kernels']} kernels",
             f"run for {1e3 * step['kernel seconds']:.2f} ms",
             f"needs {1e3 * step['step'][1]:.1f} ms",

@@ -490,7 +490,7 @@ def messages() -> Found:
 
     return {
         "an index out of range": said(ASSERT),
-        "8 GiB with a cap of 5 %": said(MEMORY),
+        "8 GiB with a cap of 5%": said(MEMORY),
         "NCCL, one rank": said(SAME_GPU, 1),
         "NCCL, two ranks on one GPU": said(SAME_GPU, 2),
     }

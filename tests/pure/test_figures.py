@@ -183,7 +183,7 @@ def test_a_box_for_every_slot_with_its_micro_batch(record):
         # Four forwards and backwards, as many edges of later stages, two idle rows.
         assert widths == sorted([1, 3] * 4 + [1, 3] * 2 + [16] * 2)
         assert [t.get_text() for t in ax.get_yticklabels()] == ["device 0", "device 1"]
-    assert "50 % idle" in figure.axes[0].get_title(loc="left")
+    assert "50% idle" in figure.axes[0].get_title(loc="left")
 
 
 def test_live_activations_step_as_they_were_held(record):
