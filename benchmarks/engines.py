@@ -36,6 +36,7 @@ ENGINES_OF = {
     "torch": ("torch", "horovod"),
     "paddle": ("paddle",),
     "mxnet": ("shared_memory", "horovod"),
+    "numpy": ("shared_memory",),
 }
 _PEERS = ("torch", "paddle")  # engines whose framework has a step of its own
 _CPU = Device("cpu")
@@ -55,8 +56,8 @@ def bench_engines(backend: str | None = None, repeats: int = 7) -> dict[str, Tim
     engines = [e for e in ENGINES_OF[name] if e != "horovod" or find_spec("horovod")]
     timings: dict[str, Timing] = {}
     for engine in engines:
-        timings = on_two_cores(measure, engine, name, repeats, 100 + 20 * repeats)
-        for candidate, timing in timings.items():
+        found = on_two_cores(measure, engine, name, repeats, 100 + 20 * repeats)
+        for candidate, timing in found.items():
             timings.setdefault(candidate, timing)
     return timings
 
@@ -154,16 +155,16 @@ def summing(
     x = B.array(np.zeros(kilobytes * 256, "float32"))
     host = np.zeros(kilobytes * 256, "float32")
     copy = host.copy()
-    timings: dict[str, Candidate] = {}
+    candidates: dict[str, Candidate] = {}
     for name, group in groups.items():
         label = f"all-reduce {kilobytes} KB, {name}"
-        timings[f"{label}, native"] = partial(allreduce, [x], "native", group), False
+        candidates[f"{label}, native"] = partial(allreduce, [x], "native", group), False
         if group.engine.point_to_point:
             ring = partial(allreduce, [x], "ring", group)
-            timings[f"{label}, our ring"] = ring, False
+            candidates[f"{label}, our ring"] = ring, False
     limit = partial(np.copyto, copy, host)
-    timings[f"all-reduce {kilobytes} KB, memory copy"] = limit, False
-    return timings
+    candidates[f"all-reduce {kilobytes} KB, memory copy"] = limit, False
+    return candidates
 
 
 def take_turns(
