@@ -108,9 +108,9 @@ def _numpy_parts(algorithm: str, vectors: list[np.ndarray]) -> list[Parts]:
     parts: list[Parts] = []
     for this_round in ALLREDUCE[algorithm](len(vectors), len(vectors[0])):
         rows: list[Parts] = []
-        for i, (source, here, target, there, add) in enumerate(this_round.parts):
+        for i, (source, here, target, there, add) in enumerate(this_round.slices):
             sent = vectors[source][here]
-            if i in this_round.overtaken:  # an earlier row of the round overwrites it
+            if i in this_round.read_after_write:
                 kept = np.empty_like(sent)
                 parts.append((kept, sent, False))
                 sent = kept

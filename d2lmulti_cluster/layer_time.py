@@ -17,7 +17,7 @@ from .hardware import Cluster, Device
 from .nccl import KERNEL, concurrent, nccl_seconds
 from .networks import Software, Transformer
 
-# A network's own shapes (4,096 squared) reach 80 to 90 % of the best shape
+# A network's own shapes (4,096 squared) reach 80 to 90% of the best shape
 # (mamf-finder's README, stas00/ml-engineering): the middle.
 USUAL_SHAPE = 0.85
 # 128 x 256 is the tile that runs at full rate; 128 x 128 moves more operands and loses

@@ -155,10 +155,10 @@ globalThis.raceModel = (() => {
         const way = moved[piece][missing];
         return {
           words: `at the end rank ${rank}, elements ${first} to ${last} (` +
-            (round ? `written in round ${round}` : `not written in rounds 1 to ${table.length}`) +
+            (round ? `written in round ${round}` : `not written in ${table.length} rounds`) +
             `) holds the contributions of ranks [${ranksOf(set).join(", ")}]; rank ${missing}'s ` +
             (way ? `moved last ${way}, and came no further`
-              : `did not move in any of rounds 1 to ${table.length}`),
+              : `did not move in ${table.length} rounds`),
           rank, first, last,
         };
       }

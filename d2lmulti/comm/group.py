@@ -102,7 +102,7 @@ class LocalEngine:
         """Run the rounds in place; `data[i]` is the tensor of rank i."""
         memories, shortest = _memories(data)
         for this_round in rounds:
-            if this_round.reach <= shortest:
+            if this_round.min_length <= shortest:
                 _exchange_in_numpy(memories, this_round, combine)
             else:
                 _exchange_tensors(data, this_round, combine)
@@ -131,10 +131,11 @@ def _exchange_tensors(
 ) -> None:
     """Run a round with the framework's own operations."""
     B = backend_of(data[0])
-    parts = [B.read(data[s], a.start, a.stop) for s, a, _, _, _ in this_round.parts]
-    for i in this_round.overtaken:  # a view would show what is written before its turn
+    rows = this_round.slices
+    parts = [B.read(data[s], a.start, a.stop) for s, a, _, _, _ in rows]
+    for i in this_round.read_after_write:  # these may be views
         parts[i] = B.copy_to(parts[i], B.device_of(parts[i]))
-    for (_, _, target, written, add), part in zip(this_round.parts, parts, strict=True):
+    for (_, _, target, written, add), part in zip(rows, parts, strict=True):
         if add and combine == "max":
             B.maximum_(data[target], written.start, written.stop, part)
         else:
@@ -163,8 +164,8 @@ def _exchange_in_numpy(
     memories: Sequence[Any], this_round: Round, combine: Combine
 ) -> None:
     merge = np.maximum if combine == "max" else np.add
-    rows, copies = this_round.parts, {}
-    for i in this_round.overtaken:
+    rows, copies = this_round.slices, {}
+    for i in this_round.read_after_write:
         sender, read, *_ = rows[i]
         copies[i] = memories[sender][read].copy()
     for i, (sender, read, receiver, written, add) in enumerate(rows):

@@ -53,8 +53,8 @@ class Round:
         return list(map(Transfer._make, rows))
 
     @cached_property
-    def parts(self) -> list[tuple[int, slice, int, slice, bool]]:
-        """Return the rows as (source, its part, target, its part, add)."""
+    def slices(self) -> list[tuple[int, slice, int, slice, bool]]:
+        """Return the rows as (source, its slice, target, its slice, add)."""
         return [
             (t.source, slice(a := t.source_first, a + t.length), t.target,
              slice(b := t.target_first, b + t.length), t.add)
@@ -62,10 +62,10 @@ class Round:
         ]  # fmt: skip
 
     @cached_property
-    def overtaken(self) -> frozenset[int]:
-        """Return the rows that send from a part which an earlier row writes to.
+    def read_after_write(self) -> frozenset[int]:
+        """Return the rows that read what an earlier row of the same round writes.
 
-        To execute the rows one by one, copy these parts first.
+        All rows of a round read first; to execute them one by one, copy these slices.
         """
         rows = set()
         written: dict[int, list[tuple[int, int]]] = {}
@@ -78,13 +78,13 @@ class Round:
         return frozenset(rows)
 
     @cached_property
-    def reach(self) -> int:
-        """Return the length of the shortest vector that holds every part.
+    def min_length(self) -> int:
+        """Return the length of the shortest vector that holds every slice.
 
-        A part below 0 is in no vector.
+        A slice below 0 is in no vector.
         """
-        below = any(min(a.start, b.start) < 0 for _, a, _, b, _ in self.parts)
-        ends = (max(a.stop, b.stop) for _, a, _, b, _ in self.parts)
+        below = any(min(a.start, b.start) < 0 for _, a, _, b, _ in self.slices)
+        ends = (max(a.stop, b.stop) for _, a, _, b, _ in self.slices)
         return MAX_INDEX if below else max(ends, default=0)
 
     @property

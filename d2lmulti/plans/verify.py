@@ -122,7 +122,7 @@ def _check_end(
             wrong = f"rank {c}'s moved last in round {number}, "
             wrong += f"from rank {source} to rank {target}, and came no further"
         else:
-            wrong = f"rank {c}'s did not move in any of rounds 1 to {last_round}"
+            wrong = f"rank {c}'s did not move in {last_round} rounds"
         end = _end(state, last_round, rank, piece)
         raise PlanError(f"{end} holds the contributions of ranks {seen}; {wrong}")
     for rank, piece in np.argwhere(checked & (state.home != home))[:1]:
@@ -135,7 +135,7 @@ def _check_end(
 
 def _end(state: State, last_round: int, rank: int, piece: int) -> str:
     number = state.written[rank, piece]
-    no_round = f"not written in rounds 1 to {last_round}"
+    no_round = f"not written in {last_round} rounds"
     return (
         f"at the end rank {rank}, elements {state.edges[piece]} to "
         f"{state.edges[piece + 1]} "
