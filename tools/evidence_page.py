@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from evidence_tables import (
@@ -160,8 +160,12 @@ The library was that of version {version} (hash of its sources: `{sources}`), on
 Python {Python} and NumPy {NumPy}, with {cores} CPU cores. Not counted are the tests \
 of processes, the cells that need Horovod or TensorFlow, and the tests and cells of \
 the other frameworks. To repeat it: `make evidence ONLY=one_gpu` on a machine with a \
-GPU. All values are in `chapters/measured/one_gpu.json`. Times are medians, with the \
-quartiles in parentheses; a copy or a computation counts until the GPU has finished. \
+GPU. All values are in `chapters/measured/one_gpu.json` and, the times, in \
+`one_gpu_times.json`. The times were taken on {timed}, of the library with the hash \
+`{timed_sources}`. They are medians, with the quartiles in parentheses; a copy or a \
+computation counts until the GPU has finished. Another run, on {again}, took {low} to \
+{high} times as long, half of the times within {half} of these; the largest ratio is \
+that of "{where}". \
 An *error* is the largest difference from float64, divided by the largest value."""
 ON_GPU = {  # a part of the record: what it measured
     "product": "A matrix of 10,000 × 100 times one of 100 × 100,000, and fetching the "
@@ -239,12 +243,41 @@ def milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:,.0f}" if seconds > 1 else f"{1e3 * seconds:.3g}"
 
 
-def on_one_gpu(record: Mapping[str, Any], shown: str) -> Iterator[str]:
+def medians(measured: Any, *where: str) -> Iterator[tuple[str, float]]:
+    """Return the times of a nested record: what was timed, and the median."""
+    if isinstance(measured, Mapping):
+        for name, value in measured.items():
+            word = f"{int(name):,} bytes" if name.isdigit() else KEYS.get(name, name)
+            yield from medians(value, *where, word)
+    elif isinstance(measured, list):
+        yield ", ".join(where), measured[1]
+
+
+def spread(times: Mapping[str, Any], again: Mapping[str, Any]) -> dict[str, str]:
+    """Compare two runs: their ratios, and which time differs most."""
+    first = dict(medians({part: times[part] for part in ON_GPU if part in times}))
+    ratios = {name: x / first[name] for name, x in medians(again) if name in first}
+    off = sorted(abs(ratio - 1) for ratio in ratios.values())
+    return {
+        "again": again["machine"]["date"],
+        "low": f"{min(ratios.values()):.2g}",
+        "high": f"{max(ratios.values()):.2g}",
+        "half": f"{off[len(off) // 2]:.0%}",
+        "where": max(ratios, key=lambda name: ratios[name]),
+    }
+
+
+def on_one_gpu(
+    record: Mapping[str, Any],
+    times: Mapping[str, Any],
+    again: Mapping[str, Any],
+    shown: str,
+) -> Iterator[str]:
     """Show what ran on a GPU, and fold all that was measured there.
 
     `shown` is the version of PyTorch whose outputs the pages show.
     """
-    units, cells = (record["results"][k] for k in ("unit tests", "cells of chapters"))
+    units, cells = (record["tests"][k] for k in ("unit tests", "cells of chapters"))
     worked = units["passed"] if not units["failed"] else units["failed"]
     differ: dict[str, list[str]] = {}
     for name in cells["names"]:  # chapters/failures.ipynb::Cell 2
@@ -268,8 +301,16 @@ def on_one_gpu(record: Mapping[str, Any], shown: str) -> Iterator[str]:
     )  # fmt: skip
     tables = []
     for part, what in ON_GPU.items():
-        tables += [what, table(["measured", "value"], rows_on_gpu(record[part]))]
-    how = HOW_ON_ONE_GPU.format(**record["machine"])
+        tables += [
+            what,
+            table(["measured", "value"], rows_on_gpu({**times, **record}[part])),
+        ]
+    how = HOW_ON_ONE_GPU.format(
+        **record["machine"],
+        timed=times["machine"]["date"],
+        timed_sources=times["machine"]["sources"],
+        **spread(times, again),
+    )
     yield folded("Method, and all times", how, *tables)
 
 
@@ -313,7 +354,10 @@ def conclusions(record: Record) -> Iterator[str]:
 
 
 def render(
-    record: Record, wrong: Mapping[str, list[Row]], gpu: Mapping[str, Any]
+    record: Record,
+    wrong: Mapping[str, list[Row]],
+    gpu: Mapping[str, Any],
+    gpu_times: Sequence[Mapping[str, Any]],
 ) -> str:
     """Lay the page out; say which of all tables the record does not have."""
     machines = [each["machine"] for each in record.values()]
@@ -325,7 +369,7 @@ def render(
         cores=cores, minutes=minutes, conclusions=short,
         weights=largest_network(trained_in(record)),
     )  # fmt: skip
-    parts = [top, GAME, *on_one_gpu(gpu, shown_by)]
+    parts = [top, GAME, *on_one_gpu(gpu, *gpu_times, shown_by)]
     if missing := [shown.title for name, shown in SHOWN.items() if name not in record]:
         parts.append(f"Not made yet, and not shown: {'; '.join(missing)}.")
     there = {name: shown for name, shown in SHOWN.items() if name in record}

@@ -2,7 +2,7 @@
 
     python tools/make_evidence.py                    # all tables
     python tools/make_evidence.py strategies ratios  # these tables
-    python tools/make_evidence.py one_gpu            # what needs a GPU: its own record
+    python tools/make_evidence.py one_gpu            # what needs a GPU: its own records
     python tools/make_evidence.py --render           # lay out what is recorded
     python tools/make_evidence.py --check            # may the record be published?
 
@@ -36,7 +36,9 @@ from evidence import collectives, faults, ratios, reported, strategies  # noqa: 
 from evidence_page import render  # noqa: E402
 
 RECORD, PAGE = "chapters/measured/evidence.json", "chapters/evidence.md"
-GPU_RECORD = "chapters/measured/one_gpu.json"
+GPU_RECORDS = [  # tests; times that pages quote; the times of another run
+    f"chapters/measured/one_gpu{name}.json" for name in ("", "_times", "_times_again")
+]
 HOMES = ("d2lmulti", "d2lmulti_cluster", "d2lmulti_book", "benchmarks")
 BUSY = 0.3  # cores that other programs may use before and after a table
 PACKAGES = {
@@ -180,9 +182,9 @@ def obstacles(record: Record, root: Path = ROOT) -> list[str]:
 
 
 def page(record: Record, folder: Path = ROOT) -> str:
-    """Lay out this record and that of a GPU."""
-    gpu = json.loads((folder / GPU_RECORD).read_text("utf-8"))
-    return render(record, wrong_rows(record), gpu)
+    """Lay out this record and those of a GPU."""
+    of_gpu = [json.loads((folder / name).read_text("utf-8")) for name in GPU_RECORDS]
+    return render(record, wrong_rows(record), of_gpu[0], of_gpu[1:])
 
 
 def write(record: Record, folder: Path = ROOT) -> None:
