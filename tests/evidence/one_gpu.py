@@ -148,7 +148,7 @@ def messages() -> Found:
 def start_tests() -> dict[str, subprocess.Popen[str]]:
     """Start the unit tests of the backend torch, and the chapters."""
     # Only our own plugins: others that are installed may warn, which is an error here.
-    plugins = ("xdist", "pytest_timeout", "nbval.plugin", "_hypothesis_pytestplugin")
+    plugins = ("xdist", "timeout", "nbval", "hypothesispytest")
     pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     pytest += [f"-p{plugin}" for plugin in plugins]
     units = ["-n6", "--dist=loadgroup", "-m", "torch and not cluster"]
