@@ -174,7 +174,7 @@ def results(started: dict[str, subprocess.Popen[str]]) -> Found:
     found: Found = {}
     for name, process in started.items():
         out = process.communicate()[0]
-        last = out.splitlines()[-1]
+        last = (out.splitlines() or [""])[-1]
         counts = {kind: int(n) for n, kind in re.findall(r"(\d+) (\w+)", last)}
         found[name] = {k: counts.get(k, 0) for k in ("passed", "failed", "skipped")}
         failed = re.findall(r"^FAILED (.+?)(?: - .*)?$", out, re.MULTILINE)
