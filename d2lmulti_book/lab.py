@@ -72,8 +72,8 @@ def start(
     shared = {"WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": loopback()} | where | variables
     name = " ".join([Path(program).name, *arguments, *variables.values()])
     jobs = []
+    folder = Path(_logs().name)
     for rank in ranks:
-        folder = Path(_logs().name)
         number = len(list(folder.iterdir()))
         log = folder / f"{number}-{Path(program).stem}-{rank}.log"
         log.touch()
