@@ -398,7 +398,8 @@ def _step(f: Function, B: Backend, model: str, n: int, k: int) -> None:
         kept = total  # without the examples that make shards unequal
         if n > even:
             parts = np.split(np.arange(even), k)
-            kept = sum(gradient(weights, X_values[c], y_values[c]) for c in parts)
+            of_parts = [gradient(weights, X_values[c], y_values[c]) for c in parts]
+            kept = np.sum(of_parts, axis=0)
 
         def moved(*grads: Any, by: float, old: np.ndarray = weights) -> Any:
             each = grads if len(grads) > 1 else grads * k
