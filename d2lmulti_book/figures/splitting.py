@@ -122,19 +122,19 @@ def overview() -> Figure:
 @styled
 def data_parallel_step() -> Figure:
     """Draw one step on two devices: two shards, two replicas, and one sum."""
-    figure, ax = canvas(6.4, 3.9, (-0.1, 5.9), (-0.7, 4.8))
+    figure, ax = canvas(_WIDTH, 3.6, (-0.05, 6.15), (-0.7, 4.7))
     rows = ["half of the batch", "replica: all weights", "gradient of the shard",
-            "sum of the gradients", "same step, same weights"]  # fmt: skip
+            "sum of the gradients", "same new weights"]  # fmt: skip
     for device in (0, 1):
-        left = 3.4 * device
+        left = 3.7 * device
         ax.text(left + 1.2, -0.35, f"device {device}", ha="center", va="center")
         for i, words in enumerate(rows):
             color = device_color(device) if i in (0, 2) else PALE
-            box(ax, (left, i), (2.4, 0.62), words, color, size=9.5)
+            box(ax, (left, i), (2.4, 0.62), words, color, size=9)
             if i:
                 arrow(ax, (left + 1.2, i - 0.38), (left + 1.2, i), head=8)
-    arrow(ax, (2.45, 2.8), (3.35, 2.8), "<|-|>", lw=1.4)
-    ax.text(2.9, 2.98, "all-reduce", ha="center", va="bottom", size=9.5, color=INK)
+    arrow(ax, (2.45, 2.8), (3.65, 2.8), "<|-|>", lw=1.4)
+    ax.text(3.05, 2.95, "all-reduce", ha="center", va="bottom", size=9, color=INK)
     return figure
 
 
