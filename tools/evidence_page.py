@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -46,11 +47,10 @@ TURNS = (
     "its group, which is the framework's own or NumPy's, and ZeRO with data "
     "parallelism. *Lenet* is the network of the chapters, and *deep* a perceptron that "
     "uses one matrix 32 times, so that computing takes most of its step. "
-    "A line with `to` names another peer. *Its own* is the framework's "
-    "wrapper, which communicates by the framework's own engine, gloo on these CPUs; in "
-    "the part *horovod*, it is the library's step over Horovod. The library's ZeRO 3 "
-    "computes every layer again in the backward pass, as the `fully_shard` that "
-    "*recomputes* does."
+    "A row with `to` is compared with the candidate that it names: `its own` is the "
+    "framework's wrapper, which communicates through gloo on these CPUs, and `horovod` "
+    "is the library's step over Horovod. The library's ZeRO 3 recomputes every layer "
+    "in the backward pass, and so does the `fully_shard` marked *recomputes*."
 )
 SHOWN = {
     "strategies": Shown(
@@ -67,12 +67,14 @@ SHOWN = {
         "Meshes compared with one device",
         weights,
         "The same steps and the same comparison, with the ranks on a mesh of two or "
-        "three axes of two ranks each.",
+        "three axes of two ranks each. A mesh of three axes has eight ranks, and ran "
+        "in one process only.",
     ),
     "collectives": Shown(
         "Collectives compared with NumPy",
         collectives,
-        "Every collective was called on vectors of many lengths and dtypes.",
+        "Every collective was called on vectors of several lengths and of every "
+        "numeric dtype that the backend has for it.",
     ),
     "bugs": Shown(
         "Planted bugs",
@@ -108,8 +110,8 @@ SHOWN = {
 TOP = """\
 # Evidence
 
-Does the library of this book compute on many devices what one device computes? We \
-tested it for {minutes:.0f} minutes, and found:
+Does the library of this book compute on many devices what one device computes? The \
+tests on this page, which take {minutes:.0f} minutes, found:
 
 {conclusions}
 
@@ -117,19 +119,20 @@ tested it for {minutes:.0f} minutes, and found:
 {{ref}}`one section <one-gpu>` comes from a GPU. The rest ran on {cores} CPU cores of \
 one computer, with at most four processes or eight simulated devices. The networks \
 have at most {weights:,} weights, and the training runs of the first line take 12 \
-steps in float64. So this page says nothing about mixed precision, or about whether a \
-large model converges.
+steps in float64. So this page does not show that training in mixed precision is \
+correct, or that a large model converges.
 
-{{ref}}`One command <when-and-where>` wrote this page from runs of the programs; no \
-result was typed by hand. A wrong result stops the command, and this page then shows \
-it. All measured values are also in `chapters/measured/evidence.json`."""
+{{ref}}`One command <when-and-where>` ran the programs and wrote this page; no result \
+was typed by hand. A wrong result stops the command, and this page then shows it. All \
+measured values are also in `chapters/measured/evidence.json`; the next two sections \
+name their own files."""
 GAME = """\
 ## Which run is broken?
 
 Could you have seen such a bug in the loss? Most of the \
-{ref}`planted bugs below <planted-bugs>` were each put into a copy of the library. It \
-then trained for 100 steps from the same seed as the correct library. In \
-{numref}`which-run`, you see both losses first, and the weights after your guess. Bugs \
+{ref}`planted bugs below <planted-bugs>` were each put into a copy of the library, \
+which then trained for 100 steps from the same seed as the correct library. \
+{numref}`which-run` shows both losses first, and the weights after your guess. Bugs \
 that stop the run, change only what is reported, or depend on chance are left out. \
 `python tools/record_bugs.py` records these runs in \
 `chapters/measured/planted_runs.json`.
@@ -144,16 +147,16 @@ ON_ONE_GPU = """\
 (one-gpu)=
 ## On one GPU
 
-On one {GPU}, {units} unit tests of the PyTorch backend {failed}. Of the chapters' \
-code cells, {cells} ran, and wherever an output is compared, it was that of the page. \
-{others} On devices that were simulated on that GPU, {runs} training runs in float64, \
-under all parallelism strategies, ended with the weights of one device, to within \
-{difference} of a tensor's largest weight. This was on {date}, with PyTorch {PyTorch}, \
+On one {GPU}, {units} unit tests of the PyTorch backend {failed}. Of the {ran} code \
+cells of the chapters that ran there, {cells} printed what their page shows, wherever \
+outputs are compared. {others} On devices that were simulated on that GPU, {runs} \
+training runs in float64, under all parallelism strategies, ended with the weights of \
+one device, to within {difference} of a tensor's largest weight. This was on {date}, with PyTorch {PyTorch}, \
 CUDA {CUDA}, and driver {driver}. The library may have changed since then, because the \
 tables below are made again for every release and this section is not.
 
-With one GPU, NCCL can connect one rank only to itself: it did so, and rejected two \
-ranks that shared the GPU. **Several GPUs, NCCL between them, and MXNet and Paddle on \
+On one GPU, NCCL accepts a group of one rank only: it ran one, and rejected two ranks \
+that shared the GPU. **Several GPUs, NCCL between them, and MXNet and Paddle on \
 a GPU remain untested.**"""
 HOW_ON_ONE_GPU = """\
 The library was that of version {version} (hash of its sources: `{sources}`), on \
@@ -180,8 +183,8 @@ ON_GPU = {  # a part of the record: what it measured
     "launches": "A training step of LeNet with 32 or 8,192 images, by the library, by "
     "PyTorch's own layers, and by a CUDA graph of these:",
     "activations": "What a transformer block of width 2,048 with 16 heads stores for "
-    "its backward pass in bfloat16, by the formula of {doc}`sharding` and measured, "
-    "and the time of both passes:",
+    "its backward pass in bfloat16, besides its input and output, by the formula of "
+    "{doc}`sharding` and measured, and the time of both passes:",
     "decoder": "A training step, with AdamW, of a decoder in bfloat16:",
 }
 KEYS = {  # words of the record: words of the page
@@ -196,6 +199,10 @@ KEYS = {  # words of the record: words of the page
     "percent": "utilization, %",
     "watts": "power, W",
     "tokens": "tokens per sequence",
+    "4 sequences of 1024 tokens": "4 sequences of 1,024 tokens",
+    "1 sequences of 4096 tokens": "1 sequence of 4,096 tokens",
+    "LeNet, 32 images a step": "LeNet, 32 images per step",
+    "LeNet, 8192 images a step": "LeNet, 8,192 images per step",
 }
 WHEN = """\
 (when-and-where)=
@@ -228,19 +235,25 @@ def rows_on_gpu(measured: Mapping[str, Any], *before: str) -> Iterator[list[str]
         if isinstance(value, dict):
             yield from rows_on_gpu(value, *where)
         elif isinstance(value, list) and len(value) == 3:
-            low, middle, high = map(milliseconds, value)
-            yield [label, f"{middle} ms ({low} to {high})"]
+            yield [label, time_of(value[1], value)]
         elif isinstance(value, float):
             written = small(value) if value < 0.01 else f"{value:.3g}"
-            time = name.endswith("seconds")
-            yield [label, f"{milliseconds(value)} ms" if time else written]
+            yield [label, time_of(value) if name.endswith("seconds") else written]
         elif isinstance(value, int):
             yield [label, f"{value:,}"]
 
 
-def milliseconds(seconds: float) -> str:
-    """Write a time in milliseconds, with three digits."""
-    return f"{1e3 * seconds:,.0f}" if seconds > 1 else f"{1e3 * seconds:.3g}"
+def time_of(seconds: float, quartiles: Sequence[float] = ()) -> str:
+    """Write a time with three digits, in µs if it is short, and its quartiles."""
+    unit, scale = ("µs", 1e6) if seconds < 1e-4 else ("ms", 1e3)
+
+    def digits(x: float) -> str:
+        places = max(0, 2 - math.floor(math.log10(scale * x))) if x else 0
+        return f"{scale * x:,.{places}f}"
+
+    between = [digits(x) for x in quartiles]
+    ends = f" ({between[0]} to {between[-1]})" if between else ""
+    return f"{digits(seconds)} {unit}{ends}"
 
 
 def medians(measured: Any, *where: str) -> Iterator[tuple[str, float]]:
@@ -290,10 +303,12 @@ def on_one_gpu(
             for page, numbers in differ.items()
         )
         other = (
-            f"The other {cells['failed']} quote messages of PyTorch {shown} ({names})."
+            f"The other {cells['failed']} show messages of PyTorch {shown}, and those "
+            f"of the version on the GPU differ ({names})."
         )
     yield ON_ONE_GPU.format(
         **record["machine"], units=f"{worked:,}", cells=f"{cells['passed']:,}",
+        ran=f"{cells['passed'] + cells['failed']:,}",
         failed="failed" if units["failed"] else "passed and none failed",
         others=other,
         difference=small(record["strategies"]["largest difference"]),
@@ -339,14 +354,15 @@ def conclusions(record: Record) -> Iterator[str]:
         )
     if found := rows.get("collectives"):
         yield (
-            f"- **Collectives.** {total(found, 'calls'):,} calls gave the results of "
-            f"NumPy. Of {total(found, 'results'):,} results between processes, "
-            f"{differing(found) or 'none'} differed in a bit from that of one process."
+            f"- **Collectives.** {total(found, 'calls'):,} calls in one process gave "
+            "the results of NumPy, up to rounding in floating point. Of "
+            f"{total(found, 'results'):,} results between processes, "
+            f"{differing(found) or 'none'} differed from one process in even one bit."
         )
     if found := rows.get("scripts"):
         yield (
-            f"- **Kills.** After each of {total(found, 'kills')} kills, the scripts "
-            "resumed and ended with the bits of an undisturbed run."
+            f"- **Kills.** After each of {total(found, 'kills')} kills, the script "
+            "resumed. In the end, it had exactly the weights of an undisturbed run."
         )
     if found := rows.get("ratios"):
         compared = speed([*found, *rows.get("sharded", [])])
@@ -391,13 +407,15 @@ def render(
     head = ["", "begun", "version", "sources (hash)", "minutes", "busy before",
             "busy after"]  # fmt: skip
     about = dict.fromkeys(
-        ", ".join(f"{key} {value}" for key, value in machine.items())
+        table(["machine and packages", ""],
+              ([key.replace("_", ", "), str(value)] for key, value in machine.items()))
         for machine in machines
-    )
+    )  # fmt: skip
     parts += [
         WHEN.format(minutes=minutes),
         folded("When, from which sources, and on which machine",
                table(head, lines, words=4), *about,
-               "*Busy* is the number of cores that worked while the command slept."),
+               "*Busy* is how many cores other programs used in the five seconds "
+               "before or after a table, while the command itself slept."),
     ]  # fmt: skip
     return "\n\n".join(parts) + "\n"

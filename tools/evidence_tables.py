@@ -31,7 +31,6 @@ WRAPPERS = {
     ("engines", "paddle"): "Paddle's DataParallel",
 }
 UNCLEAR = "not distinguishable"
-SLOW = 1.5  # a ratio above which the page names the all-reduce
 ROUNDING = 1e-12  # differences up to here are no change of the weights
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -127,40 +126,90 @@ def verdict(row: Row) -> str:
 
 
 def speed(rows: Iterable[Row]) -> str:
-    """Write how training steps compare with those of the frameworks' wrappers."""
-    compared = wrappers(rows)
-    count = Counter(map(verdict, compared))
-    ratios = [r["ratio"] for r in compared]
+    """Write how training steps compare with those of the frameworks' wrappers.
+
+    A step over shared memory does not send by the engine that the wrapper uses, so it
+    is counted separately.
+    """
+    same, shared = [], []
+    for r in wrappers(rows):
+        (shared if "shared_memory" in r["candidate"] else same).append(r)
+    words = []
+    if same:
+        words.append(
+            f"In {len(same)} comparisons with the frameworks' own wrappers over the "
+            f"same engine (gloo), the library's training step took {took(same)}"
+        )
+    if shared:
+        words.append(
+            f"In {len(shared)} comparisons with the same wrappers, the library's step "
+            "over shared memory, which works on one machine only, took "
+            f"{took(shared)}"
+        )
+    return " ".join(words)
+
+
+def took(rows: Sequence[Row]) -> str:
+    """Write how much longer some steps took, and how many were faster or slower."""
+    count = Counter(map(verdict, rows))
+    ratios = [r["ratio"] for r in rows]
     return (
-        f"In {len(compared)} comparisons with the frameworks' own wrappers, the "
-        f"library's training step took {min(ratios):.2f} to {max(ratios):.2f} times "
-        f"as long (medians): it was faster in {count['faster'] or 'none'}, slower in "
-        f"{count['slower'] or 'none'}, and in {count[UNCLEAR] or 'none'} "
-        "the quartiles of the ratio include 1."
+        f"{min(ratios):.2f} to {max(ratios):.2f} times as long (medians). It was "
+        f"faster in {count['faster'] or 'none'} and slower in "
+        f"{count['slower'] or 'none'}; in {count[UNCLEAR] or 'none'}, the quartiles of "
+        "the ratio include 1."
     )
 
 
 def rings(rows: Sequence[Row]) -> list[Row]:
-    """Return the comparisons of our ring with the all-reduce of the same engine."""
-    return [  # the engine's own is in the line before
+    """Return the comparisons of our ring with a framework's all-reduce, by gloo.
+
+    That of shared memory is the library's, not a framework's, and is not a peer.
+    """
+    return [  # the framework's own is in the line before
         ring
         for native, ring in pairwise(rows)
         if native["ratio"] == 1
         and native["candidate"].endswith(", native")
+        and "shared_memory" not in native["candidate"]
         and ring["candidate"] == native["candidate"].replace("native", "our ring")
     ]
 
 
 def ring_speed(rows: Sequence[Row]) -> str:
-    """Write how our ring compares with the engines' own all-reduce, if it does."""
+    """Write how our ring compares with the frameworks' own all-reduce, if it does."""
     own = [r["ratio"] for r in rings(rows)]
     if not own:
         return ""
     return (
-        f"In {len(own)} comparisons between two processes, the library's ring "
-        f"all-reduce took {min(own):.2f} to {max(own):.2f} times as long as the "
-        f"engine's own, with a median of {median(own):.2f}."
+        f"In {len(own)} comparisons between two processes over gloo, the library's "
+        f"ring all-reduce took {min(own):.2f} to {max(own):.2f} times as long as the "
+        f"framework's own, with a median of {median(own):.2f}."
     )
+
+
+def written(middle: float, ends: Sequence[float] = ()) -> str:
+    """Write a median with two digits or more, and its quartiles in parentheses."""
+    words = [f"{x:.2f}" if x >= 0.1 else f"{x:.2g}" for x in (middle, *ends)]
+    return f"{words[0]} ({words[1]}\u2013{words[2]})" if ends else words[0]
+
+
+def ring_sizes(rows: Sequence[Row]) -> str:
+    """Lay out how our ring compares with the frameworks' all-reduce, by size."""
+    cells: dict[str, dict[str, str]] = {}
+    for r in rings(rows):
+        size, engine, _ = r["candidate"].removeprefix("all-reduce ").split(", ")
+        size = f"{int(size.removesuffix(' KB')):,} KB"
+        cells.setdefault(size, {})[engine] = written(r["ratio"], r["ratio_quartiles"])
+    engines = list(dict.fromkeys(engine for row in cells.values() for engine in row))
+    head = ["vector", *(ENGINES[engine] for engine in engines)]
+    return table(head, ([size, *map(row.get, engines)] for size, row in cells.items()))
+
+
+def listed(values: Sequence[int]) -> str:
+    """Write numbers as a sentence does: 1, 2, and 1,003."""
+    words = [f"{value:,}" for value in values]
+    return f"{', '.join(words[:-1])}, and {words[-1]}"
 
 
 # -- the sections: a sentence, an overview, and all rows -------------------------------
@@ -179,7 +228,7 @@ def weights(rows: list[Row]) -> Iterator[str]:
 
     def cell(row: Row | None) -> str:
         if row is None or not row["ranks"]:
-            return "error" if row else "not run"
+            return "rejected" if row else "not run"
         single = ", float32" * (row["dtype"] == "float32")
         return f"{small(row['difference'])} ({len(row['ranks'])}{single})"
 
@@ -199,8 +248,8 @@ def weights(rows: list[Row]) -> Iterator[str]:
             why.setdefault(text, {})[f"{r['way']} ({r['engine']})"] = None
     if why:
         yield (
-            "Where a cell says *error*, or counts fewer world sizes than others, "
-            "the library rejected the combination. Its messages:"
+            "Where a cell says *rejected*, or counts fewer world sizes than others, "
+            "the library raised an error instead of training. Its messages:"
         )
     yield "\n".join(f"- *{text}*: {'; '.join(ways)}" for text, ways in why.items())
 
@@ -239,15 +288,16 @@ def collectives(rows: list[Row]) -> Iterator[str]:
         at = [cells[backend, name] for backend in backends]
         body.append([name, *(f"{r['calls']}, {small(r['difference'])}" for r in at)])
     yield (
-        f"In one process, on {local[0]['ranks']} ranks and vectors of "
-        f"{local[0]['lengths']} elements, of each numeric dtype: the number of calls, "
-        "and the largest error on normal float64 values."
+        f"In one process, on {listed(local[0]['ranks'])} ranks and vectors of "
+        f"{listed(local[0]['lengths'])} elements, of each numeric dtype: the number of "
+        "calls, and the largest error on normal float64 values."
     )
     yield table(["", *backends], body)
     lines = [
         [ENGINES[r["engine"]], r["backend"], r["ranks"], r["results"], len(r["differ"])]
         for r in between
     ]
+    yield "Between processes: the number of results, and how many differ in any bit."
     yield table(["", "backend", "ranks", "results", "differ"], lines, words=2)
 
 
@@ -261,9 +311,9 @@ def bugs(rows: list[Row]) -> Iterator[str]:
         "was written against the bug that it noticed. We chose the bugs ourselves, so "
         "this does not estimate how many other bugs the tests would notice. In the "
         f"training runs above, {len(far)} bugs changed the weights, each by at least "
-        f"{min(far):.2f} of the largest weight of a tensor. With the others, the runs "
-        "that finished differ from one device only by rounding, so such runs alone "
-        "would have missed them."
+        f"{min(far):.2f} of the largest weight of a tensor. With each of the others, "
+        "the runs that finished differed from one device only by rounding, so their "
+        "weights alone would not have revealed the bug."
     )
     body = []
     for r in rows:
@@ -282,8 +332,8 @@ def invalid(rows: list[Row]) -> Iterator[str]:
     tried, refused, equal = (total(rows, key) for key in keys)
     yield (
         f"Of {tried:,} invalid options and damaged files, {refused:,} were rejected "
-        f"with one of the library's own errors; the other {equal:,} were files that "
-        "read as before the damage."
+        f"with one of the library's own errors. The other {equal:,} were files whose "
+        "damage did not change the data that the library reads from them."
     )
     body = [[r["what"], *(r[key] for key in keys)] for r in rows]
     yield table(["", "tried", "rejected", "read as before"], body)
@@ -301,7 +351,7 @@ def faults(rows: list[Row]) -> Iterator[str]:
         f"the rank, all processes ended within {longest:.1f} s, and no file or shared "
         f"memory was left. Of the runs that were killed repeatedly and resumed from "
         f"checkpoints, {all_of(sum(r['same_bits'] for r in again), len(again))} ended "
-        "with the bits of an undisturbed run."
+        "with exactly the weights of an undisturbed run, bit for bit."
     )
     cells = {
         (r["engine"], r["fault"]): f"{r['times']}, {r['seconds']:.2f} s"
@@ -337,36 +387,24 @@ def scripts(rows: list[Row]) -> Iterator[str]:
         "ended",
         "ended_without_launcher",
     )
-    head = ["", "machines", "kills", "of a launcher", "epochs", "ended within 10 s",
-            "of these, without launcher"]  # fmt: skip
+    head = ["", "machines", "kills", "of these, of a launcher", "epochs trained",
+            "kills after which all ended within 10 s",
+            "of these, of a launcher"]  # fmt: skip
     yield table(head, ([f"`{r['script']}.py`", *(r[k] for k in keys)] for r in rows))
 
 
 def times(rows: list[Row]) -> Iterator[str]:
     """Show medians and quartiles of times and ratios."""
-
-    def between(middle: float, ends: Sequence[float] = ()) -> str:
-        words = [f"{x:.2f}" if x >= 0.1 else f"{x:.2g}" for x in (middle, *ends)]
-        return f"{words[0]} ({words[1]}\u2013{words[2]})" if ends else words[0]
-
     text = speed(rows)
-    if ring := ring_speed(rows):
-        slow = [r for r in rings(rows) if r["ratio"] > SLOW]
-        text += f" {ring}"
-        if slow:
-            which = "; ".join(
-                f"{between(r['ratio'], r['ratio_quartiles'])} in *{r['candidate']}*"
-                for r in slow
-            )
-            text += f" Medians above {SLOW}, with quartiles: {which}."
+    ring = ring_speed(rows)
     calls = [  # the fixed price of a call
         f"{r['seconds'] * 1e6:.1f} µs ({r['backend']})"
         for r in rows
         if r["candidate"] == "one element on 2, ours"
     ]
     if calls:
-        text += " An all-reduce of one element on two simulated devices took "
-        text += f"{', '.join(calls)}."
+        text += " An all-reduce of one element on two simulated devices, which "
+        text += f"measures the fixed cost of a call, took {', '.join(calls)}."
     lines = []
     for r in wrappers(rows):
         ours, _, peer = r["candidate"].partition(", to ")
@@ -375,16 +413,17 @@ def times(rows: list[Row]) -> Iterator[str]:
             over = "shared memory" if engine == "shared_memory" else ENGINES[engine]
             ours = f"{model}, {over}"
         peer = WRAPPERS.get((r["part"], r["backend"]), f"PyTorch's {peer}")
-        low, high = r["ratio_quartiles"]
-        found = "" if verdict(r) == UNCLEAR else verdict(r)
-        lines.append(
-            [ours, peer, between(r["ratio"]), f"{low:.2f} to {high:.2f}", found]
-        )
-    head = ["the library's step", "compared with", "ratio", "quartiles", ""]
-    yield f"{text}\n\n{table(head, lines, words=2)}"
+        found = f"; {verdict(r)}" * (verdict(r) != UNCLEAR)
+        ratio = written(r["ratio"], r["ratio_quartiles"])
+        lines.append([ours, peer, f"{ratio}{found}"])
+    head = ["the library's step", "compared with", "ratio of times"]
+    text += f"\n\n{table(head, lines, words=2)}"
+    if ring:
+        text += f"\n\n{ring} By the size of the vector:\n\n{ring_sizes(rows)}"
+    yield text
     body = [
-        [r["part"], r["candidate"], r["backend"], between(1e3 * r["seconds"]),
-         between(r["ratio"], r["ratio_quartiles"])]
+        [r["part"], r["candidate"], r["backend"], written(1e3 * r["seconds"]),
+         written(r["ratio"], r["ratio_quartiles"])]
         for r in rows
     ]  # fmt: skip
     yield table(["part", "candidate", "backend", "ms", "ratio"], body, words=3)
