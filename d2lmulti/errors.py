@@ -35,7 +35,7 @@ class D2LMultiError(Exception):
 
 
 class InvalidInput(D2LMultiError, ValueError):
-    """An argument has the wrong value, type, shape or length."""
+    """An argument has the wrong value, type, shape, or length."""
 
 
 class PlanError(InvalidInput):

@@ -151,9 +151,10 @@ On one {GPU}, {units} unit tests of the PyTorch backend {failed}. Of the {ran} c
 cells of the chapters that ran there, {cells} printed what their page shows, wherever \
 outputs are compared. {others} On devices that were simulated on that GPU, {runs} \
 training runs in float64, under all parallelism strategies, ended with the weights of \
-one device, to within {difference} of a tensor's largest weight. This was on {date}, with PyTorch {PyTorch}, \
-CUDA {CUDA}, and driver {driver}. The library may have changed since then, because the \
-tables below are made again for every release and this section is not.
+one device, to within {difference} of a tensor's largest weight. This was on {date}, \
+with PyTorch {PyTorch}, CUDA {CUDA}, and driver {driver}. The library may have changed \
+since then, because the tables below are made again for every release and this section \
+is not.
 
 On one GPU, NCCL accepts a group of one rank only: it ran one, and rejected two ranks \
 that shared the GPU. **Several GPUs, NCCL between them, and MXNet and Paddle on \

@@ -21,9 +21,9 @@ from .group import Group, current_group
 
 @dataclass(frozen=True)
 class Device:
-    """One device: kind `gpu`, `sim` or `cpu` and its number; `str` gives `gpu:0`."""
+    """One device: a `gpu`, `sim`, or `cpu`, and its number; `str` gives `gpu:0`."""
 
-    kind: str  #: gpu, sim or cpu
+    kind: str  #: gpu, sim, or cpu
     index: int = 0  #: from 0
 
     def __str__(self) -> str:

@@ -248,7 +248,7 @@ def allreduce(
     change theirs), and all end with the same bits; `recursive_doubling` alone may leave
     a maximum of 0 and -0, or a NaN, in two forms. `algorithm` is a name in `ALLREDUCE`,
     `auto` (see `choose_allreduce`), `native` for the engine's own, or a plan of your
-    own; `op` is sum, mean or max. Raises `InvalidInput` for entries that differ in
+    own; `op` is sum, mean, or max. Raises `InvalidInput` for entries that differ in
     shape or dtype, an entry given twice, an unknown algorithm or op, a mean of
     integers, and for `native` where the engine has none, or none for the dtype.
 

@@ -211,7 +211,7 @@ class Dataset:
 
 
 def load(name: str, dtype: Any = "float32") -> Dataset:
-    """Load the data set `digits`, `fashion_mnist` or `text`, with images of `dtype`.
+    """Load the data set `digits`, `fashion_mnist`, or `text`, with images of `dtype`.
 
     Raises `InvalidInput` for another name or a dtype other than float32 and float64.
     """

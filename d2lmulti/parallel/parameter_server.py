@@ -221,7 +221,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class DeploymentConfig:
-    """The devices of variables, inputs, optimizer and clones.
+    """The devices of variables, inputs, optimizer, and clones.
 
     num_clones: copies of the model per replica, one per GPU (simulated if need be);
     clone_on_cpu: put them all on the CPU. num_replicas: worker processes, of which this

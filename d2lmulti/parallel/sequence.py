@@ -1,9 +1,9 @@
-"""Sequence parallelism of attention: each rank holds some of the tokens, of all heads.
+"""Context parallelism of attention: each rank holds some of the tokens, of all heads.
 
-In *ring attention* a rank keeps its queries and works on one block of keys and values
-at a time, which it then sends to the next rank. In the backward pass the blocks go
-around once more, together with their gradients, to which each rank adds its own.
-Source: Liu et al. (2023). Chapter: *long_sequences*.
+In *ring attention*, a rank keeps its queries and works on one block of keys and values
+at a time, which it then sends to the next rank. In the backward pass, the blocks go
+around once more, together with their gradients, to which each rank adds its part.
+Source: Liu et al. (2023). Explained in the chapter *long_sequences*.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ORDERS = ("contiguous", "striped", "zigzag")
 def token_positions(length: int, ranks: int, order: str = "zigzag") -> list[np.ndarray]:
     """Distribute `length` tokens: return the ascending positions of each rank's tokens.
 
-    `contiguous` gives a rank neighbors; `striped` every `ranks`-th token (Brandon et
+    `contiguous` gives a rank adjacent tokens; `striped`, every `ranks`-th (Brandon et
     al., 2023); `zigzag` cuts twice as many parts as ranks, and rank r gets part r from
     the front and part r from the back. Sizes differ by at most two tokens. Raises
     `InvalidInput` for another order, and for fewer tokens than ranks.

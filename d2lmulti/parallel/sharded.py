@@ -204,11 +204,11 @@ def train_shards(
     `shard_params`, updated in place; `states`: the optimizer's, of `sharded.parts()`.
 
     A reduce-scatter per layer sums the gradients. ZeRO 1 and 2 end with an all-gather
-    of the updated shards; ZeRO 3 gathers a layer before each use. So N elements, N_last
-    of them in the last layer, on k devices cost 2 (k - 1) N, with ZeRO 3 (k - 1)
-    (3 N - N_last), because the last layer runs backward at once. With ZeRO 2 and 3 at
-    most one layer's gradients (with ZeRO 3, parameters) are unsharded at a time. They
-    store only the inputs of the layers and recompute each layer in the backward pass.
+    of the updated shards; ZeRO 3 gathers a layer before each use. So k devices together
+    send 2 (k - 1) N elements for a model of N. With ZeRO 3, they send (k - 1)
+    (3 N - N_last), because the last layer, of N_last, is gathered once. ZeRO 2 and 3
+    unshard one layer's gradients at a time, ZeRO 3 also its parameters. Both store only
+    the inputs of the layers and recompute each layer in the backward pass.
 
     In mixed precision (see `shard_params`) the loss and the update are in float32. The
     loss's gradient is multiplied by `loss_scale` in the backward pass, so that fp16,

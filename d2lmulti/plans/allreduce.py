@@ -1,9 +1,9 @@
 """All-reduce algorithms as plans: afterwards every rank holds the sum of all ranks.
 
 Each is a pure function of the number of ranks and the length of their vectors, and
-yields rounds. An element is summed on one rank and then copied, or two ranks add the
-same two partial sums (a + b = b + a), so replicas agree bit for bit. Chapters:
-*data_parallel* (the star), *allreduce*.
+yields rounds. Replicas agree bit for bit, because either one rank sums an element and
+the others copy it, or two ranks add the same two partial sums, and a + b = b + a.
+Explained in the chapters *data_parallel* (the star) and *allreduce*.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def ring(ranks: int, length: int) -> Iterator[Round]:
     """Cut the vector into one part per rank; send parts around the ring twice.
 
     2 (ranks - 1) rounds; every rank sends 2 (ranks - 1) / ranks of the vector, the
-    least possible. Source: Patarasuk, Yuan (2009).
+    least possible where ranks do the sums. Source: Patarasuk, Yuan (2009).
     """
     yield from reduce_scatter(ranks, length)
     yield from allgather(ranks, length)
@@ -62,19 +62,19 @@ def ring(ranks: int, length: int) -> Iterator[Round]:
 def recursive_doubling(ranks: int, length: int) -> Iterator[Round]:
     """Exchange whole vectors with the ranks 1, 2, 4, and so on away, and add.
 
-    log2(ranks) rounds of whole vectors if `ranks` is a power of two, two more if not:
-    the fewest rounds, for short vectors. Source: Thakur, Rabenseifner, Gropp (2005).
+    For a power of two, log2(ranks) rounds of whole vectors, the fewest if a rank gets
+    one per round; else two more. Source: Thakur, Rabenseifner, Gropp (2005).
     """
     yield from _folded(_swap_vectors, ranks, length)
 
 
 @plan
 def halving_doubling(ranks: int, length: int) -> Iterator[Round]:
-    """Exchange halves with the nearest rank, then quarters twice as far; then back.
+    """Exchange halves with the nearest rank, quarters twice as far, ...; then back.
 
     2 log2(ranks) rounds and the bytes of the ring if `ranks` is a power of two; if not,
-    two more rounds of whole vectors. The large halves stay among near ranks, which
-    saves bytes between nodes. Source: Thakur, Rabenseifner, Gropp (2005).
+    two more rounds of whole vectors. The largest messages go to the nearest ranks,
+    which saves bytes between nodes. Source: Thakur, Rabenseifner, Gropp (2005).
     """
     yield from _folded(_swap_halves, ranks, length)
 
@@ -178,11 +178,11 @@ START_UP_BYTES = 64 * 1024
 
 
 def choose_allreduce(ranks: int, nbytes: int) -> str:
-    """Return the fastest algorithm for vectors of `nbytes` bytes and equal links.
+    """Return the algorithm that a model finds fastest for `nbytes` on equal links.
 
-    A model: a round costs START_UP_BYTES plus the bytes of its busiest rank. Between
-    nodes with slow links `hierarchical` may be faster, which the number of ranks does
-    not show.
+    In the model, a round costs START_UP_BYTES plus the bytes of its busiest rank. Over
+    slow links between nodes, `hierarchical` may be faster, but the model does not know
+    the nodes.
 
     >>> [choose_allreduce(8, nbytes) for nbytes in (10**4, 10**6)]
     ['recursive_doubling', 'halving_doubling']

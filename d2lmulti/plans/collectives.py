@@ -1,8 +1,8 @@
-"""Broadcast, reduce, reduce-scatter, all-gather and all-to-all as plans.
+"""Broadcast, reduce, reduce-scatter, all-gather, and all-to-all as plans.
 
-The tree and the ring below are the two shapes that all-reduce is built from as well
-(see `allreduce.py`). A vector is cut into one *part* per rank by `even_bounds`; parts
-may be uneven or empty. Chapter: *allreduce*.
+All-reduce is built from the same tree and the same ring (see `allreduce.py`). A vector
+is cut into one *part* per rank by `even_bounds`; parts may be uneven or empty.
+Explained in the chapter *allreduce*.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ def allgather(ranks: int, length: int) -> Iterator[Round]:
 def alltoall(ranks: int, length: int) -> Iterator[Round]:
     """Swap blocks: block t of rank s goes to block s of rank t (a transposition).
 
-    Every rank holds `ranks` blocks of `length` elements. It sends ranks - 1 blocks, one
-    after the other, and is never idle (pairwise exchange). No second vector is needed:
-    an arriving block replaces the block that was sent. So two ranks swap; an even
-    number of ranks forms pairs, in ranks - 1 rounds. An odd number cannot be paired:
-    each rank swaps with two others, to its left and right, in half as many rounds.
+    Every rank holds `ranks` blocks of `length` elements and sends all but its own. No
+    second vector is needed, because ranks swap blocks in pairs: an arriving block
+    replaces the block that was sent. An even number of ranks forms pairs in each of
+    ranks - 1 rounds. An odd number cannot be paired, so in each round a rank swaps with
+    two others, to its left and to its right, and half as many rounds are enough.
     """
     rank, n = np.arange(ranks), ranks - 1
     if ranks % 2:
@@ -83,7 +83,7 @@ def _swap(rank: np.ndarray, partner: np.ndarray, length: int) -> Round:
 
 
 def ring_reduce_scatter(ring: np.ndarray, edges: np.ndarray) -> Iterator[Round]:
-    """Sum part i, edges[i] to edges[i + 1], on the i-th rank of the ring.
+    """Sum part i, from edges[i] up to edges[i + 1], on the i-th rank of the ring.
 
     Part i starts at rank i + 1, and each rank on its way adds its contribution.
     """

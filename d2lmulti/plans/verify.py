@@ -35,7 +35,7 @@ def verify(
 ) -> None:
     """Check that `rounds` do what `collective` promises for (ranks, length).
 
-    `collective` is allreduce, reduce, broadcast, reduce_scatter, allgather or alltoall
+    `collective` is allreduce, reduce, broadcast, reduce_scatter, allgather, or alltoall
     (there, `length` is that of a block). Raises `PlanError` for a contribution that is
     missing or counted twice, and for a round that is not a legal table. Memory grows
     with ranks^2 times the number of parts: meant for up to about a hundred ranks.
