@@ -306,8 +306,8 @@ def bugs(rows: list[Row]) -> Iterator[str]:
     tests = {test for r in rows for test in r["tests"]}
     far = changes(rows)
     yield (
-        f"We planted {len(rows)} bugs, one at a time. {len(tests)} different tests "
-        f"noticed {noticed(rows)} of them, and none of these tests "
+        f"We planted {len(rows)} bugs, one at a time. In all, {len(tests)} different "
+        f"tests noticed {noticed(rows)} of them, and none of these tests "
         "was written against the bug that it noticed. We chose the bugs ourselves, so "
         "this does not estimate how many other bugs the tests would notice. In the "
         f"training runs above, {len(far)} bugs changed the weights, each by at least "
