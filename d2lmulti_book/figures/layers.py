@@ -18,7 +18,6 @@ from .style import (
     INK,
     PALE,
     arrow,
-    box,
     canvas,
     device_color,
     device_patches,
@@ -31,39 +30,73 @@ from .style import (
 def column_row_pair(devices: int = 2, by_tokens: bool = False) -> Figure:
     """Draw a column cut followed by a row cut, with f and g, forward and backward.
 
-    With `by_tokens`, each device holds only its own tokens before f and after g.
+    Every matrix has its shape, and each device's row shows what that device holds of
+    it. With `by_tokens`, each device holds only its own tokens before f and after g.
     """
+    tokens = "rows" if by_tokens else "all"
+    columns: tuple[tuple[float, str, float, float, str], ...] = (
+        (0.0, "$X$", 0.8, 0.9, tokens),  # left, name, width, height, part
+        (1.7, "$W_1$", 1.2, 0.8, "columns"),
+        (3.4, "ReLU$(XW_1)$", 1.2, 0.9, "columns"),
+        (5.1, "$W_2$", 0.8, 1.2, "rows"),
+        (6.4, "partial $Y$", 0.8, 0.9, "sum"),
+        (8.1, "$Y$", 0.8, 0.9, tokens),
+    )
+    row, bars = 1.4, (("f", 1.25), ("g", 7.65))
+    top = (devices - 1) * row + 0.8
+    figure, ax = canvas(8, 1.5 + 1.15 * devices, (-1.0, 9.0), (-1.75, top + 0.45))
+    for rank in range(devices):
+        y = (devices - 1 - rank) * row
+        for x, _, width, height, part in columns:
+            _held(ax, (x, y - height / 2), (width, height), part, rank, devices)
+        for x, end in ((0.8, 1.7), (2.9, 3.4), (4.6, 5.1), (5.9, 6.4), (7.2, 8.1)):
+            arrow(ax, (x + 0.06, y), (end - 0.06, y))
+        ax.text(-0.15, y, f"device {rank}", ha="right", va="center", size=10)
+    for x, name, width, _, _ in columns:
+        ax.text(x + width / 2, top, name, ha="center", va="center", size=10)
+    for name, x in bars:
+        ax.plot([x, x], [-0.6, top - 0.2], color=INK, lw=5, alpha=0.85, zorder=4)
+        ax.text(x, top, f"${name}$", ha="center", va="center", size=14)
     forward = (
         ("all-gather", "reduce-scatter") if by_tokens else ("identity", "all-reduce")
     )
-    height = 1.3 + 1.15 * devices
-    figure, ax = canvas(8, height, (-1.25, 10.4), (-1.3, devices))
-    for rank in range(devices):
-        y, color = float(devices - 1 - rank), device_color(rank)
-        edge = color if by_tokens else PALE
-        tokens = f", tokens {rank + 1}" if by_tokens else ""
-        for x, words, of in (
-            (0, "$X$" + tokens, edge),
-            (2.1, f"$W_1$, columns {rank + 1}", color),
-            (4.2, "hidden units\nof its own", color),
-            (6.3, f"$W_2$, rows {rank + 1}", color),
-            (8.8, "$Y$" + tokens, edge),
-        ):
-            box(ax, (x, y - 0.32), (1.5, 0.64), words, of, size=9)
-        for start in (1.5, 3.6, 5.7):
-            arrow(ax, (start, y), (start + 0.6, y))
-        arrow(ax, (7.8, y), (8.8, y))
-        ax.text(-0.15, y, f"device {rank}", ha="right", va="center", size=9)
-    for x, name in ((1.8, "f"), (8.3, "g")):
-        ax.plot([x, x], [-0.42, devices - 0.58], color=INK, lw=5, alpha=0.85, zorder=4)
-        ax.text(x, devices - 0.5, f"${name}$", ha="center", va="bottom", size=13)
-    rows = (("forward →", *forward), ("← backward", *reversed(forward)))
-    for row, (words, at_f, at_g) in enumerate(rows):
-        y = -0.75 - 0.34 * row
-        ax.text(1.8, y, at_f, ha="center", va="center", size=9)
-        ax.text(8.3, y, at_g, ha="center", va="center", size=9)
-        ax.text(5.05, y, words, ha="center", va="center", size=9, color=INK)
+    for y, words, calls in (
+        (-1.0, "forward →", forward),
+        (-1.45, "← backward", forward[::-1]),
+    ):
+        ax.text(4.45, y, words, ha="center", va="center", size=10, color=INK)
+        for (_, x), call in zip(bars, calls, strict=True):
+            ax.text(x, y, call, ha="center", va="center", size=10)
     return figure
+
+
+def _held(
+    ax: Axes,
+    corner: tuple[float, float],
+    sides: tuple[float, float],
+    part: str,
+    rank: int,
+    ranks: int,
+) -> None:
+    """Draw a matrix, and over it the part that one device holds."""
+    (x, y), (width, height) = corner, sides
+    color = device_color(rank)
+    if part == "all":
+        ax.add_patch(Rectangle(corner, width, height, fc=PALE, ec="#999999", lw=1))
+        return
+    if part == "sum":
+        look = {"fc": color, "ec": color, "alpha": 0.4}
+        ax.add_patch(Rectangle(corner, width, height, lw=1, **look))
+        ax.text(x + width / 2, y + height / 2, "sum\n" + "of 2", size=1, alpha=0)
+        return
+    ax.add_patch(Rectangle(corner, width, height, fc="white", ec="#777777", ls=":"))
+    if part == "columns":
+        width = width / ranks
+        x += rank * width
+    else:
+        height = height / ranks
+        y += (ranks - 1 - rank) * height  # row 0 on top
+    ax.add_patch(Rectangle((x, y), width, height, fc=color, ec=color, lw=1))
 
 
 @styled
