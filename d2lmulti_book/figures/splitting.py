@@ -66,7 +66,7 @@ def three_ways(
         (
             "gradients,\nonce per step",
             "outputs and gradients,\nin every pair",
-            "both, at\nthe border",
+            "both, at\nthe boundary",
         ),
         strict=True,
     ):
@@ -148,7 +148,7 @@ def _tower(
 
 
 def _cross(ax: Axes, x: float, below: int) -> None:
-    """Draw an arrow across the border above the lowest `below` layers of a tower."""
+    """Draw an arrow across the boundary above the lowest `below` layers of a tower."""
     arrow(ax, (x, below + 0.46), (x, below + 0.84), "<|-|>", 7, zorder=3)
 
 
