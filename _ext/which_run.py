@@ -91,9 +91,10 @@ def sentences(found: dict[str, Any]) -> str:
         f"points below the correct one, and {known['in_spread']} with a loss in the "
         f"range of three correct runs with other seeds. The weights "
         f"tell {known['soon']} of the {count} after {found['each']} steps, and all "
-        f"after {found['steps']}: correct runs stayed within about "
-        f"{power(known['correct_most'])} of one device, and the closest broken run "
-        f"ended about {power(known['broken_least'])} away."
+        f"after {found['steps']}. After these, correct runs were still within about "
+        f"{power(known['correct_most'])} of one device, because rounding errors grow "
+        f"with the steps, and the closest broken run ended about "
+        f"{power(known['broken_least'])} away."
     )
 
 
@@ -190,8 +191,8 @@ run A is correct, and in run B {html.escape(first["bug"])}.</p>
 <p data-part="score" class="score" aria-live="polite"></p>
 <p><button type="button" data-part="link">Copy a link to this round</button></p>
 </div>
-<details><summary>How well does the loss tell? All {len(found["bugs"])} bugs, and what \
-is not shown</summary>
+<details><summary>How much does the loss reveal? All {len(found["bugs"])} bugs, and \
+what is not shown</summary>
 <p>{text}</p>
 <div class="all" tabindex="0" role="region" aria-label="All bugs">
 <table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>

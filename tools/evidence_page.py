@@ -19,10 +19,9 @@ from evidence_tables import (
     largest_network,
     noticed,
     power,
-    ring_speed,
     scripts,
+    short_speed,
     small,
-    speed,
     table,
     times,
     total,
@@ -81,8 +80,9 @@ SHOWN = {
         bugs,
         "Each bug was planted in a copy of the library. The ordinary tests of training "
         "then ran there until the first of them failed. The last column is the largest "
-        "difference from one device in the runs of the first table (three ranks, "
-        "PyTorch; for bugs in processes, NumPy over shared memory).",
+        "difference from one device in the runs of the first two tables on PyTorch "
+        "(three ranks, two for tensor parallelism, four or eight on a mesh) or, for "
+        "bugs in processes, on NumPy over shared memory (three ranks).",
     ),
     "faults": Shown(
         "Failed ranks reported and cleaned up",
@@ -122,10 +122,10 @@ have at most {weights:,} weights, and the training runs of the first line take 1
 steps in float64. So this page does not show that training in mixed precision is \
 correct, or that a large model converges.
 
-{{ref}}`One command <when-and-where>` ran the programs and wrote this page; no result \
-was typed by hand. A wrong result stops the command, and this page then shows it. All \
-measured values are also in `chapters/measured/evidence.json`; the next two sections \
-name their own files."""
+No result was typed by hand: {{ref}}`one command <when-and-where>` ran the programs \
+behind all tables and wrote this page, except for the next two sections, which name \
+their own commands and records. A wrong result stops the command, and this page then \
+shows it. All measured values are also in `chapters/measured/evidence.json`."""
 GAME = """\
 ## Which run is broken?
 
@@ -361,13 +361,16 @@ def conclusions(record: Record) -> Iterator[str]:
             f"{differing(found) or 'none'} differed from one process in even one bit."
         )
     if found := rows.get("scripts"):
+        kills = total(found, "kills")
         yield (
-            f"- **Kills.** After each of {total(found, 'kills')} kills, the script "
-            "resumed. In the end, it had exactly the weights of an undisturbed run."
+            f"- **Recovery.** {len(found)} scripts were killed {kills} times in all, "
+            "resumed each time, and ended with exactly the weights of an undisturbed "
+            f"run. After {kills - total(found, 'ended')} of the kills, other processes "
+            "of the job were still running ten seconds later."
         )
-    if found := rows.get("ratios"):
-        compared = speed([*found, *rows.get("sharded", [])])
-        yield f"- **Speed on CPUs.** {compared} {ring_speed(found)}".rstrip()
+    steps = [*rows.get("ratios", []), *rows.get("sharded", [])]
+    if compared := short_speed(steps, rows.get("ratios", [])):
+        yield f"- **Speed on CPUs.** {compared}"
 
 
 def render(

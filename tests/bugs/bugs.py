@@ -1,7 +1,7 @@
 """Seeded bugs: patches to the library, and for each an ordinary test that notices it.
 
-That test was not written against the bug, nor against what it breaks alone. `old` must
-stand in `file` exactly once.
+That test checks a general property, not only what the bug breaks. `old` must stand in
+`file` exactly once.
 """
 
 from __future__ import annotations

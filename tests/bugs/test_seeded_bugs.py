@@ -1,4 +1,4 @@
-"""The ordinary tests notice mistakes that they were not written against.
+"""Ordinary tests, of general properties, notice planted mistakes.
 
 Each bug of `bugs.py` is planted in a copy of the library, and the test that it names
 runs there, with PyTorch on simulated devices or in processes of NumPy. pytest prints
