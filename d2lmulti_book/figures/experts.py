@@ -64,7 +64,7 @@ def dispatch_combine() -> Figure:
     Tokens have the color of the rank that they come from. Each row is a rank; the
     tokens of both ranks that chose an expert are sent to its rank and return.
     """
-    figure, ax = canvas(7.4, 3.3, (-1.7, 10.9), (-3.6, 6.0))
+    figure, ax = canvas(4.3, 3.4, (-1.75, 7.5), (-3.6, 6.1))
     chosen = ((0, 1, 1), (1, 0, 1))  # for each rank, the expert of its tokens
     inside = [  # for each expert, the tokens that it computes: (rank, index)
         [(r, i) for r, part in enumerate(chosen) for i, e in enumerate(part) if e == at]
@@ -73,25 +73,25 @@ def dispatch_combine() -> Figure:
     tokens: list[tuple[float, float, int, int]] = []
     for rank, part in enumerate(chosen):
         top = 4.0 - 4.2 * rank  # of three or four places for tokens, downward
-        ax.text(-0.5, top - 1, f"rank {rank}", ha="right", va="center", size=10)
-        box(ax, (4.0, top - 3.2), (2.6, 3.4), color="#EEEEEE", edge=INK)
-        ax.text(5.9, top - 1.5, f"expert\n{rank}", ha="center", va="center", size=10)
+        ax.text(-0.35, top - 1, f"rank {rank}", ha="right", va="center", size=9)
+        box(ax, (2.15, top - 3.2), (2.6, 3.4), color="#EEEEEE", edge=INK)
+        ax.text(3.95, top - 1.5, f"expert\n{rank}", ha="center", va="center", size=9)
         for place, (source, i) in enumerate(inside[rank]):
             y, home = top - 0.3 - 0.8 * place, 4.0 - 4.2 * source - 0.3 - 0.9 * i
-            tokens.append((4.7, y, source, i))
-            for start, end in (((0.6, home), (4.3, y)), ((6.6, y), (9.7, home))):
+            tokens.append((2.75, y, source, i))
+            for start, end in (((0.6, home), (2.35, y)), ((4.75, y), (6.4, home))):
                 arrow(ax, start, end, color=device_color(source))
         for i in range(len(part)):
-            tokens += [(x, top - 0.3 - 0.9 * i, rank, i) for x in (0.2, 10.1)]
+            tokens += [(x, top - 0.3 - 0.9 * i, rank, i) for x in (0.2, 6.8)]
     for x, y, rank, i in tokens:
         words, color = "abc"[i], device_color(rank)
         box(ax, (x - 0.35, y - 0.33), (0.7, 0.66), words, color, size=9)
     for x, words in (
-        (0.2, "router\nchooses"), (2.4, "dispatch:\nall-to-all"),
-        (5.3, "experts\ncompute"), (8.1, "combine:\nall-to-all"),
-        (10.1, "times gate,\nadded"),
+        (0.1, "router\nchooses"), (1.75, "dispatch:\nall-to-all"),
+        (3.45, "experts\ncompute"), (5.1, "combine:\nall-to-all"),
+        (6.8, "times\ngate,\nadded"),
     ):  # fmt: skip
-        ax.text(x, 5.3, words, ha="center", va="center", size=10, color=INK)
+        ax.text(x, 5.2, words, ha="center", va="center", size=9, color=INK)
     return figure
 
 
