@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from d2lmulti.backends import element_count
 from d2lmulti.models.networks import Model
@@ -29,6 +30,7 @@ from .style import (
 )
 
 _MARKERS = ("o", "s", "^")
+_LIGHT, _DARK = "#E4DCEF", "#6A51A3"  # two kinds of layers, and no device's color
 _WIDTH = 4.1  # inches: text of 9 points is legible on a phone
 
 
@@ -160,38 +162,48 @@ def _meet(ax: Axes, y: float, direction: str) -> None:
 
 @styled
 def held(ways: Mapping[str, Sequence[Sequence[Any]]], model: Model) -> Figure:
-    """Draw the parameters of every device: a bar per device, a color per layer.
+    """Draw the parameters of every device: a bar per device, a part per layer.
 
     `ways` gives, for each strategy, one list of tensors per device: the parameters of
-    all the model's layers in order, or of some neighboring ones.
+    all the model's layers in order, or of some neighboring ones. The color tells
+    convolutions from dense layers; it is none of those that stand for devices.
     """
     rows = [len(devices) for devices in ways.values()]
-    height = 1.1 + sum(0.5 + 0.25 * n for n in rows)
+    height = 1.0 + sum(0.5 + 0.28 * n for n in rows)
     figure, axes = subplots(len(ways), 1, _WIDTH, height, sharex=True)
-    layers = [i for i, layer in enumerate(model.layers) for _ in range(layer.params)]
+    layer_of = [i for i, layer in enumerate(model.layers) for _ in range(layer.params)]
     for ax, (way, devices) in zip(axes, ways.items(), strict=True):
         first = 0
         for device, tensors in enumerate(devices):
-            has_all = len(tensors) == len(layers)
-            left = 0
+            has_all = len(tensors) == len(layer_of)
+            sizes: dict[int, int] = {}
             for i, x in enumerate(tensors):
-                layer = layers[i if has_all else first + i]
-                size = element_count(x)
-                label = model.layers[layer].name if not left or i % 2 == 0 else None
-                ax.barh(device, size, left=left, color=device_color(layer), label=label)
-                left += size
+                layer = layer_of[i if has_all else first + i]
+                sizes[layer] = sizes.get(layer, 0) + element_count(x)
+            _stack(ax, device, [(model.layers[i].name, n) for i, n in sizes.items()])
             first += 0 if has_all else len(tensors)
         ax.set_title(way)
         ax.set_yticks(range(len(devices)), [f"device {d}" for d in range(len(devices))])
         ax.invert_yaxis()
-    axes[-1].set_xlabel("parameters held")
+    axes[-1].set_xlabel("parameters stored")
     axes[-1].xaxis.set_major_locator(plt.MaxNLocator(4))
-    handles, labels = axes[0].get_legend_handles_labels()
-    once = dict(zip(labels, handles, strict=True))
-    figure.legend(
-        once.values(), once.keys(), loc="outside lower center", ncols=3, fontsize=9
-    )
+    handles = [Patch(fc=_LIGHT, ec=INK, label="convolutions"),
+               Patch(fc=_DARK, ec=INK, label="dense layers")]  # fmt: skip
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=9)
     return figure
+
+
+def _stack(ax: Axes, y: int, layers: Sequence[tuple[str, int]]) -> None:
+    """Draw one bar of layers, each with the number that ends its name."""
+    left = 0
+    for name, size in layers:
+        kind, number = name.rsplit(" ", 1)
+        color, ink = (_DARK, "white") if kind == "dense" else (_LIGHT, INK)
+        ax.barh(y, size, left=left, color=color, ec=INK, lw=0.6)
+        if size > 2500:  # else the number is wider than its part
+            at = (left + size / 2, y)
+            ax.text(*at, number, ha="center", va="center", size=9, color=ink)
+        left += size
 
 
 @styled
