@@ -1,8 +1,8 @@
 """The directive `chapter-map`: which chapter builds on which, drawn from their lines.
 
-The first cell of a chapter says "builds on" or "You need", with links. Below the last
-of these chapters in the order of the book it stands in the drawing, one row each, so
-that the drawing is as readable on a telephone; the others are named in its row.
+The first part of a chapter says "builds on" or "You need", with links. The drawing has
+a panel for each part of the book. In it, a chapter stands below the last chapter of
+the same part that it builds on; what it needs from elsewhere is named in its box.
 """
 
 from __future__ import annotations
@@ -15,41 +15,62 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+from docutils import nodes
 from interactive import Interactive
 from sphinx.application import Sphinx
 
 NEEDS = re.compile(r"(?:builds on|You need)\s(.*?)\.(?=\s|$)", re.DOTALL)
-WIDTH, LINE, GAP, INDENT, LEFT, LETTER = 350, 15, 8, 18, 10, 6.9
+LINK = re.compile(r"(at the end, on )?\{doc\}`(\w+)`")
+OTHERS_TOO = "need other chapters too"  # said by a page whose needs differ by section
+WIDTH, LINE, GAP, INDENT, LETTER = 330, 15, 6, 18, 6.9
 
 
 class Chapter(NamedTuple):
     """A page with the names of the pages that it builds on."""
 
+    number: int
     name: str
     title: str
     part: int
     needs: list[str]
+    at_the_end: list[str]  # what only its last part builds on
+    others_too: bool
+
+
+def opening(path: Path) -> str:
+    """Return the first cell of a notebook, or a page of Markdown up to a heading."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        return "".join(json.loads(text)["cells"][0]["source"])
+    return text.partition("\n## ")[0]
 
 
 def chapters_of(root: Path) -> tuple[list[str], list[Chapter]]:
-    """Return the parts of the book and their notebooks, in order."""
+    """Return the numbered parts of the book and their chapters, in order."""
     toc = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))
     captions, found = [], []
     for part in toc["parts"]:
-        files = [root / f"{entry['file']}.ipynb" for entry in part["chapters"]]
-        paths = [path for path in files if path.exists()]
-        captions += [part["caption"]] * bool(paths)
-        for path in paths:
-            cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-            text = "".join(cells[0]["source"])
-            needs = [
-                name
-                for sentence in NEEDS.findall(text)
-                for name in re.findall(r"\{doc\}`(\w+)`", sentence)
+        if "numbered" not in part:
+            continue
+        captions.append(part["caption"])
+        for entry in part["chapters"]:
+            (path,) = root.glob(f"{entry['file']}.*")
+            text = opening(path)
+            links = [
+                link for said in NEEDS.findall(text) for link in LINK.findall(said)
             ]
             title = re.search(r"^# (.+)$", text, re.MULTILINE)
-            words = title[1].replace("`", "") if title else path.stem
-            found.append(Chapter(path.stem, words, len(captions) - 1, needs))
+            found.append(
+                Chapter(
+                    len(found) + 1,
+                    path.stem,
+                    title[1].replace("`", "") if title else path.stem,
+                    len(captions) - 1,
+                    [name for late, name in links if not late],
+                    [name for late, name in links if late],
+                    OTHERS_TOO in text,
+                )
+            )
     return captions, found
 
 
@@ -67,17 +88,23 @@ def nearest(chapter: Chapter, chapters: dict[str, Chapter]) -> list[str]:
 
 
 def rows(chapters: dict[str, Chapter]) -> list[tuple[Chapter, int, list[str]]]:
-    """Order the chapters as a tree: each with its depth and what else it builds on."""
+    """Order each part as a tree: chapters with depth and what else they build on."""
     found: list[tuple[Chapter, int, list[str]]] = []
 
-    def add(parent: str, depth: int) -> None:
+    def add(part: int, parent: str, depth: int) -> None:
         for chapter in chapters.values():
-            *others, below = ["", *nearest(chapter, chapters)]
-            if below == parent:
-                found.append((chapter, depth, [name for name in others if name]))
-                add(chapter.name, depth + 1)
+            if chapter.part != part:
+                continue
+            needs = nearest(chapter, chapters)
+            here = [name for name in needs if chapters[name].part == part]
+            above = here[-1] if here else ""
+            if above == parent:
+                others = [name for name in needs if name != above]
+                found.append((chapter, depth, others))
+                add(part, chapter.name, depth + 1)
 
-    add("", 0)
+    for part in sorted({chapter.part for chapter in chapters.values()}):
+        add(part, "", 0)
     return found
 
 
@@ -86,31 +113,47 @@ def short(title: str) -> str:
     return re.split(r"(?<=\?) |:", title)[0]
 
 
-def drawing(root: Path) -> str:
-    """Draw the map: a box per chapter, lines to those that build on it, and a list."""
-    captions, found = chapters_of(root)
-    names = {chapter.name for chapter in found}
-    chapters = {
-        chapter.name: chapter._replace(needs=[n for n in chapter.needs if n in names])
-        for chapter in found
-    }
-    boxes, lines, items = [], [], []
+def heading(chapter: Chapter) -> str:
+    """Return number and title; a single word before a colon would say too little."""
+    head = short(chapter.title)
+    return f"{chapter.number} {head if ' ' in head else chapter.title}"
+
+
+def condition(
+    chapter: Chapter, others: list[str], chapters: dict[str, Chapter], below: bool
+) -> str:
+    """Say what a chapter builds on, besides the chapter above it."""
+
+    def named(names: list[str]) -> str:
+        return ", ".join(
+            f"{chapters[name].number} {short(chapters[name].title)}" for name in names
+        )
+
+    said = [f"{'and' if below else 'after'} {named(others)}"] * bool(others)
+    if chapter.at_the_end:
+        said.append(f"at the end, {named(chapter.at_the_end)}")
+    if chapter.others_too:
+        said.append("and others, by program")
+    return "; ".join(said)
+
+
+def panel(
+    part: list[tuple[Chapter, int, list[str]]], chapters: dict[str, Chapter]
+) -> str:
+    """Draw one part: a box per chapter, and lines to those that build on it."""
+    boxes, lines = [], []
     last: dict[int, float] = {}  # the lower edge of the last box at a depth
-    y = 4
-    for chapter, depth, others in rows(chapters):
-        x = LEFT + INDENT * depth
+    y = 2
+    for chapter, depth, others in part:
+        x = 2 + INDENT * depth
         width = WIDTH - x - 2
-        title = textwrap.wrap(short(chapter.title), int((width - 18) / LETTER))
-        also = ", ".join(short(chapters[name].title) for name in others)
-        said = [
-            *title,
-            *textwrap.wrap(f"and {also}" * bool(others), int((width - 18) / 6)),
-        ]
-        height = 10 + LINE * max(2, len(said))
-        top = y + height / 2 - LINE * len(said) / 2 + 11
+        title = textwrap.wrap(heading(chapter), int((width - 18) / LETTER))
+        also = condition(chapter, others, chapters, depth > 0)
+        said = [*title, *textwrap.wrap(also, int((width - 18) / 6))]
+        height = 10 + LINE * len(said)
         texts = "".join(
             f'<text class="{"" if number < len(title) else "also"}" x="{x + 14}" '
-            f'y="{top + LINE * number}">{html.escape(words)}</text>'
+            f'y="{y + 16 + LINE * number}">{html.escape(words)}</text>'
             for number, words in enumerate(said)
         )
         if depth:
@@ -118,42 +161,77 @@ def drawing(root: Path) -> str:
             lines.append(f"M{start} {last[depth - 1]}V{middle}H{x}")
         last[depth] = y + height
         boxes.append(
-            f'<a href="{chapter.name}.html"><g class="part{chapter.part}">'
+            f'<a id="map-{chapter.name}" href="{chapter.name}.html"><g>'
             f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="4"/>'
             f'<rect class="mark" x="{x}" y="{y}" width="6" height="{height}"/>'
             f"{texts}</g></a>"
         )
         y += height + GAP
-        needs = ", ".join(short(chapters[name].title) for name in chapter.needs)
-        items.append(
-            f'<li><a href="{chapter.name}.html">{html.escape(chapter.title)}</a>'
-            + f" builds on {html.escape(needs)}" * bool(needs)
-            + ".</li>"
-        )
-    legend = "".join(
-        f'<li class="part{n}"><i></i>{html.escape(caption)}</li>'
-        for n, caption in enumerate(captions)
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {y - GAP + 2}" role="group" aria-label="Chapters">'
+        f'<path d="{"".join(lines)}"/>{"".join(boxes)}</svg>'
     )
+
+
+def outlines(chapters: dict[str, Chapter]) -> str:
+    """Write a rule per chapter: a pointer on its box outlines what it builds on."""
+    rules = []
+    for name in chapters:
+        if needed := sorted(all_needed(name, chapters)):
+            boxes = ", ".join(f"#map-{need}" for need in needed)
+            rules.append(
+                f".chapter-map:has(#map-{name}:is(:hover, :focus-visible)) "
+                f":is({boxes}) rect:not(.mark)"
+            )
+    return ",\n".join(rules) + " { stroke: var(--pst-color-primary); stroke-width: 3; }"
+
+
+def drawing(root: Path) -> str:
+    """Draw the map: a panel for each part of the book, and a list."""
+    captions, found = chapters_of(root)
+    chapters = {chapter.name: chapter for chapter in found}
+    placed = rows(chapters)
+    panels = []
+    for number, caption in enumerate(captions):
+        part = [row for row in placed if row[0].part == number]
+        panels.append(
+            f'<div class="part part{number}"><p>{html.escape(caption)}</p>'
+            f"{panel(part, chapters)}</div>"
+        )
+    items = []
+    for chapter in found:
+        names = [short(chapters[name].title) for name in chapter.needs]
+        late = [
+            f"at the end, {short(chapters[name].title)}" for name in chapter.at_the_end
+        ]
+        builds = f" builds on {html.escape(', '.join([*names, *late]))}" * bool(names)
+        items.append(
+            f'<li value="{chapter.number}"><a href="{chapter.name}.html">'
+            f"{html.escape(chapter.title)}</a>{builds}.</li>"
+        )
     return f"""\
 <div class="chapter-map">
-<ul class="legend">{legend}</ul>
-<svg viewBox="0 0 {WIDTH} {y}" role="group" \
-aria-label="Map: each chapter stands below one that it builds on">
-<path d="{"".join(lines)}"/>
-{"".join(boxes)}
-</svg>
-<details><summary>The map as a list</summary><ul>{"".join(items)}</ul></details>
+<style>{outlines(chapters)}</style>
+<div class="parts">{"".join(panels)}</div>
+<details><summary>The map as a list</summary><ol>{"".join(items)}</ol></details>
 </div>
 """
 
 
 class ChapterMap(Interactive):
-    """The map as a figure."""
+    """The map; the only figure of its page, so it has no number and no caption."""
+
+    has_content = False
+
+    def run(self) -> list[nodes.Node]:
+        (figure,) = super().run()
+        return figure.children[:1]
 
     def page(self, up: str) -> str:
         """Draw it, and again when a chapter changes."""
         root = Path(self.env.srcdir)
-        for path in [root / "_toc.yml", *(root / "chapters").glob("*.ipynb")]:
+        folder = root / "chapters"
+        for path in [root / "_toc.yml", *folder.glob("*.ipynb"), *folder.glob("*.md")]:
             self.env.note_dependency(str(path))
         return drawing(root)
 
