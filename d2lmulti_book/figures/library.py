@@ -1,7 +1,10 @@
-"""A map of the library: the calls of a step. Chapter: *read_the_library*."""
+"""A map of the library, and the calls of a traced step. Chapter: *read_the_library*."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from .style import PALE, arrow, box, canvas, device_color, styled
@@ -40,4 +43,31 @@ def library_map() -> Figure:
         box(ax, (x, y), (width, 0.9), words, face)
     for start, end in _ARROWS:
         arrow(ax, start, end)
+    return figure
+
+
+@styled
+def traced_step(
+    marks: Mapping[str, Sequence[tuple[int, str]]], rows: Sequence[str]
+) -> Figure:
+    """Draw the calls of a traced step, one row per file, from its phases' marks.
+
+    `marks`: for each phase, the (place in the trace, row) of its calls.
+    """
+    figure, ax = plt.subplots(figsize=(6.6, 4.4))
+    for phase, points in marks.items():
+        places = [at for at, _ in points]
+        heights = [rows.index(row) for _, row in points]
+        label = f"{phase}: {len(points)} calls"
+        ax.plot(places, heights, "|", ms=7, mew=1.5, label=label)
+    called = {row for points in marks.values() for _, row in points}
+    for height, row in enumerate(rows):
+        if row not in called:
+            words = "no calls: its rounds were cached in step 1"
+            ax.text(2, height, words, va="center", fontsize=8)
+    ax.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.4, 1), frameon=False)
+    ax.set_yticks(range(len(rows)), rows)
+    ax.set_ylim(len(rows) - 0.5, -0.7)
+    ax.set(xlabel="calls of the library's functions, in order")
+    ax.grid(False)
     return figure
