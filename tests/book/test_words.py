@@ -46,7 +46,8 @@ def texts():
                 f"{path.name}, cell {number}",
                 "\n".join([cell.source, *shown, figure]),
             )
-    pages = [*CHAPTERS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    tops = [ROOT / f"{name}.md" for name in ("README", "INSTALL", "CONTRIBUTING")]
+    pages = [*CHAPTERS.rglob("*.md"), *tops]
     programs = (p for home in HOMES for p in sorted((ROOT / home).rglob("*.py")))
     for path in (*pages, *programs):
         yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
