@@ -31,42 +31,57 @@ def column_row_pair(devices: int = 2, by_tokens: bool = False) -> Figure:
     """Draw a column cut followed by a row cut, with f and g, forward and backward.
 
     Every matrix has its shape, and each device's row shows what that device holds of
-    it. With `by_tokens`, each device holds only its own tokens before f and after g.
+    it. Arrows show the forward pass; those that cross are messages. With `by_tokens`,
+    each device holds only its own tokens before f and after g.
     """
     tokens = "rows" if by_tokens else "all"
-    columns: tuple[tuple[float, str, float, float, str], ...] = (
-        (0.0, "$X$", 0.8, 0.9, tokens),  # left, name, width, height, part
-        (1.7, "$W_1$", 1.2, 0.8, "columns"),
-        (3.4, "ReLU$(XW_1)$", 1.2, 0.9, "columns"),
-        (5.1, "$W_2$", 0.8, 1.2, "rows"),
-        (6.4, "partial $Y$", 0.8, 0.9, "sum"),
-        (8.1, "$Y$", 0.8, 0.9, tokens),
-    )
-    row, bars = 1.4, (("f", 1.25), ("g", 7.65))
+    columns: list[tuple[str, float, float, str]] = [  # name, width, height, part
+        ("$X$", 0.8, 0.9, tokens),
+        ("$W_1$", 1.2, 0.8, "columns"),
+        ("ReLU$(XW_1)$", 1.2, 0.9, "columns"),
+        ("$W_2$", 0.8, 1.2, "rows"),
+        ("partial $Y$", 0.8, 0.9, "sum"),
+        ("$Y$", 0.8, 0.9, tokens),
+    ]
+    if by_tokens:
+        columns.insert(1, ("all of $X$", 0.8, 0.9, "all"))
+    operators = {0: "f", len(columns) - 2: "g"}  # by the column before it
+    calls = {"f": ("identity", "all-reduce"), "g": ("all-reduce", "identity")}
+    if by_tokens:
+        gather, scatter = "all-gather", "reduce-scatter"
+        calls = {"f": (gather, scatter), "g": (scatter, gather)}
+    row = 1.4
     top = (devices - 1) * row + 0.8
-    figure, ax = canvas(8, 1.5 + 1.15 * devices, (-1.0, 9.0), (-1.75, top + 0.45))
-    for rank in range(devices):
-        y = (devices - 1 - rank) * row
-        for x, _, width, height, part in columns:
-            _held(ax, (x, y - height / 2), (width, height), part, rank, devices)
-        for x, end in ((0.8, 1.7), (2.9, 3.4), (4.6, 5.1), (5.9, 6.4), (7.2, 8.1)):
-            arrow(ax, (x + 0.06, y), (end - 0.06, y))
+    heights = [(devices - 1 - rank) * row for rank in range(devices)]
+    width = sum(column[1] for column in columns) + 0.5 * len(columns) + 1.7
+    figure, ax = canvas(8, 1.5 + 1.15 * devices, (-1.0, width), (-1.75, top + 0.45))
+    for rank, y in enumerate(heights):
         ax.text(-0.15, y, f"device {rank}", ha="right", va="center", size=10)
-    for x, name, width, _, _ in columns:
+    x = 0.0
+    for i, (name, width, height, part) in enumerate(columns):
         ax.text(x + width / 2, top, name, ha="center", va="center", size=10)
-    for name, x in bars:
-        ax.plot([x, x], [-0.6, top - 0.2], color=INK, lw=5, alpha=0.85, zorder=4)
-        ax.text(x, top, f"${name}$", ha="center", va="center", size=14)
-    forward = (
-        ("all-gather", "reduce-scatter") if by_tokens else ("identity", "all-reduce")
-    )
-    for y, words, calls in (
-        (-1.0, "forward →", forward),
-        (-1.45, "← backward", forward[::-1]),
-    ):
-        ax.text(4.45, y, words, ha="center", va="center", size=10, color=INK)
-        for (_, x), call in zip(bars, calls, strict=True):
-            ax.text(x, y, call, ha="center", va="center", size=10)
+        for rank, y in enumerate(heights):
+            _held(ax, (x, y - height / 2), (width, height), part, rank, devices)
+        x += width
+        operator = operators.get(i, "")
+        gap = 1.3 if operator else 0.5
+        if i + 1 < len(columns):
+            everywhere = operator and calls[operator][0] != "identity"
+            for source, start in enumerate(heights):
+                for end in heights if everywhere else [start]:
+                    color = device_color(source) if everywhere else INK
+                    ends = (x + 0.06, start), (x + gap - 0.06, end)
+                    arrow(ax, *ends, color=color, lw=1.5, zorder=3)
+        if operator:
+            middle = x + gap / 2
+            corner, sides = (middle - 0.3, -0.62), (0.6, top + 0.42)
+            ax.add_patch(Rectangle(corner, *sides, fc="#F4F4F4", ec="#777777", lw=1))
+            ax.text(middle, top, f"${operator}$", ha="center", va="center", size=14)
+            for y, call in zip((-1.0, -1.45), calls[operator], strict=True):
+                ax.text(middle, y, call, ha="center", va="center", size=10)
+        x += gap
+    for y, words in ((-1.0, "forward →"), (-1.45, "← backward")):
+        ax.text(x / 2, y, words, ha="center", va="center", size=10, color=INK)
     return figure
 
 
@@ -87,7 +102,6 @@ def _held(
     if part == "sum":
         look = {"fc": color, "ec": color, "alpha": 0.4}
         ax.add_patch(Rectangle(corner, width, height, lw=1, **look))
-        ax.text(x + width / 2, y + height / 2, "sum\n" + "of 2", size=1, alpha=0)
         return
     ax.add_patch(Rectangle(corner, width, height, fc="white", ec="#777777", ls=":"))
     if part == "columns":
@@ -100,8 +114,14 @@ def _held(
 
 
 @styled
-def who_holds(model: SplitModel, device_shards: Sequence[Sequence[Tensor]]) -> Figure:
+def who_holds(
+    model: SplitModel,
+    device_shards: Sequence[Sequence[Tensor]],
+    names: Sequence[str] = (),
+) -> Figure:
     """Draw every weight of a split model, each part in the color of its device.
+
+    `names` are those of the matrices, by default the names of their layers.
 
     Matrices have their inputs as rows; of a convolution the rows are the output
     channels and the columns the input channels. Gray parts are on every device.
@@ -118,11 +138,14 @@ def who_holds(model: SplitModel, device_shards: Sequence[Sequence[Tensor]]) -> F
     tallest = max(height for height, _ in sides)
     figure, (ax,) = subplots(1, 1, 8, 2.2)
     x = 0.0
-    for (layer, spec, shape), (height, width) in zip(drawn, sides, strict=True):
+    labels = names or [layer for layer, _, _ in drawn]
+    for (_, spec, shape), (height, width), label in zip(
+        drawn, sides, labels, strict=True
+    ):
         y = (tallest - height) / 2
         _weight(ax, spec, (x, y), (height, width), ranks)
         middle = x + width / 2
-        ax.text(middle, y - 0.5, layer, ha="center", va="bottom", size=8, color=INK)
+        ax.text(middle, y - 0.5, label, ha="center", va="bottom", size=8, color=INK)
         size = " x ".join(map(str, shape))
         ax.text(middle, y + height + 0.5, size, ha="center", va="top", size=8)
         x += max(width, 7) + 2  # room for the name
