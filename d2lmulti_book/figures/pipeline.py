@@ -38,11 +38,11 @@ _KINDS: dict[type[Instruction], tuple[str, str, str]] = {
 def naive_and_1f1b(devices: int = 4, micro_batches: int = 4) -> Figure:
     """Draw one batch through the stages, first whole and then in micro-batches.
 
-    Both panels share one time axis, in slots: a slot is the forward pass of the whole
-    batch through one stage. A backward pass takes two.
+    Both panels share one time axis, in slots: a slot is the forward pass of one
+    micro-batch through one stage. A backward pass takes two.
     """
-    small = 1 / micro_batches
-    whole, cut = Durations(1, 2, 1, 1), Durations(small, 2 * small, small, small)
+    m = micro_batches
+    whole, cut = Durations(m, 2 * m, m, m), Durations(1, 2, 1, 1)
     panels = {
         "the whole batch at once": play_schedule(
             SCHEDULES["sequential"](devices, 1), whole
