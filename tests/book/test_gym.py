@@ -140,6 +140,28 @@ def test_the_table_is_that_of_the_programs(name: str) -> None:
         assert found == pytest.approx(MEASURED[name][column][3], abs=0.005)
 
 
+@pytest.mark.parametrize("name", ["first_split", "uneven", "textbook", "zero_one"])
+def test_the_table_has_how_far_one_worker_is(name: str) -> None:
+    fault = find(name)
+    stored = MEASURED[name]["one_worker"]
+    for edit, expected in zip((fault.fix, NO_EDIT), stored, strict=True):
+        many, one = (trained(fault, "numpy", edit, case) for case in ("0", "0:1"))
+        off = max(
+            np.abs(value - alone).max() / np.abs(alone).max()
+            for place, value in many.items()
+            if "/weights/" in place
+            for alone in [one[f"0/weights/0/{place.rpartition('/')[2]}"]]
+        )
+        assert off == pytest.approx(expected, rel=0.05, abs=1e-14)
+
+
+def test_one_worker_shows_eleven_faults() -> None:
+    """As the page says, with the programs that it names."""
+    alone = {find(name).number: row["one_worker"] for name, row in MEASURED.items()}
+    assert [n for n, (right, _) in alone.items() if right > 1e-14] == [5]
+    assert [n for n, (_, faulty) in alone.items() if faulty < 1e-14] == [4, 6, 7]
+
+
 def test_a_hang_shows_the_stack_of_each_rank() -> None:
     expected = grading.correct(RING)
     for edit in (NO_EDIT, RING.wrong):
