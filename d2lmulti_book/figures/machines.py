@@ -20,15 +20,15 @@ def devices_and_ledger() -> Figure:
         ink = "white" if rank == 0 else INK
         box(ax, (x, 0.9), (2.0, 2.9), "", device_color(rank))
         ax.text(x + 1, 3.4, f"sim:{rank}", ha="center", size=11, color=ink)
-        words = "1,000 values\nof 8 bytes,\nits own"
+        words = "own storage:\n1,000 values\n× 8 bytes"
         box(ax, (x + 0.2, 1.3), (1.6, 1.6), words, "white")
     arrow(ax, (4.5, 2.75), (2.0, 2.75))
     arrow(ax, (2.0, 1.75), (4.5, 1.75))
-    ax.text(3.25, 2.9, "values of sim:1", ha="center", size=10, color=INK)
-    ax.text(3.25, 1.9, "sum", ha="center", size=10, color=INK)
+    ax.text(3.25, 2.9, "1. values of sim:1", ha="center", size=10, color=INK)
+    ax.text(3.25, 1.9, "2. sum", ha="center", size=10, color=INK)
     box(ax, (7.7, 0.1), (2.6, 4.0), "", "white", edge=INK)
     ax.text(9.0, 3.6, "ledger", ha="center", size=11, color=INK)
-    lines = ("1 → 0    8,000 bytes", "0 → 1    8,000 bytes")
+    lines = ("1. sim:1 → sim:0\n8,000 bytes", "2. sim:0 → sim:1\n8,000 bytes")
     for y, words in zip((2.75, 1.75), lines, strict=True):
         ax.text(9.0, y, words, ha="center", va="center", size=10, color=INK)
     ax.text(9.0, 0.75, "2 messages,\n16,000 bytes", ha="center", va="center", size=10)
