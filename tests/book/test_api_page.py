@@ -25,7 +25,11 @@ PAGES = {
     for path in sorted((ROOT / "chapters" / "reference").glob("*.md"))
 }
 # Sphinx cannot import the first where a framework is missing; pictures are no library.
-NOT_LISTED = ("d2lmulti.processes.mxnet_kvstore", "d2lmulti_book.figures")
+NOT_LISTED = (
+    "d2lmulti.processes.mxnet_kvstore",
+    "d2lmulti_book.figures",
+    "d2lmulti_book.gym",
+)
 CONFIG = """
 import sys
 for framework in ("torch", "mxnet", "paddle"):
