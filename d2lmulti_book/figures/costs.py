@@ -5,9 +5,12 @@ Chapter: *cost_model*.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from matplotlib.figure import Figure
 
 from d2lmulti_cluster.cost import formula_seconds
+from d2lmulti_cluster.hardware import Cluster, uniform
 from d2lmulti_cluster.nccl import nccl_seconds
 from d2lmulti_cluster.presets import get_cluster
 
@@ -17,32 +20,74 @@ _BYTES = 100e6
 _MEASURED = 64  # GPUs of the largest all-reduce in chapters/measured
 
 
+def ring_without_waiting(n: int, nbytes: float, cluster: Cluster) -> float:
+    """Return the seconds of a flat ring whose sends do not wait for delivery.
+
+    All nodes are alike, so the ranks of one node stand for all.
+    """
+    k, chunk = min(n, cluster.per_node), nbytes / n
+    links = [cluster.inside] * k
+    if n > k:
+        links[-1] = cluster.between
+    arrived, port_free = [0.0] * k, [0.0] * k
+    for _ in range(2 * (n - 1)):
+        out = []
+        for rank, link in enumerate(links):
+            begin = max(arrived[rank], port_free[rank])
+            port_free[rank] = begin + chunk / link.bandwidth
+            out.append(port_free[rank] + link.latency)
+        arrived = [out[-1], *out[:-1]]
+    return max(arrived)
+
+
+def halving_between_nodes(n: int, nbytes: float, cluster: Cluster) -> float:
+    """Return the seconds of rings in each node and halving-doubling between nodes."""
+    k = cluster.per_node
+    network = uniform(cluster.between.latency, cluster.between.bandwidth)
+    inside = 2 * (k - 1) * cluster.inside.seconds(nbytes / k)
+    between = formula_seconds("halving_doubling", n // k, nbytes / k, network)
+    return inside + between
+
+
 @styled
 def allreduce_by_size() -> Figure:
     """Draw the predicted time of an all-reduce of 100 MB against the number of GPUs.
 
-    Each curve is a formula, on DGX H100 nodes of eight GPUs. Sizes without a
+    Each curve is a formula, on DGX H100 nodes of eight GPUs. The flat ring is a band,
+    between sends that wait for delivery and sends that do not. Sizes without a
     measurement are shaded.
     """
     cluster = get_cluster("dgx-h100")
     sizes = [2**k for k in range(3, 15)]
-    rings = {
-        name: [1e3 * formula_seconds(kind, n, _BYTES, cluster) for n in sizes]
-        for name, kind in (("flat ring", "ring"), ("two-level rings", "hierarchical"))
+
+    def times(seconds: Callable[[int], float]) -> list[float]:
+        return [1e3 * seconds(n) for n in sizes]
+
+    waiting = times(lambda n: formula_seconds("ring", n, _BYTES, cluster))
+    free = times(lambda n: ring_without_waiting(n, _BYTES, cluster))
+    lines = {
+        "two-level rings": times(
+            lambda n: formula_seconds("hierarchical", n, _BYTES, cluster)
+        ),
+        "halving-doubling": times(lambda n: halving_between_nodes(n, _BYTES, cluster)),
+        "NCCL's tree": times(
+            lambda n: nccl_seconds("allreduce", _BYTES, n, cluster, algorithm="tree")
+        ),
     }
-    tree = [
-        1e3 * nccl_seconds("allreduce", _BYTES, n, cluster, algorithm="tree")
-        for n in sizes
-    ]
-    figure, (ax,) = subplots(1, 1, 4.1, 3.6)
-    lines = {**rings, "NCCL's tree": tree}
-    for i, (name, times) in enumerate(lines.items()):
-        line = {"color": device_color(i), "ls": ("-", "--", "-.")[i], "lw": 2}
-        digits = 0 if times[-1] > 1 else 1
-        label = f"{name}, {times[-1]:.{digits}f} ms at 16,384"
-        ax.plot(sizes, times, marker="o", ms=4, label=label, **line)
-    ax.set(xscale="log", yscale="log", xlim=(6, 16384 * 1.5), ylim=(0.12, 9000))
-    ax.set_xticks([8, 64, 512, 16384], ["8", "64", "512", "16,384"])
+    figure, (ax,) = subplots(1, 1, 4.1, 3.9)
+    look = {"color": device_color(0), "lw": 2, "marker": "o", "ms": 4}
+    label = f"flat ring, {free[-1]:.0f} to {waiting[-1]:.0f} ms at 16,384"
+    ax.plot(sizes, waiting, label=label, **look)
+    ax.plot(sizes, free, **look)
+    ax.fill_between(sizes, free, waiting, color=device_color(0), alpha=0.25, lw=0)
+    for i, (name, curve) in enumerate(lines.items(), start=1):
+        line = {"color": device_color(i), "ls": ("--", "-.", ":")[i - 1], "lw": 2}
+        digits = 0 if curve[-1] > 10 else 1
+        label = f"{name}, {curve[-1]:.{digits}f} ms"
+        ax.plot(sizes, curve, marker="o", ms=4, label=label, **line)
+    ax.set(xscale="log", yscale="log", xlim=(6, 16384 * 1.5), ylim=(0.12, 30000))
+    ticks = [8, 64, 512, 4096, 16384]
+    ax.set_xticks(ticks, [f"{n:,}" for n in ticks])
     ax.set_yticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
     ax.minorticks_off()
     ax.axvspan(_MEASURED, sizes[-1], color="#EEEEEE", zorder=0)
