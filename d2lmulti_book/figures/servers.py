@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
@@ -111,15 +112,26 @@ def timeline(histories: Mapping[str, ServerHistory], seconds: float) -> Figure:
 def loss_over_time(
     panels: Mapping[str, Mapping[str, Sequence[Curve]]], seconds: float, goal: float
 ) -> Figure:
-    """Draw a panel per title: a line per run, (seconds, loss), a color per label."""
+    """Draw a panel per title: a median line and a band over the runs of each label.
+
+    A dot marks where a median falls below the goal.
+    """
     figure, axes = subplots(1, len(panels), 6.8, 3.4, sharey=True)
     styles = ("-", "--", "-.", ":")
+    grid = np.linspace(0, seconds, 801)
     for ax, (title, runs) in zip(axes, panels.items(), strict=True):
         for i, (label, curves) in enumerate(runs.items()):
-            look = {"color": device_color(i), "ls": styles[i % 4], "lw": 1.1}
-            for n, curve in enumerate(curves):  # one entry in the legend for all runs
-                name = label if ax is axes[0] and n == 0 else None
-                ax.plot(*zip(*curve, strict=True), label=name, **look)
+            losses = np.array([_on_grid(curve, grid) for curve in curves])
+            shown = np.isfinite(losses).all(0)  # where every run has a loss
+            x, losses = grid[shown], losses[:, shown]
+            median, color = np.median(losses, axis=0), device_color(i)
+            band = losses.min(0), losses.max(0)
+            ax.fill_between(x, *band, color=color, alpha=0.18, lw=0)
+            name = label if ax is axes[0] else None
+            ax.plot(x, median, color=color, ls=styles[i % 4], lw=2, label=name)
+            below = np.flatnonzero(median < goal)
+            if below.size:
+                ax.plot(x[below[0]], goal, "o", color=color, ms=8, mec="w", zorder=4)
         ax.axhline(goal, color=INK, lw=0.8, ls=":")
         ax.set_xlim(0, seconds)
         ax.set_title(title)
@@ -128,3 +140,10 @@ def loss_over_time(
     axes[0].set_yscale("log")
     figure.legend(loc="outside lower center", ncols=4)
     return figure
+
+
+def _on_grid(curve: Curve, grid: np.ndarray) -> np.ndarray:
+    """Return the last loss at each time; NaN before the first and after the last."""
+    times, losses = np.array(curve).T
+    last = np.searchsorted(times, grid, side="right") - 1
+    return np.where((last >= 0) & (grid <= times[-1]), losses[last], np.nan)
