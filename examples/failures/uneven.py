@@ -1,4 +1,7 @@
-"""Give rank 0 three batches and rank 1 two: uneven.py [validate | join]."""
+"""Give rank 0 three batches and rank 1 two.
+
+uneven.py [barrier | all-reduce | join]
+"""
 
 import faulthandler
 import signal
@@ -15,8 +18,13 @@ examples = torch.ones(20 - 4 * dist.get_rank(), 8)
 done = 0
 with net.join(enable="join" in sys.argv):
     for batch in examples.split(8):
-        net(batch).sum().backward()
+        net.zero_grad()
+        net(batch).mean().backward()
         done += 1
-print(done, "batches")
-if "validate" in sys.argv:
-    dist.barrier()  # or another collective
+print(done, "batches, gradient of the bias:", net.module.bias.grad.item())
+if "barrier" in sys.argv:
+    dist.barrier()
+if "all-reduce" in sys.argv:  # nine elements, as many as the gradient
+    hits = torch.ones(9)
+    dist.all_reduce(hits)
+    print("sum over the ranks:", hits[0].item())
