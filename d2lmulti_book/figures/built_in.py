@@ -27,7 +27,7 @@ def ddp_hooks() -> Figure:
         left = (4.1, 5.2, 7.9, 9.0)[i]
         _bar(ax, left, 1.9, 1.1, f"g{layer}", device_color(i // 2))
         arrow(ax, (ready, 2.68), (left + 0.55, 2.24))
-    for bucket, (begin, end) in enumerate(((5.83, 8.6), (9.07, 11.84))):
+    for bucket, (begin, end) in enumerate(((5.83, 8.3), (9.07, 11.84))):
         left = (4.1, 7.9)[bucket]
         edge = Rectangle((left - 0.1, 1.52), 2.4, 0.76, fill=False, ec=INK, lw=1.3)
         ax.add_patch(edge)
@@ -41,7 +41,9 @@ def ddp_hooks() -> Figure:
         ax.text(10.7, y, "idle", ha="center", va="center", size=9.5, style="italic")
     words = "backward pass,\nlayers 4 to 1"
     ax.text(5.4, 4.4, words, ha="center", size=9.5, color=INK)
-    names = ((4, "rank 0"), (3, "rank 1"), (1.9, "buckets"), (0.8, "all-reduce"))
+    names = (
+        (4, "rank 0"), (3, "rank 1"), (1.9, "rank 1's\nbuckets"), (0.8, "all-reduce"),
+    )  # fmt: skip
     for at, name in names:
         ax.text(-0.2, at, name, ha="right", va="center", size=9.5, color=INK)
     return figure
