@@ -64,7 +64,7 @@ def dispatch_combine() -> Figure:
     Tokens have the color of the rank that they come from. Each row is a rank; the
     tokens of both ranks that chose an expert are sent to its rank and return.
     """
-    figure, ax = canvas(4.3, 3.4, (-1.75, 7.5), (-3.6, 6.1))
+    figure, ax = canvas(4.3, 3.4, (-1.75, 7.5), (-4.3, 6.1))
     chosen = ((0, 1, 1), (1, 0, 1))  # for each rank, the expert of its tokens
     inside = [  # for each expert, the tokens that it computes: (rank, index)
         [(r, i) for r, part in enumerate(chosen) for i, e in enumerate(part) if e == at]
@@ -89,9 +89,11 @@ def dispatch_combine() -> Figure:
     for x, words in (
         (0.1, "router\nchooses"), (1.75, "dispatch:\nall-to-all"),
         (3.45, "experts\ncompute"), (5.1, "combine:\nall-to-all"),
-        (6.8, "times\ngate,\nadded"),
+        (6.8, "× gate,\n+ token"),
     ):  # fmt: skip
         ax.text(x, 5.2, words, ha="center", va="center", size=9, color=INK)
+    for x, name in ((0.7, "sent"), (2.65, "arrived"), (4.6, "outs"), (6.2, "home")):
+        ax.text(x, -4.0, name, ha="center", va="center", size=9, family="monospace")
     return figure
 
 
