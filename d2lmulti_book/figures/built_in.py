@@ -58,30 +58,32 @@ def _bar(
 
 @styled
 def mirrored_step() -> Figure:
-    """Draw one step of MirroredStrategy on two devices with a batch of 28 images."""
-    figure, ax = canvas(8, 3.2, (-0.05, 10.9), (0.3, 3.4))
-    _bar(ax, 0, 1.5, 1.35, "batch\n28")
-    box(ax, (7.1, 0.5), (1.5, 2), "all-reduce\nSUM")
-    for device, y in ((0, 2.2), (1, 0.8)):
-        color = device_color(device)
-        _bar(ax, 1.8, y, 1.1, "shard\n14", color)
-        _bar(ax, 3.2, y, 1.9, "sum of losses\n/ 28", color)
-        _bar(ax, 5.4, y, 1.4, "partial\ngradient", color)
-        _bar(ax, 8.9, y, 1.9, "update mirrored\nvariable", color)
-        arrow(ax, (1.35, 1.5 + (y - 1.5) * 0.3), (1.8, y))
-        for begin, end in ((2.9, 3.2), (5.1, 5.4), (6.8, 7.1), (8.6, 8.9)):
-            arrow(ax, (begin, y), (end, y))
-        ax.text(3.2, y + 0.42, f"device {device}", size=9.5, color=INK)
-    spans = (
-        (0, 2.9, "distributed data set"),
-        (3.2, 6.8, "strategy.run(f): once per device"),
-        (7.1, 10.8, "optimizer.apply"),
+    """Draw one step on two devices: partial gradients summed, and means averaged."""
+    figure, ax = canvas(8, 4.8, (-0.05, 10.9), (-1.6, 3.3))
+    panels = (
+        ((2.0, 1.1), "sum of losses\n/ 28", "partial\ngradient", "SUM"),
+        ((-0.3, -1.2), "mean over\n14", "gradient of\nthe mean", "MEAN"),
     )
-    for begin, end, words in spans:
-        ax.plot((begin, end), (3.0, 3.0), color=INK, lw=1)
-        ax.text((begin + end) / 2, 3.12, words, ha="center", size=10, color=INK)
-    ax.plot((10, 10), (1.13, 1.87), color=INK, ls=":", lw=1.4)
-    ax.text(10.1, 1.5, "equal", va="center", size=9.5, style="italic", color=INK)
+    for rows, loss, gradient, operation in panels:
+        middle = sum(rows) / 2
+        _bar(ax, 0, middle, 1.35, "batch\n28")
+        box(ax, (7.1, rows[1] - 0.3), (1.5, 1.7), f"all-reduce\n{operation}")
+        for device, y in enumerate(rows):
+            color = device_color(device)
+            _bar(ax, 1.8, y, 1.1, "shard\n14", color)
+            _bar(ax, 3.2, y, 1.9, loss, color)
+            _bar(ax, 5.4, y, 1.4, gradient, color)
+            _bar(ax, 8.9, y, 1.9, "update its\nown copy", color)
+            arrow(ax, (1.35, middle + (y - middle) * 0.3), (1.8, y))
+            for begin, end in ((2.9, 3.2), (5.1, 5.4), (6.8, 7.1), (8.6, 8.9)):
+                arrow(ax, (begin, y), (end, y))
+    titles = (
+        (2.72, "a loop of your own with MirroredStrategy"),
+        (0.32, "fit, and DDP of PyTorch"),
+    )
+    for y, words in titles:
+        ax.plot((0, 10.8), (y, y), color=INK, lw=1)
+        ax.text(0, y + 0.1, words, size=10, color=INK)
     return figure
 
 
