@@ -110,8 +110,8 @@ def formula_seconds(algorithm: str, n: int, nbytes: float, cluster: Cluster) -> 
     """Apply the formula to a cluster; the slowest hop limits a ring.
 
     `algorithm`: one of FORMULAS, or hierarchical. On more than one node every message
-    is assumed to be sent between nodes. That holds for the ring, which has such a
-    message in each round, and is the worst case for the others.
+    is assumed to be sent between nodes. That holds for a ring whose rounds start
+    together, since each has such a message, and is the worst case for the others.
     """
     check_choice("algorithm", algorithm, [*FORMULAS, "hierarchical"])
     check_count("n", n, max=MAX_RANKS)
