@@ -2,8 +2,9 @@
 
 NCCL has three protocols: LL (half the bandwidth, the lowest latency), LL128, and
 Simple. The slowest hop limits the bytes of a ring; its latency is charged at every hop
-too, which is an upper bound. Across nodes small all-reduces use a tree. Sources: src/graph/tuning.cc and topo.h in NCCL 2.2x;
-the regions of Amazon's tuner, src/tuner/nccl_ofi_regions.c in aws-ofi-nccl.
+too, which is an upper bound. Across nodes small all-reduces use a tree. Sources:
+src/graph/tuning.cc and topo.h in NCCL 2.2x; the regions of Amazon's tuner,
+src/tuner/nccl_ofi_regions.c in aws-ofi-nccl.
 Chapter: *cost_model*.
 """
 
