@@ -186,6 +186,7 @@ def _set_figure_style(shell: Any) -> None:
     """Draw figures as PNG at twice the screen resolution, in one style."""
     # Imported here, because only chapters with figures need it.
     import matplotlib  # noqa: TID251 (its settings; figures/ draws)
+    from matplotlib_inline.backend_inline import configure_inline_support
     from matplotlib_inline.config import InlineBackend
 
     inline = InlineBackend.instance(parent=shell)
@@ -195,6 +196,8 @@ def _set_figure_style(shell: Any) -> None:
         "metadata": {"Software": None},
     }
     inline.figure_formats = {"retina"}
+    if shell:  # otherwise, the first cell's figure would be shown after the second
+        configure_inline_support(shell, "module://matplotlib_inline.backend_inline")
     matplotlib.rcParams.update(_STYLE)
 
 

@@ -32,7 +32,6 @@ from d2lmulti_book.notebook import TABS, WITHOUT, split_cell  # noqa: E402
 OUT = ROOT / "_build" / "notebooks"
 WHEEL = f"d2lmulti-{d2lmulti.__version__}-py3-none-any.whl"
 LOAD = "%load_ext d2lmulti_book.notebook"
-INLINE = "%matplotlib inline"  # the default of Jupyter
 # The folders that chapters read, as they name them: the wheel holds them all.
 CARRIED = ("measured", "../examples")
 TENSORFLOW = (
@@ -141,8 +140,7 @@ def markdown(cell: Any, page: str, book: Book) -> Any:
 
 def code(cell: Any, page: str, nb: Any, book: Book) -> list[Any]:
     """Return a cell of code without magics, and the caption of its figure."""
-    source = cell.source.replace(LOAD, "").replace(INLINE, "")
-    asked, source = split_cell(source.strip())
+    asked, source = split_cell(cell.source.replace(LOAD, "").strip())
     source = source.replace("../examples/", "examples/")
     if asked.needs and not needs_throughout(nb, asked.needs):
         source = guarded(
