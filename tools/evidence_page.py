@@ -159,6 +159,11 @@ is not.
 On one GPU, NCCL accepts a group of one rank only: it ran one, and rejected two ranks \
 that shared the GPU. **Several GPUs, NCCL between them, and MXNet and Paddle on \
 a GPU remain untested.**"""
+WHY_OTHERWISE = {
+    "failures.ipynb": ", which quote messages of PyTorch {shown}",
+    "why_not_faster.ipynb": ", whose figures lacked the text that stands for them "
+    "where there are no pictures (the page has been corrected since)",
+}
 HOW_ON_ONE_GPU = """\
 The library was that of version {version} (hash of its sources: `{sources}`), on \
 Python {Python} and NumPy {NumPy}, with {cores} CPU cores. Not counted are the tests \
@@ -300,12 +305,13 @@ def on_one_gpu(
     other = "None differed."
     if differ:
         names = "; ".join(
-            f"code cells {' and '.join(numbers)} of `{page}`, counted from 0"
-            for page, numbers in differ.items()
+            f"{', '.join(sorted(numbers, key=int))} of `{page}`"
+            + WHY_OTHERWISE.get(page, "").format(shown=shown)
+            for page, numbers in sorted(differ.items())
         )
         other = (
-            f"The other {cells['failed']} show messages of PyTorch {shown}, and those "
-            f"of the version on the GPU differ ({names})."
+            f"The other {cells['failed']} did not; they are the code cells, counted "
+            f"from 0, {names}."
         )
     yield ON_ONE_GPU.format(
         **record["machine"], units=f"{worked:,}", cells=f"{cells['passed']:,}",
