@@ -232,11 +232,15 @@ def folded(title: str, *parts: str) -> str:
     return f":::::{{dropdown}} {title}\n" + "\n\n".join(parts) + "\n:::::"
 
 
+def word_for(name: str) -> str:
+    """Return the page's word for a key of the record; digits are a size."""
+    return f"{int(name):,} bytes" if name.isdigit() else KEYS.get(name, name)
+
+
 def rows_on_gpu(measured: Mapping[str, Any], *before: str) -> Iterator[list[str]]:
     """Lay the times and rates of a nested record out: where, and the value."""
     for name, value in measured.items():
-        word = f"{int(name):,} bytes" if name.isdigit() else KEYS.get(name, name)
-        where = [*before, word]
+        where = [*before, word_for(name)]
         label = ", ".join(where)
         if isinstance(value, dict):
             yield from rows_on_gpu(value, *where)
@@ -266,8 +270,7 @@ def medians(measured: Any, *where: str) -> Iterator[tuple[str, float]]:
     """Return the times of a nested record: what was timed, and the median."""
     if isinstance(measured, Mapping):
         for name, value in measured.items():
-            word = f"{int(name):,} bytes" if name.isdigit() else KEYS.get(name, name)
-            yield from medians(value, *where, word)
+            yield from medians(value, *where, word_for(name))
     elif isinstance(measured, list):
         yield ", ".join(where), measured[1]
 

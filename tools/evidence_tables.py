@@ -125,15 +125,22 @@ def verdict(row: Row) -> str:
     return "faster" if high < 1 else "slower" if low > 1 else UNCLEAR
 
 
+def by_engine(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
+    """Return comparisons over the wrappers' own engine, and over shared memory."""
+    same: list[Row] = []
+    shared: list[Row] = []
+    for r in wrappers(rows):
+        (shared if "shared_memory" in r["candidate"] else same).append(r)
+    return same, shared
+
+
 def speed(rows: Iterable[Row]) -> str:
     """Write how training steps compare with those of the frameworks' wrappers.
 
     A step over shared memory does not send by the engine that the wrapper uses, so it
     is counted separately.
     """
-    same, shared = [], []
-    for r in wrappers(rows):
-        (shared if "shared_memory" in r["candidate"] else same).append(r)
+    same, shared = by_engine(rows)
     words = []
     if same:
         words.append(
