@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import evidence_page
@@ -85,6 +88,16 @@ def test_a_record_of_this_tree_and_a_quiet_machine_may_be_published():
     assert len(found) == len(TABLES) and "0.50 cores" in found[0]
     found = make_evidence.obstacles({})
     assert found == [f"{name}: the table is missing" for name in TABLES]
+
+
+def test_no_table_can_change_with_a_drawing():
+    program = "import make_evidence, sys; print(*sorted(sys.modules))"
+    tools = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tools")])}
+    command = [sys.executable, "-c", program]
+    loaded = subprocess.check_output(command, env=os.environ | tools, text=True)
+    drawn = make_evidence.DRAWINGS.replace("/", ".")
+    assert "evidence.strategies" in loaded and drawn not in loaded
+    assert any((ROOT / make_evidence.DRAWINGS).glob("*.py"))
 
 
 @pytest.mark.parametrize(
