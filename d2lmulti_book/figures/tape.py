@@ -24,7 +24,7 @@ _EDGES = (  # from, to, the gradient sent back, where it is written, bend of the
     ("third", "sum", "$d = 2$", (4.4, 3.48), 0.0),
     ("product", "sum", "$d = 2$", (3.98, 2.48), 0.0),
     ("sum", "difference", "$d = 2$", (6.53, 2.66), 0.0),
-    ("w", "difference", "$-d = {-}2$", (4.45, 0.9), 0.16),
+    ("w", "difference", "$-d = {-}2$", (4.2, 0.95), 0.16),
     ("difference", "result", r"$d \cdot x = 2$", (8.3, 2.78), 0.0),
     ("x", "result", r"$d \cdot 3.67 = 3.67$", (4.8, 5.58), -0.48),
 )
