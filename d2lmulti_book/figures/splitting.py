@@ -43,32 +43,33 @@ def three_ways(
     `stage_of` gives the device of each layer when it is cut into stages; `meetings`
     name the layers that communicate, as a ledger does: "dense 1 forward".
     """
-    figure, axes = subplots(1, 3, _WIDTH, 4.4, width_ratios=[2.05, 2.5, 1.1])
+    figure, axes = subplots(1, 3, 4.7, 4.4, width_ratios=[2.4, 2.9, 1.15])
     names = [layer.name.replace("convolution", "conv") for layer in model.layers]
     last = len(names)
-    data, layer, stages = axes
+    data, tensor, stages = axes
     for device in (0, 1):
         left = 1.35 * device
         _tower(data, left, names, [device] * last, f"{images // 2} images")
         halves = [f"½ {name}" for name in names]
-        _tower(layer, left, halves, [device] * last, f"{images} images")
+        _tower(tensor, left, halves, [device] * last, f"{images} images")
     _tower(stages, 0, names, stage_of, f"{images} images")
-    _meet(data, last + 0.8, "both")
+    for i in range(last):  # inside the layers, whose weights have the gradients
+        arrow(data, (1, i + 1.15), (1.35, i + 1.15), "<|-|>", 6)
     for i in range(1, last):
         if stage_of[i] != stage_of[i - 1]:
             _cross(stages, 0.5, i)
     for meeting in meetings:
         name, direction = meeting.rsplit(" ", 1)
         i = [layer.name for layer in model.layers].index(name)
-        _meet(layer, i + (1.72 if direction == "forward" else 0.58), direction)
+        _meet(tensor, i + (1.72 if direction == "forward" else 0.58), direction)
     for ax, title, width, crossing in zip(
         axes,
         ("data", "tensor", "pipeline"),
         (2.35, 2.35, 1),
         (
-            "gradients,\nonce per step",
-            "outputs and gradients,\nin every pair",
-            "both, at\nthe boundary",
+            "weight gradients,\nonce per step",
+            "outputs and their\ngradients, in every pair",
+            "both, at the\nboundary",
         ),
         strict=True,
     ):
