@@ -1,16 +1,28 @@
-"""Figures of ZeRO: the state that each GPU stores, and the update in a step.
+"""Figures of ZeRO: the state that each GPU stores, and what happens in a step.
 
 Chapter: *sharding*.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .style import INK, arrow, canvas, device_color, styled, subplots, without_frame
+from .style import (
+    INK,
+    PALE,
+    arrow,
+    box,
+    canvas,
+    device_color,
+    styled,
+    subplots,
+    without_frame,
+)
 
 _KINDS = (  # the kind, its bytes per parameter, and the first stage that shards it
     ("weights", 2, 3),
@@ -87,3 +99,63 @@ def zero_step(ranks: int = 4) -> Figure:
     for rank in range(ranks):
         ax.text(-0.15, rank, f"rank {rank}", ha="right", va="center", size=10)
     return figure
+
+
+@styled
+def block_cycle() -> Figure:
+    """Draw one block in a step of ZeRO 3 on two ranks, from left to right in time.
+
+    What concerns the neighboring blocks is pale. Below what a rank computes are the two
+    halves of the block's weights and gradients that it stores, in their owners' colors.
+    Pale gradients are a rank's own, not yet summed.
+    """
+    figure, axes = subplots(2, 1, 4.7, 5.2, height_ratios=[5, 7])
+    weights, gradients = ("weights\nof block 2", 0, 4), ("gradients\nof block 2", 2, 6)
+    forward, backward = axes
+    forward.set_title("forward pass")
+    _cycle(forward, ["gather 2", "gather 3"], ["forward 1", "forward 2", "forward 3"],
+           [weights])  # fmt: skip
+    backward.set_title("backward pass and update")
+    _cycle(backward, ["gather 2", "gather 1", "scatter 2"],
+           ["backward 3", "backward 2", "backward 1", "update"],
+           [weights, gradients])  # fmt: skip
+    return figure
+
+
+def _cycle(
+    ax: Axes,
+    sent: Sequence[str],
+    computed: Sequence[str],
+    stored: Sequence[tuple[str, float, float]],
+) -> None:
+    """Draw what two ranks send, between what they store and what they compute.
+
+    Sending and computing take two units each. `stored` gives the time from which, and
+    up to which, both halves are in memory; the gradients' own half remains.
+    """
+    outer, end = len(stored) + 1, 2.0 * len(computed)
+    rows = {0: ("both send", sent, INK)}
+    for rank, side in ((0, -1), (1, 1)):
+        rows[side * outer] = (f"rank {rank}\ncomputes", computed, device_color(rank))
+        for row, (words, begin, freed) in enumerate(stored):
+            y = side * (outer - 1 - row)
+            ax.text(-0.2, y, words, ha="right", va="center", size=9, color=INK)
+            for owner in (0, 1):
+                corner, color = (begin, y - 0.36 + 0.36 * owner), device_color(owner)
+                look = {"alpha": 0.3 if row else 1, "fc": color, "ec": "white"}
+                ax.add_patch(Rectangle(corner, freed - begin, 0.36, **look))
+                if owner == rank:
+                    begins = freed if row else 0
+                    box(ax, (begins, corner[1]), (end - begins, 0.36), "", color)
+                else:
+                    at = (freed + 0.1, corner[1] + 0.18)
+                    ax.text(*at, "freed", va="center", size=9, color=INK)
+    for y, (words, spans, color) in rows.items():
+        ax.text(-0.2, y, words, ha="right", va="center", size=9, color=INK)
+        for i, span in enumerate(spans):
+            own = span.endswith("2") or span == "update"
+            ink = "white" if own and color == INK else ""
+            box(ax, (2 * i, y - 0.36), (2, 0.72), span, color if own else PALE,
+                ink=ink, size=9)  # fmt: skip
+    ax.set(xlim=(-2.3, 8.1), ylim=(outer + 0.5, -outer - 0.5))
+    ax.axis("off")
