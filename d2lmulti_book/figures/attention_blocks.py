@@ -11,7 +11,16 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from .style import INK, arrow, box, device_color, styled, subplots, without_frame
+from .style import (
+    INK,
+    arrow,
+    box,
+    canvas,
+    device_color,
+    styled,
+    subplots,
+    without_frame,
+)
 
 _EMPTY = "#EEEEEE"
 
@@ -83,4 +92,32 @@ def ring_of_keys(ranks: int = 4) -> Figure:
         ax.set_title(title, size=11)
         ax.set(xlim=(-2.4, 2.4), ylim=(-2.1, 2.3), aspect="equal")
         ax.axis("off")
+    return figure
+
+
+@styled
+def heads_for_tokens(ranks: int = 4) -> Figure:
+    """Draw Ulysses: all heads of some tokens, all tokens of some heads, and back.
+
+    A square has a row for each rank's tokens and a column for each rank's heads, in the
+    color of the rank that holds them. A dot marks what the all-to-all does not move.
+    """
+    step = 1.52 * ranks
+    figure, ax = canvas(4.8, 1.7, (-0.9, 2 * step + ranks), (ranks + 1, -0.9))
+    titles = ("own tokens", "own heads: attention", "own tokens")
+    for panel, title in enumerate(titles):
+        left = panel * step
+        for token in range(ranks):
+            for head in range(ranks):
+                owner = head if panel == 1 else token
+                dot = "•" if token == head else ""
+                box(ax, (left + head, token), (1, 1), dot, device_color(owner))
+        for y, words in ((-0.5, title), (ranks + 0.6, "heads")):
+            ax.text(left + ranks / 2, y, words, ha="center", va="center", size=9)
+        if panel:
+            gap = step - ranks
+            ax.text(left - gap / 2, ranks / 2 - 0.3, "all-to-all", ha="center", size=9)
+            arrow(ax, (left - gap + 0.2, ranks / 2), (left - 0.2, ranks / 2))
+    ax.text(-0.5, ranks / 2, "tokens", rotation=90, ha="center", va="center", size=9)
+    ax.set_aspect("equal")
     return figure
