@@ -188,6 +188,7 @@ def held(ways: Mapping[str, Sequence[Sequence[Any]]], model: Model) -> Figure:
         ax.invert_yaxis()
     axes[-1].set_xlabel("parameters stored")
     axes[-1].xaxis.set_major_locator(plt.MaxNLocator(4))
+    axes[-1].xaxis.set_major_formatter("{x:,.0f}")
     handles = [Patch(fc=_LIGHT, ec=INK, label="convolutions"),
                Patch(fc=_DARK, ec=INK, label="dense layers")]  # fmt: skip
     figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=9)
