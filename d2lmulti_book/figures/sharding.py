@@ -38,8 +38,8 @@ def memory_bars(billions: float = 7, devices: int = 8, limit: float = 80) -> Fig
     A pale bar with a dashed edge marks the state that other GPUs store instead. The
     vertical line marks the GPU's memory, `limit`, in gigabytes.
     """
-    figure, (ax,) = subplots(1, 1, 7, 3.1)
-    names = ("data parallelism", "ZeRO 1", "ZeRO 2", "ZeRO 3 (FSDP)")
+    figure, (ax,) = subplots(1, 1, 4.8, 3)
+    names = ("data\nparallelism", "ZeRO 1", "ZeRO 2", "ZeRO 3\n(FSDP)")
     for stage in range(len(names)):
         left, total = 0.0, 0.0
         for i, (kind, size, first) in enumerate(_KINDS):
@@ -54,14 +54,16 @@ def memory_bars(billions: float = 7, devices: int = 8, limit: float = 80) -> Fig
             ax.barh(stage, stored, fc=device_color(i), label=label, **options)
             left, total = left + full, total + stored
         words = f"{total:g} GB"
-        ax.text(left + 1.5, stage, words, va="center", size=10, color=INK)
+        ax.text(left + 1.5, stage, words, va="center", size=9, color=INK)
     ax.plot([limit] * 2, [-0.5, 0.5], color=INK, lw=1.8, ls=(0, (2, 1)))
     ax.text(limit, -0.62, f"GPU memory: {limit:g} GB", ha="center", size=9, color=INK)
-    ax.set(xlim=(0, 1.17 * left), ylim=(len(names) - 0.5, -0.9))
-    ax.set_yticks(range(len(names)), names, size=10)
-    ax.set_xlabel(f"GB on each of {devices} GPUs, {billions:g} billion parameters")
+    ax.set(xlim=(0, 1.21 * left), ylim=(len(names) - 0.5, -0.9))
+    ax.set_yticks(range(len(names)), names, size=9)
+    label = f"GB on each of {devices} GPUs, {billions:g} billion parameters"
+    ax.set_xlabel(label, size=9)
+    ax.tick_params(labelsize=9)
     without_frame(ax)
-    figure.legend(loc="outside lower center", ncols=3, fontsize=10)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=9)
     return figure
 
 
@@ -72,14 +74,14 @@ def zero_step(ranks: int = 4) -> Figure:
     Each row is a rank and each bar one flat vector, cut into a shard per rank. A pale
     shard is a rank's own gradient, not yet summed.
     """
-    width, step = 2.0, 3.15
-    xlim = (-1.1, 3 * step + width + 0.1)
-    figure, ax = canvas(8, 3.1, xlim, (ranks - 0.5, -1.1))
-    titles = ("own gradients", "summed gradients", "updated shards", "weights")
+    width, step = 1.9, 3.4
+    xlim = (-1.4, 3 * step + width + 0.1)
+    figure, ax = canvas(4.8, 2.5, xlim, (ranks - 0.5, -1.4))
+    titles = ("own\ngradients", "summed\ngradients", "updated\nshards", "weights")
     between = ("reduce-\nscatter", "update", "all-\ngather")
     for column, title in enumerate(titles):
         left = column * step
-        ax.text(left + width / 2, -0.75, title, ha="center", size=10.5, color=INK)
+        ax.text(left + width / 2, -0.6, title, ha="center", size=9, color=INK)
         for rank in range(ranks):
             for shard in range(ranks):
                 own = column in (0, 3) or shard == rank
@@ -95,9 +97,9 @@ def zero_step(ranks: int = 4) -> Figure:
             middle = ranks / 2 - 0.5
             arrow(ax, (left + width + 0.1, middle), (left + step - 0.1, middle))
             x = left + (width + step) / 2
-            ax.text(x, middle - 0.15, between[column], ha="center", size=10, color=INK)
+            ax.text(x, middle - 0.15, between[column], ha="center", size=9, color=INK)
     for rank in range(ranks):
-        ax.text(-0.15, rank, f"rank {rank}", ha="right", va="center", size=10)
+        ax.text(-0.15, rank, f"rank {rank}", ha="right", va="center", size=9)
     return figure
 
 
