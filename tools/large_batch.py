@@ -34,6 +34,7 @@ EPOCHS = (0, 1, 2, 5, 10, 14, 20, 29)  # at which the noise is measured
 SWEPT = (1, 4, 16, 64, 128)  # batches at which every learning rate below is tried
 SGD_RATES = tuple(0.00125 * 2**i for i in range(10))
 ADAM_RATES = tuple(0.0005 * 2**i for i in range(10))
+GOAL, LONGEST = 0.1, 20 * 1024  # the loss to reach, and the examples after which to stop
 
 Runs = Iterator[tuple[str, Callable[[range], Any]]]
 
@@ -63,9 +64,13 @@ def runs(code: dict[str, Any]) -> Runs:
             for rule in RULES[1:4] if k > 1 else ("same",):
                 how = {"share": None, "gain": gain}
                 yield f"{name}/{rule}/{k}", trained(k, rule, 0.005, **how)
+        if k > 1:
+            yield f"doubled/longer/{k}", longer(code, k, 0.005)
     for k in (1, 4, 16, 32, 64, 128):
         for times in (0.25, 0.5, 1, 2, 4):
             yield f"rate/{times}/{k}", trained(k, "gradual", 0.03 * times)
+            if times < 4:
+                yield f"goal/{times}/{k}", to_goal(code, k, 0.03 * times * k)
     for share in (64, 8, 4, 2, 1):
         yield f"share/{share}", trained(8, "gradual", 0.03, share=share)
     for k in SWEPT:
@@ -88,6 +93,47 @@ def swept(
         return code["train"](k, rate, seeds, share=None, step_=step_)
 
     return run
+
+
+def longer(code: dict[str, Any], k: int, lr: float) -> Callable[[range], Any]:
+    """Give a run from weights twice as large whose warm-up takes a fifth of it."""
+    rate = code["gradual"](k, lr, 0.2)
+    return lambda seeds: code["train"](k, rate, seeds, share=None, gain=2.0)
+
+
+def to_goal(code: dict[str, Any], k: int, lr: float) -> Callable[[range], Any]:
+    """Give a run at a constant rate that counts the examples until the loss is low.
+
+    The loss is that of all training images, normalized together. It is computed every
+    128 examples, or after each step if that is longer. What is not there in time counts
+    as LONGEST.
+    """
+
+    def run(seeds: range) -> np.ndarray:
+        found = np.full(len(seeds), float(LONGEST))
+
+        def watch(epoch: float, Ws: list[np.ndarray], rows: np.ndarray) -> None:
+            seen = round(1024 * epoch)
+            if seen % 128 == 0 and found.max() == LONGEST:
+                low = mean_loss(code, Ws, rows) < GOAL
+                found[low] = np.minimum(found[low], seen)
+
+        code["train"](k, lambda part: lr, seeds, epochs=LONGEST // 1024, watch=watch)
+        return found
+
+    return run
+
+
+def mean_loss(
+    code: dict[str, Any], Ws: list[np.ndarray], rows: np.ndarray
+) -> np.ndarray:
+    """Return the mean loss of the training images, one value per seed."""
+    H = code["images"][rows]
+    for W in Ws[:-1]:
+        H = np.maximum(code["normalize"](H @ W, 1024)[0], 0)
+    Z = H @ Ws[-1]
+    right = np.take_along_axis(Z, code["labels"][rows][..., None], -1)[..., 0]
+    return (np.logaddexp.reduce(Z, -1) - right).mean(-1)
 
 
 def noise(code: dict[str, Any], seeds: range, groups: int) -> np.ndarray:

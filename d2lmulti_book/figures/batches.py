@@ -44,16 +44,16 @@ def error_by_batch(
     batches: Sequence[int], errors: Mapping[str, np.ndarray], banded: Sequence[str]
 ) -> Figure:
     """Draw the mean test error of every rule, and the range of the seeds of some."""
-    figure, (ax,) = subplots(1, 1, 7, 3.8)
+    figure, (ax,) = subplots(1, 1, 8, 3.8)
     for i, (rule, runs) in zip((5, 1, 2, 3, 0), errors.items(), strict=False):
         mean, color = runs.mean(1), device_color(i)
         ax.plot(batches, mean, color=color, marker="o", ms=4, lw=2)
         if rule in banded:
             band = {"color": color, "alpha": 0.15, "lw": 0}
             ax.fill_between(batches, runs.min(1), runs.max(1), **band)
-        ax.text(batches[-1] * 1.07, mean[-1], rule, color=INK, size=10, va="center")
+        ax.text(batches[-1] * 1.2, mean[-1], rule, color=INK, size=10, va="center")
     ax.set(xscale="log", yscale="log", xlabel="batch", ylabel="test error, %")
-    ax.set(xticks=batches, xticklabels=batches, xlim=(7, 1900))
+    ax.set(xticks=batches, xticklabels=batches, xlim=(7, 1150))
     ax.set(yticks=(2, 5, 10, 20, 50), yticklabels=(2, 5, 10, 20, 50))
     ax.minorticks_off()
     ax.grid(alpha=0.3)

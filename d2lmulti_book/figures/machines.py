@@ -43,7 +43,7 @@ def host_queue() -> Figure:
     runs = {1: (0.7, 3.0), 2: (3.0, 5.3), 3: (5.3, 7.6), 4: (8.7, 10.6)}
     for number, begin in calls.items():
         color = device_color((4, 1, 3, 5)[number - 1])
-        box(ax, (begin, 3.2), (0.7, 0.8), str(number), color)
+        box(ax, (begin, 3.2), (0.7, 0.8), f"launch\n{number}", color, size=8.5)
         start, end = runs[number]
         box(ax, (start, 0.4), (end - start, 0.8), f"operation {number}", color)
         if start > begin + 0.7:  # it waits until the one before has run
@@ -55,7 +55,7 @@ def host_queue() -> Figure:
     box(ax, (7.6, 0.4), (1.1, 0.8), "idle")
     arrow(ax, (7.6, 1.2), (8.0, 3.2))
     ax.text(7.6, 2.2, "the value", ha="right", va="center", size=10, color=INK)
-    for x, words in ((2.1, "the call has returned"), (8.0, "the result is here")):
+    for x, words in ((2.1, "call 3 has returned"), (8.0, "result 3 is here")):
         ax.plot([x, x], [4.0, 4.25], color=INK, lw=1.2)
         ax.text(x, 4.32, words, ha="center", va="bottom", size=10, color=INK)
     for y, words in ((3.6, "host"), (2.3, "queue"), (0.8, "device")):
@@ -70,7 +70,7 @@ def node_topology() -> Figure:
     """Draw the links of four GPUs in a node, with the bandwidths of an A100."""
     figure, ax = canvas(8, 4.4, (-0.7, 10.1), (-0.1, 5.7))
     look = {"color": INK, "lw": 1.3, "zorder": 0}
-    box(ax, (0, 0), (10, 0.75), "NVLink (NV12): 300 GB/s per GPU")
+    box(ax, (0, 0), (10, 0.75), "NVSwitches: 12 NVLinks per GPU (NV12), 300 GB/s")
     for side in (0, 1):
         x = 5.4 * side
         box(ax, (x, 4.4), (4.6, 0.75), f"processor {side} and its memory", "#EEEEEE")

@@ -1,4 +1,4 @@
-"""Figures of timelines, measured or modeled: a row per track, a color per name.
+"""Figures of measured timelines: a row per track, a color per name.
 
 Chapter: *bottlenecks*.
 """
@@ -21,15 +21,12 @@ _IDLE = ("wait", "idle")  # drawn in gray
 def timelines(
     panels: Mapping[str, Timeline],
     *,
-    begin: float = 0.0,
     end: float | None = None,
-    measured: bool = True,
     width: float = 9.0,
 ) -> Figure:
     """Draw one panel per timeline, with the same time axis and the same colors.
 
-    `begin` and `end` select a part, in seconds; the axis has milliseconds. With
-    `measured=False` the label of the axis says that the clock was a model.
+    Nothing after `end`, in seconds, is drawn; the axis has milliseconds.
     """
     rows = [len(t.tracks) for t in panels.values()]
     figure, axes = subplots(
@@ -49,9 +46,7 @@ def timelines(
                 bars = [
                     (scale * s.begin, scale * (s.end - s.begin))
                     for s in t.spans
-                    if (s.track, s.name) == (track, name)
-                    and s.end > begin
-                    and s.begin < end
+                    if (s.track, s.name) == (track, name) and s.begin < end
                 ]
                 ax.broken_barh(
                     bars, (row - 0.38, 0.76), color=colors[name], ec="white", lw=0.5
@@ -61,8 +56,8 @@ def timelines(
         ax.set_title(label, loc="left")
         ax.grid(visible=False)
         ax.spines["left"].set_visible(False)
-    axes[-1].set_xlim(scale * begin, scale * end)
-    axes[-1].set_xlabel("ms" if measured else "modeled ms")
+    axes[-1].set_xlim(0, scale * end)
+    axes[-1].set_xlabel("ms")
     handles = [Patch(color=color, label=name) for name, color in colors.items()]
     columns = 6 if width > 6 else 3
     figure.legend(handles=handles, loc="outside lower center", ncols=columns)

@@ -27,12 +27,14 @@ def test_every_run_is_stored_with_all_its_seeds(code, stored):
         assert np.isfinite(rows).all()
 
 
-@pytest.mark.parametrize("name", ["normalized/gradual/64", "adam/0.016/64"])
+@pytest.mark.parametrize("name", ["normalized/gradual/64", "adam/0.016/64", "goal/1/64"])
 def test_a_stored_run_is_what_the_page_gives(code, stored, name):
     wanted = dict(large_batch.runs(code))
     here = wanted[name](range(5))
     # Rounding differs between machines, and training makes it grow: not to the digit.
-    assert np.mean(here) == pytest.approx(np.mean(stored["runs"][name][:5]), abs=1.0)
+    assert np.mean(here) == pytest.approx(
+        np.mean(stored["runs"][name][:5]), abs=1.0, rel=0.1
+    )
 
 
 def test_the_noise_scale_does_not_depend_on_the_number_of_images(code):
