@@ -35,7 +35,7 @@ def steps_to_goal() -> Figure:
     axes[0].text(0.25, 35, "twice the batch,\nhalf the steps", **words)
     axes[0].text(9, 4.5, "twice the batch,\nnearly the same steps", **words)
     axes[1].text(0.13, 4.5, "twice the batch,\nnearly the same compute", **words)
-    axes[1].text(4, 35, "twice the batch,\ntwice the compute", **words)
+    axes[1].text(2, 35, "twice the batch,\ntwice the compute", **words)
     return figure
 
 
