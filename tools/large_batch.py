@@ -34,7 +34,7 @@ EPOCHS = (0, 1, 2, 5, 10, 14, 20, 29)  # at which the noise is measured
 SWEPT = (1, 4, 16, 64, 128)  # batches at which every learning rate below is tried
 SGD_RATES = tuple(0.00125 * 2**i for i in range(10))
 ADAM_RATES = tuple(0.0005 * 2**i for i in range(10))
-GOAL, LONGEST = 0.1, 20 * 1024  # the loss to reach, and the examples after which to stop
+GOAL, LONGEST = 0.1, 20 * 1024  # the loss to reach, and the most examples
 
 Runs = Iterator[tuple[str, Callable[[range], Any]]]
 

@@ -27,7 +27,10 @@ def test_every_run_is_stored_with_all_its_seeds(code, stored):
         assert np.isfinite(rows).all()
 
 
-@pytest.mark.parametrize("name", ["normalized/gradual/64", "adam/0.016/64", "goal/1/64"])
+NAMES = ("normalized/gradual/64", "adam/0.016/64", "goal/1/64")
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_stored_run_is_what_the_page_gives(code, stored, name):
     wanted = dict(large_batch.runs(code))
     here = wanted[name](range(5))
