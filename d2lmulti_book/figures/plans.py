@@ -92,12 +92,12 @@ def _draw_vectors(ax: Axes, edges: np.ndarray, held: np.ndarray) -> None:
     ranks, length = len(held), edges[-1]
     for rank in range(ranks):
         y = ranks - 1 - rank
-        ax.text(1.03 * length, y + 0.4, str(rank), va="center", size=8, color=INK)
+        ax.text(1.03 * length, y + 0.4, str(rank), va="center", size=9, color=INK)
         pieces = zip(edges[:-1], edges[1:], held[rank], strict=True)
         for first, last, inside in pieces:
             color, text = held_color(inside), held_text(inside)
             # A character takes a twentieth of the vector at size 8.
-            size = min(8.0, 8 * 18 * (last - first) / length / max(len(text), 1))
+            size = min(10.0, 8 * 18 * (last - first) / length / max(len(text), 1))
             ink = "white" if dark(color) else INK
             cell = (first, y), (last - first, 0.8)
             box(ax, *cell, text, color, ink=ink, edge="#999999", size=size, lw=0.6)
