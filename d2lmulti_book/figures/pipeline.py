@@ -35,7 +35,7 @@ _KINDS: dict[type[Instruction], tuple[str, str, str]] = {
 
 
 @styled
-def naive_and_1f1b(devices: int = 4, micro_batches: int = 4) -> Figure:
+def naive_and_gpipe(devices: int = 4, micro_batches: int = 4) -> Figure:
     """Draw one batch through the stages, first whole and then in micro-batches.
 
     Both panels share one time axis, in slots: a slot is the forward pass of one
@@ -47,8 +47,8 @@ def naive_and_1f1b(devices: int = 4, micro_batches: int = 4) -> Figure:
         "the whole batch at once": play_schedule(
             SCHEDULES["sequential"](devices, 1), whole
         ),
-        f"1F1B, {micro_batches} micro-batches": play_schedule(
-            SCHEDULES["1f1b"](devices, micro_batches), cut
+        f"GPipe, {micro_batches} micro-batches": play_schedule(
+            SCHEDULES["gpipe"](devices, micro_batches), cut
         ),
     }
     figure, axes = subplots(2, 1, 7, 1.3 + 0.72 * devices, sharex=True)
