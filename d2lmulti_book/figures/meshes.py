@@ -1,98 +1,69 @@
-"""Figures of a mesh: each rank at its coordinates, and the bytes per axis.
+"""Figure of a mesh: what each rank holds, and its partners along each axis.
 
 Chapter: *composing*.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from d2lmulti.comm.mesh import Mesh
 
-from .style import INK, canvas, device_color, styled, subplots
+from .style import INK, arrow, box, canvas, device_color, styled
 
-_AXES = 3  # more are hard to distinguish in a figure
-_STEPS = np.array([(0.0, -2.2), (2.6, 0.0), (1.1, 0.75)])  # one along each axis
-_LABEL_AT = (0.5, 0.3, 0.5)  # fraction of a line at which no other line crosses
-_NODE = 4  # ranks per node, in the picture of two nodes
-_NAME_AT = ((-0.4, -1.1), (2.4, 0.98), (0.1, 0.62))  # next to one edge of each axis
+_HELD = "#555555"
+_NODE = 4  # ranks per node
+_CARD, _HEIGHT, _DOWN = 1.5, 2.5, 4.3  # a card's sides, and from node to node
+_LEFT = (0.0, 1.95, 4.25, 6.2)  # of the cards of a node
 
 
 @styled
 def mesh_in_two_nodes() -> Figure:
-    """Draw 2 x 2 x 2 ranks as a cube whose upper and lower faces are the two nodes."""
-    mesh = Mesh(data=2, tensor=2, pipeline=2)
-    points = [np.array([*mesh.coordinates(rank).values()]) for rank in range(8)]
-    places = [point @ _STEPS for point in points]
-    figure, ax = canvas(4.1, 3.2, (-0.85, 4.3), (-2.7, 1.15))
-    ax.set_aspect("equal")
-    for node in range(2):
-        corners = [places[_NODE * node + i] for i in (0, 2, 3, 1)]
-        center = sum(corners) / _NODE
-        ax.fill(*np.array([center + 1.3 * (c - center) for c in corners]).T,
-                color="#E8E8E8", zorder=0)  # fmt: skip
-        x, y = center + np.array([0.3, -0.08])
-        ax.text(x, y, f"node {node}", size=10, color=INK, ha="center", va="center")
+    """Draw 2 x 2 x 2 ranks: a node per stage, and in each rank what it holds."""
+    mesh = Mesh(pipeline=2, data=2, tensor=2)
+    figure, ax = canvas(4.1, 4.0, (-2.1, 8.0), (-5.6, 3.8))
+    corners = [(_LEFT[r % _NODE], -_DOWN * (r // _NODE)) for r in range(mesh.size)]
+    for node, (_, y) in enumerate(corners[::_NODE]):
+        low = y - (1.3 if node else 0.2)  # room for the links along data
+        box(ax, (-2.1, low), (10.1, _HEIGHT + 1.5), color="#E8E8E8", lw=0)
+        for words, up in ((f"node {node}", 2.1), ("weights", 1.3), ("examples", 0.3)):
+            ax.text(-0.15, y + up, words, size=9, color=INK, ha="right", va="center")
     for i, axis in enumerate(mesh.axes):
         for a, b in mesh.ranks_along(axis):
-            ax.plot(*np.array([places[a], places[b]]).T, color=device_color(i), lw=3)
-        ax.text(*_NAME_AT[i], axis, size=10, color=INK, ha="center", va="center")
-    for rank, (x, y) in enumerate(places):
-        ax.plot(x, y, "o", ms=19, mfc="white", mec=INK, zorder=3)
-        ax.text(x, y, str(rank), ha="center", va="center", size=10, zorder=4)
-        at = ",".join(str(i) for i in points[rank])
-        ax.text(x + 0.12, y - 0.33, at, size=9, color=INK)
+            (x, y), (x2, y2) = corners[a], corners[b]
+            look = {"color": device_color(i), "lw": 3}
+            if axis == "pipeline":  # from the lower edge to the upper one
+                middle = x + _CARD / 2
+                arrow(ax, (middle, y), (middle, y2 + _HEIGHT), "-", **look)
+            elif axis == "tensor":  # between neighbors
+                arrow(ax, (x + _CARD, y + 1.3), (x2, y + 1.3), "-", **look)
+            else:  # above node 0 and below node 1, around the card between
+                edge, bend = (y + _HEIGHT, -0.3) if a < _NODE else (y, 0.3)
+                look["connectionstyle"] = f"arc3,rad={bend}"
+                ends = ((left + _CARD / 2, edge) for left in (x, x2))
+                arrow(ax, *ends, "-", **look)
+    for rank, corner in enumerate(corners):
+        _card(ax, corner, rank, **mesh.coordinates(rank))
+    lines = [Line2D([], [], color=device_color(i), lw=3) for i in range(3)]
+    figure.legend(lines, [*mesh.axes], loc="outside lower center", ncols=3)
     return figure
 
 
-@styled
-def moved_on_mesh(mesh: Mesh, links: Mapping[tuple[int, int], int]) -> Figure:
-    """Draw the ranks of a mesh, and a line for every pair that exchanged messages.
-
-    `links` are the bytes of a ledger by source and target. The width of a line shows
-    the pair's bytes in both directions, its color the axis along which its ends differ.
-    A mesh has at most three axes.
-    """
-    # From the fastest axis on, the neighbors: they are drawn nearest.
-    first = _AXES - len(mesh.axes)
-    steps = _STEPS[first:]
-    places = [
-        np.array([*mesh.coordinates(rank).values()]) @ steps
-        for rank in range(mesh.size)
-    ]
-    pairs: dict[tuple[int, int], int] = {}
-    for (a, b), size in links.items():
-        pairs[min(a, b), max(a, b)] = pairs.get((min(a, b), max(a, b)), 0) + size
-    figure, (ax,) = subplots(1, 1, 4.1, 3.9)
-    largest = max(pairs.values(), default=1)
-    for (a, b), size in pairs.items():
-        axis = _axis_between(mesh, a, b)
-        label_at = places[a] + _LABEL_AT[first + axis] * (places[b] - places[a])
-        ends = np.array([places[a], places[b]]).T
-        ax.plot(*ends, color=device_color(axis), lw=1 + 6 * size / largest)
-        ax.text(
-            *label_at, f"{size / 1000:,.0f} kB", size=9, color=INK, zorder=5,
-            ha="center", va="center", bbox={"fc": "white", "ec": "none", "pad": 1},
-        )  # fmt: skip
-    for rank, (x, y) in enumerate(places):
-        ax.plot(x, y, "o", ms=21, mfc="white", mec=INK, zorder=3)
-        ax.text(x, y, str(rank), ha="center", va="center", size=10, zorder=4)
-    ax.margins(0.14)
-    ax.set_aspect("equal")
-    ax.axis("off")
-    handles = [
-        Line2D([], [], color=device_color(i), lw=3, label=axis)
-        for i, axis in enumerate(mesh.axes)
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=_AXES)
-    return figure
-
-
-def _axis_between(mesh: Mesh, a: int, b: int) -> int:
-    at_a, at_b = mesh.coordinates(a), mesh.coordinates(b)
-    (axis,) = (i for i, axis in enumerate(mesh.axes) if at_a[axis] != at_b[axis])
-    return axis
+def _card(
+    ax: Axes, corner: tuple[float, float], rank: int, pipeline: int, data: int,
+    tensor: int,
+) -> None:  # fmt: skip
+    """Draw a rank: its quarter of the weights, and its half of the examples."""
+    x, y = corner
+    box(ax, corner, (_CARD, _HEIGHT), color="white", edge=INK)
+    ax.text(x + _CARD / 2, y + 2.1, f"rank {rank}", size=9, ha="center", va="center")
+    for column in range(2):
+        left = x + 0.2 + 0.55 * column
+        for stage in range(2):
+            color = _HELD if (stage, column) == (pipeline, tensor) else "white"
+            at = (left, y + 1.3 - 0.5 * stage)
+            box(ax, at, (0.55, 0.5), "", color, edge=INK, lw=0.8)
+        color = _HELD if column == data else "white"
+        box(ax, (left, y + 0.15), (0.55, 0.3), "", color, edge=INK, lw=0.8)

@@ -10,6 +10,7 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
 
 from d2lmulti import devices, get_backend, get_split, split_params
 from d2lmulti.comm.mesh import Mesh
@@ -28,7 +29,7 @@ from d2lmulti_book.figures import servers, splitting, timelines
 from d2lmulti_book.figures.attention_blocks import needed_scores
 from d2lmulti_book.figures.experts import slots
 from d2lmulti_book.figures.layers import who_holds
-from d2lmulti_book.figures.meshes import moved_on_mesh
+from d2lmulti_book.figures.meshes import mesh_in_two_nodes
 from d2lmulti_book.figures.pipeline import gantt, live_activations
 from d2lmulti_book.figures.plans import held_text, plan_states
 from d2lmulti_book.figures.style import device_color
@@ -44,16 +45,16 @@ def texts(ax):
     return [text.get_text() for text in ax.texts]
 
 
-def test_a_mesh_has_a_line_for_each_pair_as_thick_as_its_bytes():
-    mesh = Mesh(data=2, tensor=2)
-    (ax,) = moved_on_mesh(mesh, {(0, 1): 1000, (1, 0): 2000, (1, 3): 6000}).axes
-    lines = [line for line in ax.lines if line.get_marker() == "None"]
-    colors = [to_hex(line.get_color()).upper() for line in lines]
-    assert colors == [device_color(1), device_color(0)]  # along tensor, along data
-    assert [line.get_linewidth() for line in lines] == [4.0, 7.0]
-    assert texts(ax) == ["3 kB", "6 kB", "0", "1", "2", "3"]
-    with pytest.raises(ValueError):  # along both axes
-        moved_on_mesh(mesh, {(0, 3): 8})
+def test_a_mesh_shows_what_each_rank_holds():
+    mesh = Mesh(pipeline=2, data=2, tensor=2)
+    (ax,) = mesh_in_two_nodes().axes
+    boxes = [patch for patch in ax.patches if isinstance(patch, Rectangle)][2:]
+    for rank in range(8):  # a card, then its halves: two stages, and examples
+        _, *parts = boxes[7 * rank : 7 * rank + 7]
+        held = np.array([to_hex(part.get_facecolor()) != "#ffffff" for part in parts])
+        at, right = mesh.coordinates(rank), np.zeros((2, 3), bool)
+        right[at["tensor"], at["pipeline"]] = right[at["data"], 2] = True
+        assert held.reshape(2, 3).tolist() == right.tolist()
 
 
 def test_blocks_of_attention_show_the_scores_whose_key_is_not_later():
