@@ -5,6 +5,8 @@ Chapter: *composing*.
 
 from __future__ import annotations
 
+from typing import Any
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -33,17 +35,17 @@ def mesh_in_two_nodes() -> Figure:
     for i, axis in enumerate(mesh.axes):
         for a, b in mesh.ranks_along(axis):
             (x, y), (x2, y2) = corners[a], corners[b]
-            look = {"color": device_color(i), "lw": 3}
+            look: dict[str, Any] = {"color": device_color(i), "lw": 3}
+            start, end = (x + _CARD / 2, y), (x2 + _CARD / 2, y2)
             if axis == "pipeline":  # from the lower edge to the upper one
-                middle = x + _CARD / 2
-                arrow(ax, (middle, y), (middle, y2 + _HEIGHT), "-", **look)
+                end = (end[0], y2 + _HEIGHT)
             elif axis == "tensor":  # between neighbors
-                arrow(ax, (x + _CARD, y + 1.3), (x2, y + 1.3), "-", **look)
+                start, end = (x + _CARD, y + 1.3), (x2, y2 + 1.3)
             else:  # above node 0 and below node 1, around the card between
-                edge, bend = (y + _HEIGHT, -0.3) if a < _NODE else (y, 0.3)
+                bend, up = (-0.3, _HEIGHT) if a < _NODE else (0.3, 0)
+                start, end = (start[0], y + up), (end[0], y2 + up)
                 look["connectionstyle"] = f"arc3,rad={bend}"
-                ends = ((left + _CARD / 2, edge) for left in (x, x2))
-                arrow(ax, *ends, "-", **look)
+            arrow(ax, start, end, "-", **look)
     for rank, corner in enumerate(corners):
         _card(ax, corner, rank, **mesh.coordinates(rank))
     lines = [Line2D([], [], color=device_color(i), lw=3) for i in range(3)]
