@@ -20,7 +20,7 @@ def hidden_faults(measured: Mapping[str, Mapping[str, Sequence[float]]]) -> Figu
     faulty program, how far the faulty weights are off, and how far each of the two
     is from its own run with one worker.
     """
-    figure, (left, right) = subplots(1, 2, 7.6, 4.8, sharey=True)
+    figure, (left, right) = subplots(1, 2, 7.6, 5.6, sharey=True)
     rows = [fault for fault in FAULTS if fault.name in measured]
     ring = {"ls": "none", "mfc": "none", "mec": INK}
     words = {"color": INK, "size": 9.5, "va": "center"}
@@ -52,6 +52,6 @@ def hidden_faults(measured: Mapping[str, Mapping[str, Sequence[float]]]) -> Figu
     label = "faulty weights off by (relative)"
     right.set(xscale="log", xlim=(1e-16, 20), xlabel=label)
     left.invert_yaxis()
-    left.legend(loc="lower left")
-    right.legend(loc="lower left")
+    for ax in (left, right):  # below the axes, where no data can be
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13))
     return figure
