@@ -13,25 +13,32 @@ from .style import INK, arrow, box, canvas, device_color, styled
 @styled
 def devices_and_ledger() -> Figure:
     """Draw two simulated devices, the messages between them, and the ledger."""
-    figure, ax = canvas(8, 3.4, (-0.4, 10.4), (0.0, 4.2))
-    box(ax, (-0.3, 0.1), (7.1, 4.0), color="#EEEEEE")
-    ax.text(3.25, 0.4, "one CPU, one memory", ha="center", size=10, color=INK)
-    for rank, x in enumerate((0.0, 4.5)):
+    figure, ax = canvas(4.1, 4.0, (-0.1, 8.1), (-0.1, 7.9))
+    box(ax, (0, 2.9), (8.0, 4.9), color="#EEEEEE")
+    ax.text(4, 3.15, "one CPU, one memory", ha="center", size=10, color=INK)
+    for rank, x in enumerate((0.3, 5.5)):
         ink = "white" if rank == 0 else INK
-        box(ax, (x, 0.9), (2.0, 2.9), "", device_color(rank))
-        ax.text(x + 1, 3.4, f"sim:{rank}", ha="center", size=11, color=ink)
+        box(ax, (x, 3.8), (2.2, 3.7), "", device_color(rank))
+        ax.text(x + 1.1, 7.0, f"sim:{rank}", ha="center", size=11, color=ink)
         words = "own storage:\n1,000 values\n× 8 bytes"
-        box(ax, (x + 0.2, 1.3), (1.6, 1.6), words, "white")
-    arrow(ax, (4.5, 2.75), (2.0, 2.75))
-    arrow(ax, (2.0, 1.75), (4.5, 1.75))
-    ax.text(3.25, 2.9, "1. values of sim:1", ha="center", size=10, color=INK)
-    ax.text(3.25, 1.9, "2. sum", ha="center", size=10, color=INK)
-    box(ax, (7.7, 0.1), (2.6, 4.0), "", "white", edge=INK)
-    ax.text(9.0, 3.6, "ledger", ha="center", size=11, color=INK)
-    lines = ("1. sim:1 → sim:0\n8,000 bytes", "2. sim:0 → sim:1\n8,000 bytes")
-    for y, words in zip((2.75, 1.75), lines, strict=True):
-        ax.text(9.0, y, words, ha="center", va="center", size=10, color=INK)
-    ax.text(9.0, 0.75, "2 messages,\n16,000 bytes", ha="center", va="center", size=10)
+        box(ax, (x + 0.1, 4.2), (2.0, 2.4), words, "white")
+    for y, ends, words in (
+        (6.0, (5.5, 2.5), "1. values of\nsim:1"),
+        (4.6, (2.5, 5.5), "2. sum"),
+    ):
+        arrow(ax, *((x, y) for x in ends))
+        ax.text(4, y + 0.15, words, ha="center", size=10, color=INK)
+    box(ax, (0, 0), (8.0, 2.5), "", "white", edge=INK)
+    rows = (
+        ("1. sim:1 → sim:0", "8,000 bytes"),
+        ("2. sim:0 → sim:1", "8,000 bytes"),
+        ("2 messages", "16,000 bytes"),
+    )
+    ax.text(0.4, 1.95, "ledger", size=11, color=INK)
+    for y, (left, right) in zip((1.95, 1.25, 0.4), rows, strict=True):
+        ax.text(2.1, y, left, size=10, color=INK)
+        ax.text(7.6, y, right, ha="right", size=10, color=INK)
+    ax.plot([2.1, 7.6], [1.0, 1.0], color=INK, lw=1)
     return figure
 
 
