@@ -22,22 +22,16 @@ def devices_and_ledger() -> Figure:
         ax.text(x + 1.1, 7.0, f"sim:{rank}", ha="center", size=11, color=ink)
         words = "own storage:\n1,000 values\n× 8 bytes"
         box(ax, (x + 0.1, 4.2), (2.0, 2.4), words, "white")
-    for y, ends, words in (
-        (6.0, (5.5, 2.5), "1. values of\nsim:1"),
-        (4.6, (2.5, 5.5), "2. sum"),
-    ):
-        arrow(ax, *((x, y) for x in ends))
-        ax.text(4, y + 0.15, words, ha="center", size=10, color=INK)
+    arrow(ax, (5.5, 6.0), (2.5, 6.0))
+    arrow(ax, (2.5, 4.6), (5.5, 4.6))
+    ax.text(4, 6.15, "1. values of\nsim:1", ha="center", size=10, color=INK)
+    ax.text(4, 4.75, "2. sum", ha="center", size=10, color=INK)
     box(ax, (0, 0), (8.0, 2.5), "", "white", edge=INK)
-    rows = (
-        ("1. sim:1 → sim:0", "8,000 bytes"),
-        ("2. sim:0 → sim:1", "8,000 bytes"),
-        ("2 messages", "16,000 bytes"),
-    )
     ax.text(0.4, 1.95, "ledger", size=11, color=INK)
-    for y, (left, right) in zip((1.95, 1.25, 0.4), rows, strict=True):
-        ax.text(2.1, y, left, size=10, color=INK)
-        ax.text(7.6, y, right, ha="right", size=10, color=INK)
+    lines = ("1. sim:1 → sim:0", "2. sim:0 → sim:1", "2 messages")
+    for y, words, size in zip((1.95, 1.25, 0.4), lines, (8, 8, 16), strict=True):
+        ax.text(2.1, y, words, size=10, color=INK)
+        ax.text(7.6, y, f"{size},000 bytes", ha="right", size=10, color=INK)
     ax.plot([2.1, 7.6], [1.0, 1.0], color=INK, lw=1)
     return figure
 
