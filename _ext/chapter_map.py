@@ -120,16 +120,16 @@ def heading(chapter: Chapter) -> str:
 
 
 def condition(
-    chapter: Chapter, others: list[str], chapters: dict[str, Chapter], below: bool
+    chapter: Chapter, lead: str, needs: list[str], chapters: dict[str, Chapter]
 ) -> str:
-    """Say what a chapter builds on, besides the chapter above it."""
+    """Say what a chapter builds on; `lead` stands before the names in `needs`."""
 
     def named(names: list[str]) -> str:
         return ", ".join(
             f"{chapters[name].number} {short(chapters[name].title)}" for name in names
         )
 
-    said = [f"{'and' if below else 'after'} {named(others)}"] * bool(others)
+    said = [f"{lead} {named(needs)}"] * bool(needs)
     if chapter.at_the_end:
         said.append(f"at the end, {named(chapter.at_the_end)}")
     if chapter.others_too:
@@ -148,7 +148,7 @@ def panel(
         x = 2 + INDENT * depth
         width = WIDTH - x - 2
         title = textwrap.wrap(heading(chapter), int((width - 18) / LETTER))
-        also = condition(chapter, others, chapters, depth > 0)
+        also = condition(chapter, "and" if depth else "after", others, chapters)
         said = [*title, *textwrap.wrap(also, int((width - 18) / 6))]
         height = 10 + LINE * len(said)
         texts = "".join(
@@ -200,14 +200,11 @@ def drawing(root: Path) -> str:
         )
     items = []
     for chapter in found:
-        names = [short(chapters[name].title) for name in chapter.needs]
-        late = [
-            f"at the end, {short(chapters[name].title)}" for name in chapter.at_the_end
-        ]
-        builds = f" builds on {html.escape(', '.join([*names, *late]))}" * bool(names)
+        builds = condition(chapter, "builds on", chapter.needs, chapters)
         items.append(
             f'<li value="{chapter.number}"><a href="{chapter.name}.html">'
-            f"{html.escape(chapter.title)}</a>{builds}.</li>"
+            f"{html.escape(chapter.title)}</a>{' ' * bool(builds)}"
+            f"{html.escape(builds)}.</li>"
         )
     return f"""\
 <div class="chapter-map">
