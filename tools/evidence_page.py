@@ -160,9 +160,9 @@ On one GPU, NCCL accepts a group of one rank only: it ran one, and rejected two 
 that shared the GPU. **Several GPUs, NCCL between them, and MXNet and Paddle on \
 a GPU remain untested.**"""
 WHY_OTHERWISE = {
-    "failures.ipynb": ", which quote messages of PyTorch {shown}",
-    "why_not_faster.ipynb": ", whose figures lacked the text that stands for them "
-    "where there are no pictures (the page has been corrected since)",
+    "failures.ipynb": "quote messages of PyTorch {shown}",
+    "why_not_faster.ipynb": "lacked the text form of their figures, for a reason that "
+    "has been removed since",
 }
 HOW_ON_ONE_GPU = """\
 The library was that of version {version} (hash of its sources: `{sources}`), on \
@@ -308,14 +308,11 @@ def on_one_gpu(
     other = "None differed."
     if differ:
         names = "; ".join(
-            f"{', '.join(sorted(numbers, key=int))} of `{page}`"
-            + WHY_OTHERWISE.get(page, "").format(shown=shown)
+            f"cells {', '.join(sorted(numbers, key=int))} of `{page}` "
+            + WHY_OTHERWISE.get(page, "differ").format(shown=shown)
             for page, numbers in sorted(differ.items())
         )
-        other = (
-            f"The other {cells['failed']} did not; they are the code cells, counted "
-            f"from 0, {names}."
-        )
+        other = f"The other {cells['failed']} did not (counting from 0): {names}."
     yield ON_ONE_GPU.format(
         **record["machine"], units=f"{worked:,}", cells=f"{cells['passed']:,}",
         ran=f"{cells['passed'] + cells['failed']:,}",
