@@ -1,7 +1,7 @@
 """The modeled clock of a recorded step.
 
 A layer's forward pass on an eighth of the batch takes 1, its backward pass 2, an update
-of all weights 1, and a message 0.1 plus 1 for every 59,540 bytes. A device sends one
+of all weights 1, and a message 0.1 plus 1 for every 29,770 bytes. A device sends one
 message and receives one at a time.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-LATENCY, BYTES_PER_UNIT = 0.1, 59_540  # the whole gradient takes 4 units and a latency
+LATENCY, BYTES_PER_UNIT = 0.1, 29_770  # the whole gradient takes 8 units and a latency
 
 
 class Play:

@@ -18,6 +18,7 @@ from evidence_tables import (
     invalid,
     largest_network,
     noticed,
+    number,
     power,
     scripts,
     short_speed,
@@ -152,9 +153,8 @@ cells of the chapters that ran there, {cells} printed what their page shows, whe
 outputs are compared. {others} On devices that were simulated on that GPU, {runs} \
 training runs in float64, under all parallelism strategies, ended with the weights of \
 one device, to within {difference} of a tensor's largest weight. This was on {date}, \
-with PyTorch {PyTorch}, CUDA {CUDA}, and driver {driver}. The library may have changed \
-since then, because the tables below are made again for every release and this section \
-is not.
+with PyTorch {PyTorch}, CUDA {CUDA}, and driver {driver}. The tables below are made again \
+for every release, but this section is not, so the library may have changed since then.
 
 On one GPU, NCCL accepts a group of one rank only: it ran one, and rejected two ranks \
 that shared the GPU. **Several GPUs, NCCL between them, and MXNet and Paddle on \
@@ -312,7 +312,8 @@ def on_one_gpu(
             + WHY_OTHERWISE.get(page, "differ").format(shown=shown)
             for page, numbers in sorted(differ.items())
         )
-        other = f"The other {cells['failed']} did not (counting from 0): {names}."
+        failed = number(cells["failed"])
+        other = f"The other {failed} did not (counting from 0): {names}."
     yield ON_ONE_GPU.format(
         **record["machine"], units=f"{worked:,}", cells=f"{cells['passed']:,}",
         ran=f"{cells['passed'] + cells['failed']:,}",
@@ -369,10 +370,11 @@ def conclusions(record: Record) -> Iterator[str]:
     if found := rows.get("scripts"):
         kills = total(found, "kills")
         yield (
-            f"- **Recovery.** {len(found)} scripts were killed {kills} times in all, "
-            "resumed each time, and ended with exactly the weights of an undisturbed "
-            f"run. After {kills - total(found, 'ended')} of the kills, other processes "
-            "of the job were still running ten seconds later."
+            f"- **Recovery.** {number(len(found)).title()} scripts were killed {kills} "
+            "times in all, resumed each time, and ended with exactly the weights of an "
+            "undisturbed "
+            f"run. After {number(kills - total(found, 'ended'))} of the kills, other "
+            "processes of the job were still running ten seconds later."
         )
     steps = [*rows.get("ratios", []), *rows.get("sharded", [])]
     if compared := short_speed(steps, rows.get("ratios", [])):

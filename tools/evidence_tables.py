@@ -30,9 +30,15 @@ WRAPPERS = {
     ("engines", "torch"): "PyTorch's DDP",
     ("engines", "paddle"): "Paddle's DataParallel",
 }
+NUMBERS = "none one two three four five six seven eight nine".split()
 UNCLEAR = "not distinguishable"
 ROUNDING = 1e-12  # differences up to here are no change of the weights
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def number(count: int) -> str:
+    """Write a count within a sentence: below ten, as a word."""
+    return NUMBERS[count] if count < len(NUMBERS) else f"{count:,}"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], words: int = 1) -> str:
@@ -144,13 +150,13 @@ def speed(rows: Iterable[Row]) -> str:
     words = []
     if same:
         words.append(
-            f"In {len(same)} comparisons with the frameworks' own wrappers over the "
-            f"same engine (gloo), the library's training step took {took(same)}"
+            f"In {number(len(same))} comparisons with the frameworks' own wrappers over "
+            f"the same engine (gloo), the library's training step took {took(same)}"
         )
     if shared:
         words.append(
-            f"In {len(shared)} comparisons with the same wrappers, the library's step "
-            "over shared memory, which works on one machine only, took "
+            f"In {number(len(shared))} comparisons with the same wrappers, the "
+            "library's step over shared memory, which works on one machine only, took "
             f"{took(shared)}"
         )
     return " ".join(words)
@@ -160,11 +166,14 @@ def took(rows: Sequence[Row]) -> str:
     """Write how much longer some steps took, and how many were faster or slower."""
     count = Counter(map(verdict, rows))
     ratios = [r["ratio"] for r in rows]
+    clear = [f"{said} in {number(n)}" for said, n in count.items() if said != UNCLEAR]
+    said = [f"it was {' and '.join(clear)}"] * bool(clear)
+    if count[UNCLEAR]:
+        unclear = "all " * (not clear) + number(count[UNCLEAR])
+        said.append(f"in {unclear}, the quartiles of the ratio include 1")
     return (
-        f"{min(ratios):.2f} to {max(ratios):.2f} times as long (medians). It was "
-        f"faster in {count['faster'] or 'none'} and slower in "
-        f"{count['slower'] or 'none'}; in {count[UNCLEAR] or 'none'}, the quartiles of "
-        "the ratio include 1."
+        f"{min(ratios):.2f} to {max(ratios):.2f} times as long (medians): "
+        f"{'; '.join(said)}."
     )
 
 
@@ -398,11 +407,11 @@ def scripts(rows: list[Row]) -> Iterator[str]:
     """Show that all scripts resumed, and how often other processes did not end."""
     kills = total(rows, "kills")
     yield (
-        f"{len(rows)} scripts were killed {kills} times in all. Each time, the script "
-        "resumed from its checkpoint, and in the end it had the weights of an "
+        f"{number(len(rows)).title()} scripts were killed {kills} times in all. Each "
+        "time, the script resumed from its checkpoint, and in the end it had the weights of an "
         "undisturbed run, bit for bit. The frameworks "
         "did not always clean up: ten seconds after "
-        f"{kills - total(rows, 'ended')} of the kills, other processes of the "
+        f"{number(kills - total(rows, 'ended'))} of the kills, other processes of the "
         "job were still running. On a GPU, such an orphan keeps its memory allocated, "
         "so end orphans before you restart a job."
     )

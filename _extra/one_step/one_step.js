@@ -227,7 +227,8 @@
       const words = at
         ? sentence(run, run.frames[at - 1], run.frames[at])
         : "Before the step: faint boxes show what will be computed.";
-      now.textContent = `${at} of ${run.frames.length - 1}. ${words}`;
+      const lead = touched ? "" : "Press Play to watch the step from its beginning. ";
+      now.textContent = `${lead}Moment ${at} of ${run.frames.length - 1}. ${words}`;
       slider.setAttribute("aria-valuetext", now.textContent);
     };
 
@@ -237,12 +238,13 @@
       count(t);
       slider.value = frame;
       say(frame);
-      const moved = run.messages.reduce((sum, m) => sum + m.size, 0);
+      const sent = run.messages.filter((m) => m.end <= t + SAME);
+      const moved = `${several(sent.length, "message")} moved ` +
+        bytes(sent.reduce((sum, m) => sum + m.size, 0));
       const idle = run.idle.reduce((a, b) => a + b) / run.devices;
-      result.textContent = frame < last ? "" :
+      result.textContent = frame < last ? `So far, ${moved}.` :
         "After the step, all weights on all devices are those of one device; the largest " +
-        `difference is ${run.difference.toExponential(0)}. ` +
-        `${several(run.messages.length, "message")} moved ${bytes(moved)}; devices were ` +
+        `difference is ${run.difference.toExponential(0)}. ${moved}; devices were ` +
         `idle for ${percent(idle)} of the time.`;
       link.textContent = "Copy a link to this moment";
     };
@@ -376,10 +378,10 @@
       for (const item of figure.querySelectorAll("[data-kind]"))
         item.hidden = !kinds.has(item.dataset.kind);
       find("each").textContent = run.each;
-      const { title, chapter } = head.strategies[strategy.value];
+      const { chapter } = head.strategies[strategy.value];
       find("chapter").href = chapter;
       find("chapter").hidden = !chapter;
-      find("chapter").textContent = `Read the chapter: ${title}`;
+      find("chapter").textContent = "Read the chapter";
       draw();
       go(to, byReader);
       list();

@@ -53,7 +53,7 @@ def test_only_a_wrapper_of_a_framework_counts_as_one():
     assert compared == [r for r in named if r["part"] == "engines"] != []
     slow = {"part": "engines", "candidate": "a, to b", "ratio": 2.0}
     found = evidence_tables.speed([slow | {"ratio_quartiles": [1.5, 3.0]}])
-    assert "took 2.00 to 2.00 times" in found and "slower in 1" in found
+    assert "took 2.00 to 2.00 times" in found and "slower in one" in found
 
 
 def test_the_overview_counts_every_run_once():

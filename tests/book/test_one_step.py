@@ -90,7 +90,7 @@ def chosen(page, name):
 
 def expect_frame(page, number):
     now = "document.querySelector('.one-step [data-part=now]')"
-    page.wait_for_function(f"{now}.innerText.startsWith('{number} of')")
+    page.wait_for_function(f"{now}.innerText.startsWith('Moment {number} of')")
 
 
 def numbers(page, column):
@@ -102,7 +102,7 @@ def test_the_counters_at_the_end_are_those_of_every_run(page):
     for name, run in RUNS.items():
         chosen(page, name)
         page.locator(".one-step").press("End")
-        assert re.match(r"(\d+) of \1\. ", part(page, "now").inner_text())
+        assert re.match(r"Moment (\d+) of \1\. ", part(page, "now").inner_text())
         for text, size in zip(numbers(page, "sent"), run["sent"], strict=True):
             shown, unit = text.split()
             scale = {"B": 1, "kB": 1e3, "MB": 1e6}[unit]
@@ -116,17 +116,17 @@ def test_the_counters_at_the_end_are_those_of_every_run(page):
 @pytest.mark.browser
 def test_buttons_keys_and_the_slider_move_through_the_step(page):
     now = part(page, "now")
-    assert now.inner_text().startswith("19 of 23. 4 messages (sum of gradients")
+    assert ". Moment 19 of 23. 4 messages (sum of gradients" in now.inner_text()
     page.locator(".one-step").press("Home")
-    assert now.inner_text().startswith("0 of 23. Before the step")
+    assert now.inner_text().startswith("Moment 0 of 23. Before the step")
     page.locator(".one-step").press("ArrowRight")
-    assert now.inner_text() == "1 of 23. Forward, layer 1 (devices 0 to 3)."
+    assert now.inner_text() == "Moment 1 of 23. Forward, layer 1 (devices 0 to 3)."
     part(page, "next").click()
     part(page, "back").click()
-    assert now.inner_text().startswith("1 of 23.")
+    assert now.inner_text().startswith("Moment 1 of 23.")
     part(page, "slider").focus()
     page.keyboard.press("End")
-    assert now.inner_text() == "23 of 23. Update (devices 0 to 3)."
+    assert now.inner_text() == "Moment 23 of 23. Update (devices 0 to 3)."
     part(page, "play").focus()
     page.keyboard.press(" ")
     assert part(page, "play").inner_text() == "Pause"
@@ -195,7 +195,7 @@ def test_an_address_leads_to_a_moment(page):
     page.goto(f"{page.address}#step-zero3-2-5")
     page.reload()
     page.wait_for_selector('.one-step[data-ready="zero3 2"]')
-    assert part(page, "now").inner_text().startswith("5 of ")
+    assert part(page, "now").inner_text().startswith("Moment 5 of ")
     page.locator(".one-step").press("ArrowRight")
     part(page, "link").click()
     assert page.evaluate("location.hash") == "#step-zero3-2-6"
