@@ -150,8 +150,8 @@ def speed(rows: Iterable[Row]) -> str:
     words = []
     if same:
         words.append(
-            f"In {number(len(same))} comparisons with the frameworks' own wrappers over "
-            f"the same engine (gloo), the library's training step took {took(same)}"
+            f"In {number(len(same))} comparisons with the frameworks' own wrappers "
+            f"over the same engine (gloo), the library's training step took {took(same)}"
         )
     if shared:
         words.append(
@@ -408,9 +408,9 @@ def scripts(rows: list[Row]) -> Iterator[str]:
     kills = total(rows, "kills")
     yield (
         f"{number(len(rows)).title()} scripts were killed {kills} times in all. Each "
-        "time, the script resumed from its checkpoint, and in the end it had the weights of an "
-        "undisturbed run, bit for bit. The frameworks "
-        "did not always clean up: ten seconds after "
+        "time, the script resumed from its checkpoint, and in the end it had the "
+        "weights of an undisturbed run, bit for bit. The frameworks did not always "
+        "clean up: ten seconds after "
         f"{number(kills - total(rows, 'ended'))} of the kills, other processes of the "
         "job were still running. On a GPU, such an orphan keeps its memory allocated, "
         "so end orphans before you restart a job."
