@@ -154,8 +154,8 @@ outputs are compared. {others} On devices that were simulated on that GPU, {runs
 training runs in float64, under all parallelism strategies, ended with the weights of \
 one device, to within {difference} of a tensor's largest weight. This was on {date}, \
 with PyTorch {PyTorch}, CUDA {CUDA}, and driver {driver}. The tables below are made \
-again for every release, but this section is not, so the library may have changed since \
-then.
+again for every release, but this section is not, so the library may have changed \
+since then.
 
 On one GPU, NCCL accepts a group of one rank only: it ran one, and rejected two ranks \
 that shared the GPU. **Several GPUs, NCCL between them, and MXNet and Paddle on \

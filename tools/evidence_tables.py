@@ -151,7 +151,8 @@ def speed(rows: Iterable[Row]) -> str:
     if same:
         words.append(
             f"In {number(len(same))} comparisons with the frameworks' own wrappers "
-            f"over the same engine (gloo), the library's training step took {took(same)}"
+            "over the same engine (gloo), the library's training step took "
+            f"{took(same)}"
         )
     if shared:
         words.append(
