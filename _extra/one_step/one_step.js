@@ -241,8 +241,9 @@
       const sent = run.messages.filter((m) => m.end <= t + SAME);
       const moved = `${several(sent.length, "message")} moved ` +
         bytes(sent.reduce((sum, m) => sum + m.size, 0));
+      const soFar = sent.length ? `So far, ${moved}.` : "Nothing has been sent yet.";
       const idle = run.idle.reduce((a, b) => a + b) / run.devices;
-      result.textContent = frame < last ? `So far, ${moved}.` :
+      result.textContent = frame < last ? soFar :
         "After the step, all weights on all devices are those of one device; the largest " +
         `difference is ${run.difference.toExponential(0)}. ${moved}; devices were ` +
         `idle for ${percent(idle)} of the time.`;
