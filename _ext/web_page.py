@@ -47,7 +47,7 @@ UNUSED = re.compile(
 # Names, and where a long one may go on in the next line.
 NAME = re.compile(r'(?<=<span class="pre">)[^<]+(?=</span>)')
 JOINT = re.compile(r'(?<=\w[._(,=\[/])(?=[A-Za-z"]|&quot;)')
-SIGN = re.compile(r'(<span class="[op]">[^<]*[(.,]</span>)(?=<)')
+SIGN = re.compile(r'(<span class="[op]">[^<]*[(.,]</span>)(?=\S)')
 # A block of code; what a cell prints has other classes before `highlight-`.
 TAG = re.compile(r"<[^>]*>")
 SHORT = 36  # letters that a line has on a telephone
@@ -334,6 +334,33 @@ def is_bare_field(app: Sphinx, what: str, name: str, obj: object, *rest: Any) ->
     return str(getattr(obj, "__doc__", "")).startswith("Alias for field number") or None
 
 
+# Defaults that have no literal, as autodoc writes them; Sphinx could not read them.
+NO_LITERAL = {re.compile(r"<factory>"): "...", re.compile(r"<[\w-]+ (\w+)>"): r"\1"}
+
+
+def with_literals(
+    app: Sphinx, what: str, name: str, obj: object, options: Any, said: str, to: Any
+) -> tuple[str, Any] | None:
+    """Write the signature of a data class so that Sphinx can read it."""
+    if not said or "<" not in said:
+        return None
+    for pattern, instead in NO_LITERAL.items():
+        said = pattern.sub(instead, said)
+    return said, to
+
+
+def link_chapters(
+    app: Sphinx, what: str, name: str, obj: object, options: Any, lines: list[str]
+) -> None:
+    """Link the chapters that a module's docstring names, as in *allreduce*."""
+    if what == "module":
+        for place, line in enumerate(lines):
+            for chapter in re.findall(r"\*(\w+)\*", line):
+                if f"chapters/{chapter}" in app.env.found_docs:
+                    link = f":doc:`/chapters/{chapter}`"
+                    lines[place] = lines[place].replace(f"*{chapter}*", link)
+
+
 def repair(app: Sphinx, error: Exception | None) -> None:
     """Take out of the built pages what they do not use; let everyone use the rest."""
     if error or app.builder.format != "html":
@@ -376,6 +403,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("html-page-context", dress, priority=900)
     app.connect("html-collect-pages", list_terms)
     app.connect("autodoc-skip-member", is_bare_field)
+    app.connect("autodoc-process-signature", with_literals)
+    app.connect("autodoc-process-docstring", link_chapters)
     app.connect("build-finished", repair)
     app.connect("build-finished", publish_notebooks)
     app.connect("build-finished", write_root, priority=900)  # over a bare one
