@@ -3,7 +3,7 @@
 // computed here but where a box stands; chart.js draws it.
 (() => {
   const SLOTS = { F: 1, B: 2, I: 1, W: 1 };
-  const LEAST_SLOT = 9; // pixels a slot; where they do not fit, the chart scrolls
+  const LEAST_SLOT = 6; // pixels a slot; where they do not fit, the chart scrolls
 
   // "F0 -3 B0" of a device with one stage: F0 from 0 to 1, B0 from 4 to 6.
   const boxesOf = (row, stages) => {
@@ -48,7 +48,8 @@
         slider.nextElementSibling.textContent = value;
       }
       const lines = (texts) => texts.map((text) => `<div>${text}</div>`).join("");
-      find("names").innerHTML = lines(chart.rows.map((_, d) => `device ${d}`));
+      const word = box.clientWidth < 500 ? "" : "device "; // leaves a phone more room
+      find("names").innerHTML = lines(chart.rows.map((_, d) => `${word}${d}`));
       find("held").innerHTML = lines(chart.held.map((n) => `holds ${rounded(n)}`));
       const rows = chart.rows.map((row) => boxesOf(row, all.stages[schedule.value]));
       const slot = Math.max(LEAST_SLOT, room.clientWidth / chart.end);
