@@ -45,7 +45,7 @@ def lines_of(name: str) -> list[str]:
 def test_every_script_is_on_the_page_with_its_changed_lines_counted() -> None:
     page = (CHAPTERS / "scripts.md").read_text("utf-8")
     rows = re.findall(
-        r"^\| `(\w+\.py)` \| `(\w+\.py)` \| (\d+) \| (\d+) \|$", page, re.M
+        r"^\| `(\w+\.py)` → `(\w+\.py)` \| (\d+) \| (\d+) \|$", page, re.M
     )
     scripts = {path.name for path in EXAMPLES.glob("*.py")}
     assert {name for row in rows for name in row[:2]} == scripts
