@@ -48,6 +48,7 @@ UNUSED = re.compile(
 NAME = re.compile(r'(?<=<span class="pre">)[^<]+(?=</span>)')
 JOINT = re.compile(r'(?<=\w[._(,=\[/])(?=[A-Za-z"]|&quot;)')
 SIGN = re.compile(r'(<span class="[op]">[^<]*[(.,]</span>)(?=\S)')
+BARE_SIGN = re.compile(r"(?<=[(.,])(?=[A-Za-z_])")  # in a diff, without markup
 # A block of code; what a cell prints has other classes before `highlight-`.
 TAG = re.compile(r"<[^>]*>")
 SHORT = 36  # letters that a line has on a telephone
@@ -81,6 +82,8 @@ def with_lines(block: re.Match[str]) -> str:
         if len(text) > SHORT:
             style = f' style="--indent:{indent}"' * bool(indent)
             line = SIGN.sub(r"\1<wbr>", line)
+            if "udiff" in opening:
+                line = BARE_SIGN.sub("<wbr>", line)
             line = f'<span class="code-line"{style}>{line}</span>'
         lines.append(line)
     return f"{opening}{''.join(lines)}</pre>"
