@@ -11,14 +11,14 @@ gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
 device = f"cuda:{os.environ['LOCAL_RANK']}" if gpu else "cpu"
 if gpu:
     torch.cuda.set_device(device)
-distributed.init_process_group("nccl" if gpu else "gloo")
+distributed.init_process_group("nccl" if gpu else "gloo")  # joins the group
 
 digits = data.TensorDataset(*map(torch.tensor, load_digits(return_X_y=True)))
 sampler = data.DistributedSampler(digits)  # divides the images
 
 torch.manual_seed(0)
 model = nn.Linear(64, 10).double().to(device)
-net = nn.parallel.DistributedDataParallel(model)
+net = nn.parallel.DistributedDataParallel(model)  # wraps it
 sgd = torch.optim.SGD(net.parameters(), lr=0.001)
 for epoch in range(3):
     sampler.set_epoch(epoch)  # a new order in each epoch
