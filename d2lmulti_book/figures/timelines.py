@@ -1,6 +1,6 @@
-"""Figures of measured timelines: a row per track, a color per name.
+"""Figures of timelines, measured or modeled: a row per track, a color per name.
 
-Chapter: *bottlenecks*.
+Chapters: *bottlenecks*, *allreduce*, *sharding*.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ def timelines(
     panels: Mapping[str, Timeline],
     *,
     end: float | None = None,
+    measured: bool = True,
     width: float = 9.0,
 ) -> Figure:
     """Draw one panel per timeline, with the same time axis and the same colors.
 
-    Nothing after `end`, in seconds, is drawn; the axis has milliseconds.
+    Nothing after `end`, in seconds, is drawn; the axis has milliseconds. With
+    `measured=False` the label of the axis says that the clock was a model.
     """
     rows = [len(t.tracks) for t in panels.values()]
     figure, axes = subplots(
@@ -57,7 +59,7 @@ def timelines(
         ax.grid(visible=False)
         ax.spines["left"].set_visible(False)
     axes[-1].set_xlim(0, scale * end)
-    axes[-1].set_xlabel("ms")
+    axes[-1].set_xlabel("ms" if measured else "modeled ms")
     handles = [Patch(color=color, label=name) for name, color in colors.items()]
     columns = 6 if width > 6 else 3
     figure.legend(handles=handles, loc="outside lower center", ncols=columns)
