@@ -123,6 +123,14 @@ def is_chapter_cell(item):
     return isinstance(item, nbval.plugin.IPyNbCell) and HERE in Path(item.path).parents
 
 
+def asks_for_none(item):
+    """Tell whether a tag says that a cell's output is the same under any framework.
+
+    On a page's first cell the tag speaks of the whole page (see FORGET).
+    """
+    return WITHOUT in item.cell.metadata.get("tags", []) and item.name != "Cell 0"
+
+
 def missing_backend():
     """Say which module is missing for the chosen backend, or None."""
     module = current_tab()  # the keys are also the names of the packages
@@ -179,6 +187,8 @@ def pytest_runtest_setup(item):
     asked, _ = split_cell(item.cell.source)
     if asked.wrong():
         return result  # it runs, and fails
+    if asks_for_none(item) and current_tab() != next(iter(TABS)):
+        pytest.skip(f"asks for no framework: runs under {next(iter(TABS))} alone")
     why = asked.skipped(current_tab(), lambda: count_gpus(item.parent.kernel))
     required = os.environ.get("D2LMULTI_REQUIRE", "").split(",")
     if why and asked.needs in required and not is_installed(asked.needs):
@@ -209,7 +219,7 @@ def pytest_runtest_call(item):
                 "This cell was never executed: it has no execution count. "
                 "Run `python tools/execute.py` on the chapter"
             )
-        if WITHOUT in cell.metadata.get("tags", []):
+        if WITHOUT in cell.metadata.get("tags", []) and not asks_for_none(item):
             reply = item.parent.kernel.kc.execute_interactive(
                 FORGET, silent=True, timeout=CELL_TIMEOUT
             )

@@ -21,6 +21,9 @@ MAX_CELLS, MAX_CODE_LINES, MAX_WORDS = 25, 320, 2600
 MAX_LINES, MAX_COLUMNS, MAX_PRINTED = 25, 70, 79
 FOLDED = {"hide-input", "remove-input", "hide-cell", "remove-cell"}
 
+# What only a cell that needs a backend says.
+_FRAMEWORK = re.compile(r"\bB\.|get_backend|%%tab")
+
 Rules = Callable[[NotebookNode], Iterator[str]]  # of one cell
 
 # What nobody reads as words: options of a directive, addresses, formulas set apart.
@@ -115,6 +118,9 @@ def _form(nb: NotebookNode) -> Iterator[str]:
         yield f"{prose} words without exercises; at most {MAX_WORDS}"
     if lines > MAX_CODE_LINES:
         yield f"{lines} lines of visible code; at most {MAX_CODE_LINES}"
+    for n, cell in enumerate(code_cells(nb)[1:], start=2):
+        if WITHOUT in tags_of(cell) and _FRAMEWORK.search(cell.source):
+            yield f"In [{n}]: tagged {WITHOUT}, but it uses a backend"
     if keys and asks_for_no_framework(nb):
         yield f"a notebook tagged {WITHOUT} has cells of {', '.join(map(str, keys))}"
     if keys and "%load_ext d2lmulti_book.notebook" not in code_cells(nb)[0].source:

@@ -203,7 +203,8 @@ def about(nb: Any, page: str, framework: str, book: Book) -> str:
 
 def without_framework(nb: Any) -> bool:
     """Tell whether the page asks for no framework."""
-    return any(WITHOUT in cell.metadata.get("tags", []) for cell in nb.cells)
+    first = next(cell for cell in nb.cells if cell.cell_type == "code")
+    return WITHOUT in first.metadata.get("tags", [])
 
 
 def first_cell(nb: Any, framework: str, url: str) -> str:
