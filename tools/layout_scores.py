@@ -26,7 +26,7 @@ from d2lmulti_cluster.networks import NANOTRON, TRANSFORMERS, Software, Transfor
 from d2lmulti_cluster.presets import get_cluster
 from d2lmulti_cluster.step_time import step_time
 from d2lmulti_cluster.transformer_tables import ULTRASCALE_CLUSTER as CLUSTER
-from d2lmulti_cluster.validation import has_run, layout_of
+from d2lmulti_cluster.transformer_tables import has_run, layout_of
 
 FILE = pathlib.Path(__file__).resolve().parent.parent / "chapters/measured/layouts.json"
 Seconds = Callable[[Transformer, Layout], float]

@@ -1,9 +1,11 @@
 """What the settings and extensions of the book make of notebooks."""
 
+import importlib
 import re
 
 import pytest
 from book.conftest import page
+from book.notebooks import ROOT
 
 
 def tab_sets(soup):
@@ -86,3 +88,8 @@ def test_a_call_in_a_table_breaks_after_its_dots_and_is_copied_without_them(smal
         "tool."
     ]
     assert call.get_text() == "tool.value_3"
+
+
+@pytest.mark.parametrize("tool", sorted(p.stem for p in (ROOT / "tools").glob("*.py")))
+def test_a_tool_finds_what_it_imports(tool):
+    importlib.import_module(tool)  # most run only when somebody asks for them
