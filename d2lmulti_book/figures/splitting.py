@@ -29,8 +29,8 @@ from .style import (
     subplots,
 )
 
-_MARKERS = ("o", "s", "^")
 _LIGHT, _DARK = "#E4DCEF", "#6A51A3"  # two kinds of layers, and no device's color
+_LINES = (("o", "#888888"), ("s", INK), ("^", _DARK))  # of strategies, not of devices
 _WIDTH = 4.1  # inches: text of 9 points is legible on a phone
 
 
@@ -218,9 +218,9 @@ def bytes_by_batch(
     figure, (ax,) = subplots(1, 1, _WIDTH, 3.2)
     fine = np.geomspace(images[0], images[-1], 50)
     for i, (way, nbytes) in enumerate(counted.items()):
-        color = device_color(i)
+        marker, color = _LINES[i % 3]
         ax.plot(fine, [formula[way](n) for n in fine], color=color, lw=1)
-        ax.plot(images, nbytes, _MARKERS[i % 3], color=color, label=way)
+        ax.plot(images, nbytes, marker, color=color, label=way)
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_xticks(images, [str(n) for n in images])
