@@ -112,8 +112,8 @@ def _draw_transfers(ax: Axes, this_round: Round, edges: np.ndarray, ranks: int) 
         ax.add_patch(Rectangle(*written, fill=False, ec=INK, lw=1.8, ls=line))
         x = -0.03 * edges[-1]
         bend = f"arc3,rad={0.5 if t.target > t.source else -0.5}"
-        look: dict[str, Any] = {"ls": line, "color": device_color(t.source), "lw": 1.1}
-        ends = (x, start + 0.4), (x, end + 0.4)
+        look: dict[str, Any] = {"ls": line, "color": "#666666", "lw": 1.1}
+        ends = (x, start + 0.2), (x, end + 0.6)  # out below, in above
         arrow(ax, *ends, head=7, connectionstyle=bend, shrinkA=2, shrinkB=2, **look)
 
 
