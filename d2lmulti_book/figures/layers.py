@@ -54,7 +54,7 @@ def column_row_pair(devices: int = 2, by_tokens: bool = False) -> Figure:
     top = (devices - 1) * row + 0.8
     heights = [(devices - 1 - rank) * row for rank in range(devices)]
     width = sum(column[1] for column in columns) + 0.5 * len(columns) + 1.7
-    figure, ax = canvas(8, 1.5 + 1.15 * devices, (-1.0, width), (-1.75, top + 0.45))
+    figure, ax = canvas(8, 1.5 + 1.15 * devices, (-1.5, width), (-1.75, top + 0.45))
     for rank, y in enumerate(heights):
         ax.text(-0.15, y, f"device {rank}", ha="right", va="center", size=10)
     x = 0.0
@@ -81,7 +81,7 @@ def column_row_pair(devices: int = 2, by_tokens: bool = False) -> Figure:
                 ax.text(middle, y, call, ha="center", va="center", size=10)
         x += gap
     for y, words in ((-1.0, "forward →"), (-1.45, "← backward")):
-        ax.text(x / 2, y, words, ha="center", va="center", size=10, color=INK)
+        ax.text(-0.15, y, words, ha="right", va="center", size=10, color=INK)
     return figure
 
 
