@@ -64,10 +64,11 @@ def round_brackets() -> BracketStyle:
 
 @dataclass
 class RoundAuthorYear(LabelReferenceStyle):
-    """Cite by the label of the list, in round brackets: (Author, year)."""
+    """Cite by the label of the list in round brackets, or by a year: Author (year)."""
 
     bracket_parenthetical: BracketStyle = field(default_factory=round_brackets)
     bracket_textual: BracketStyle = field(default_factory=round_brackets)
+    bracket_year: BracketStyle = field(default_factory=round_brackets)
 
 
 # They cite what a chapter cites.
