@@ -200,7 +200,8 @@ def drawing(root: Path) -> str:
         )
     items = []
     for chapter in found:
-        builds = condition(chapter, "builds on", chapter.needs, chapters)
+        needs = sorted(chapter.needs, key=list(chapters).index)
+        builds = condition(chapter, "builds on", needs, chapters)
         items.append(
             f'<li value="{chapter.number}"><a href="{chapter.name}.html">'
             f"{html.escape(chapter.title)}</a>{' ' * bool(builds)}"
