@@ -27,6 +27,7 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 340, 210, 44, 8, 10, 34
 LOWEST, HIGHEST = -175, 25  # of differences, as ten times their logarithm
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 POINTS, FINAL = 25, 5  # of a curve; its last 20 steps
+CAP = 100  # no recorded loss is above it
 TICKS, SEEN = (-150, -100, -50, 0), -100  # over 1e-10 it is no rounding
 Run = dict[str, list[int]]
 
@@ -46,6 +47,12 @@ def final(run: Run) -> float:
     """Return the mean loss of the last 20 steps."""
     points = run["loss"][-FINAL:]
     return sum(points) / len(points) / 1e4
+
+
+def written(run: Run) -> str:
+    """Write the final loss; a recorded loss is at most `CAP`, so this may be less."""
+    capped = any(point >= 1e4 * CAP for point in run["loss"][-FINAL:])
+    return "≥ " * capped + f"{final(run):.3g}"
 
 
 def accuracy(run: Run) -> float:
@@ -131,7 +138,7 @@ def row(bug: dict[str, Any], way: dict[str, Any]) -> str:
     cells = [
         bug["bug"],
         f"{way['words']}, {way['devices']} devices",
-        f"{final(way):.3g}", f"{final(bug):.3g}",
+        written(way), written(bug),
         f"{100 * accuracy(way):.1f}",
         f"{100 * accuracy(bug):.1f}" if accuracy(bug) else "none",
         power(bug["difference"][0]), power(bug["difference"][-1]),
@@ -167,6 +174,8 @@ def page(ways: list[str] | None, up: str) -> str:
         for name, why in found["left_out"].items()
     )
     rows = "".join(row(bug, found["ways"][bug["way"]]) for bug in found["bugs"])
+    ended = [len(b["loss"]) * found["each"] for b in found["bugs"] if not accuracy(b)]
+    short = f" ({', '.join(map(str, ended))})" * bool(ended)
     heads = heads_of([
         "bug", "training", "final loss, correct", "broken",
         "accuracy in %, correct", "broken",
@@ -199,7 +208,9 @@ what is not shown</summary>
 <p>Weights are off by the largest difference of any weight on any device from one \
 device's, over the largest weight of its tensor. All runs are in float64, with PyTorch \
 on simulated devices, and in processes with NumPy. The final loss is the mean of the \
-last 20 steps. A run whose loss was no longer finite has no accuracy. Not shown:</p>
+last 20 recorded steps, where a loss above {CAP} counts as {CAP}. A run whose loss was \
+no longer finite ends there: it has no accuracy, and its last column is of its last \
+recorded step{short}. Not shown:</p>
 <ul>{left_out}</ul></details>
 <script type="application/json" data-part="data">{dumped(data)}</script>
 <script src="{up}which_run/which_run.js" defer></script>

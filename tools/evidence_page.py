@@ -125,14 +125,15 @@ correct, or that a large model converges.
 
 No result was typed by hand: {{ref}}`one command <when-and-where>` ran the programs \
 behind all tables and wrote this page, except for the next two sections, which name \
-their own commands and records. A wrong result stops the command, and this page then \
-shows it. All measured values are also in `chapters/measured/evidence.json`."""
+their own commands and records. If a result were wrong, this page would list it, and \
+the command would fail. All measured values are also in \
+`chapters/measured/evidence.json`."""
 GAME = """\
 ## Which run is broken?
 
 Could you have seen such a bug in the loss? Most of the \
 {ref}`planted bugs below <planted-bugs>` were each put into a copy of the library, \
-which then trained for 100 steps from the same seed as the correct library. \
+which then trained for up to 100 steps from the same seed as the correct library. \
 {numref}`which-run` shows both losses first, and the weights after your guess. Bugs \
 that stop the run, change only what is reported, or depend on chance are left out. \
 `python tools/record_bugs.py` records these runs in \
@@ -161,9 +162,9 @@ On one GPU, NCCL accepts a group of one rank only: it ran one, and rejected two 
 that shared the GPU. **Several GPUs, NCCL between them, and MXNet and Paddle on \
 a GPU remain untested.**"""
 WHY_OTHERWISE = {
-    "failures.ipynb": "quote messages of PyTorch {shown}",
-    "why_not_faster.ipynb": "lacked the text form of their figures, for a reason that "
-    "has been removed since",
+    "failures.ipynb": "quote messages of PyTorch {shown}, but {ran} ran there",
+    "why_not_faster.ipynb": "lacked the text form of their figures, which has been "
+    "fixed since",
 }
 HOW_ON_ONE_GPU = """\
 The library was that of version {version} (hash of its sources: `{sources}`), on \
@@ -310,11 +311,16 @@ def on_one_gpu(
     if differ:
         names = "; ".join(
             f"cells {', '.join(sorted(numbers, key=int))} of `{page}` "
-            + WHY_OTHERWISE.get(page, "differ").format(shown=shown)
+            + WHY_OTHERWISE.get(page, "differ").format(
+                shown=shown, ran=record["machine"]["PyTorch"]
+            )
             for page, numbers in sorted(differ.items())
         )
         failed = number(cells["failed"])
-        other = f"The other {failed} did not (counting from 0): {names}."
+        known = set(differ) <= set(WHY_OTHERWISE)
+        lead = "None of" if known else "See"
+        also = " is a wrong result" * known
+        other = f"{lead} the other {failed}{also} (cells count from 0): {names}."
     yield ON_ONE_GPU.format(
         **record["machine"], units=f"{worked:,}", cells=f"{cells['passed']:,}",
         ran=f"{cells['passed'] + cells['failed']:,}",
@@ -350,9 +356,11 @@ def conclusions(record: Record) -> Iterator[str]:
     runs, worst = agreement(trained_in(record))
     if runs:
         yield (
-            f"- **Weights.** {runs} training runs in float64, of small networks under "
-            "all strategies and several meshes, ended with the weights of one device, "
-            f"to within {small(worst)} of a tensor's largest weight."
+            f"- **Weights.** {runs} training runs in float64 of small networks, by "
+            "data, tensor, and pipeline parallelism, ZeRO 1 to 3, a parameter server, "
+            "and meshes (some with sequence and expert parallelism), ended with the "
+            f"weights of one device, to within {small(worst)} of a tensor's largest "
+            "weight."
         )
     if (found := rows.get("bugs")) and (far := changes(found)) and worst:
         yield (

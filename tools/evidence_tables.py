@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from statistics import median
 from typing import Any
 
@@ -30,6 +31,7 @@ WRAPPERS = {
     ("engines", "torch"): "PyTorch's DDP",
     ("engines", "paddle"): "Paddle's DataParallel",
 }
+FRAMEWORKS = {"torch": "PyTorch", "paddle": "Paddle"}
 NUMBERS = "none one two three four five six seven eight nine".split()
 UNCLEAR = "not distinguishable"
 ROUNDING = 1e-12  # differences up to here are no change of the weights
@@ -198,16 +200,25 @@ def short_speed(rows: Sequence[Row], ringing: Sequence[Row]) -> str:
     steps = [
         r["ratio"] for r in wrappers(rows) if "shared_memory" not in r["candidate"]
     ]
-    own = [r["ratio"] for r in rings(ringing)]
-    if not (steps and own):
+    compared = sorted(rings(ringing), key=itemgetter("ratio"))
+    if not (steps and compared):
         return ""
-    return (
-        "Over gloo, the library's training step took "
-        f"{min(steps):.2f} to {max(steps):.2f} times as long as the frameworks' own "
-        f"({len(steps)} comparisons), and its ring all-reduce {min(own):.2f} to "
-        f"{max(own):.2f} times as long as theirs ({len(own)} comparisons, with a "
-        f"median of {median(own):.2f})."
+    low, high = (
+        f"{r['ratio']:.2f} times ({of_ring(r)})" for r in (compared[0], compared[-1])
     )
+    return (
+        "With two processes over gloo, the library's training step took "
+        f"{min(steps):.2f} to {max(steps):.2f} times as long as the frameworks' own "
+        f"(medians of {len(steps)} comparisons), and its ring all-reduce {low} to "
+        f"{high} as long as theirs ({len(compared)} comparisons, with a median of "
+        f"{median(r['ratio'] for r in compared):.2f})."
+    )
+
+
+def of_ring(row: Row) -> str:
+    """Return the size of an all-reduce and the framework it is compared with."""
+    size, framework, _ = row["candidate"].removeprefix("all-reduce ").split(", ")
+    return f"{size}, {FRAMEWORKS.get(framework, framework)}"
 
 
 def ring_speed(rows: Sequence[Row]) -> str:
@@ -343,8 +354,8 @@ def bugs(rows: list[Row]) -> Iterator[str]:
         f"We planted {len(rows)} bugs, one at a time. In all, {len(tests)} different "
         f"tests noticed {noticed(rows)} of them. These tests check general properties, "
         "such as agreement with one device; at least one of them, "
-        "`test_a_round_sends_what_was_there_before_it`, is younger than the bug that "
-        "it noticed. We chose the bugs ourselves, so this does not "
+        "`test_a_round_sends_what_was_there_before_it`, was written after its bug "
+        "was known. We chose the bugs ourselves, so this does not "
         "estimate how many other bugs the tests would notice. In the "
         f"training runs above, {len(far)} bugs changed the weights, each by at least "
         f"{min(far):.2f} of the largest weight of a tensor. With each of the others, "
