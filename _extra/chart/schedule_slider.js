@@ -30,7 +30,7 @@
       `${rounded(100 * chart.idle)}% idle: the last device is done after ` +
       `${rounded(chart.end)} slots, and each works in ${work} of them. From its first ` +
       `computation to its last, a device takes ${rounded(chart.longest)} at most. ` +
-      `It holds ${rounded(most)} of ${m} micro-batches at most.`
+      `It has at most ${rounded(most)} of ${m} micro-batches in flight.`
     );
   };
 
