@@ -61,8 +61,8 @@ print("loss", loss_of(start))
 """,
     "data_parallel": """
 trained = train(2, 32, 0.1)[0]
-X, y = B.array(some.train_X, ours[0]), B.array(some.train_y, ours[0])
-for params in ([B.array(p, ours[0]) for p in start], trained):
+X, y = B.array(some.train_X, two_devices[0]), B.array(some.train_y, two_devices[0])
+for params in ([B.array(p, two_devices[0]) for p in start], trained):
     with B.pause():
         print("loss", float(B.numpy(summed_loss(lenet(X, params), y))))
 
