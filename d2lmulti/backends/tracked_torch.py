@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from .tracking import caller, one_device, report_copy
 
 aten = torch.ops.aten
-INDEXING = (aten.index, aten.index_put_, aten._index_put_impl_)  # by ids of the host
+INDEXING = (aten.index, aten.index_put_, aten._index_put_impl_)
 CPU = torch.device("cpu")
 NATIVE_DEVICE = Tensor.device.__get__
 NATIVE = {name: getattr(Tensor, name) for name in ("to", "copy_", "numpy", "__array__")}
@@ -147,8 +147,9 @@ class Operations(TorchDispatchMode):
         if packet is aten.copy_:  # also x[...] = y
             ends = name(where(args[1])), name(where(args[0]))
             report_copy(*ends, args[0].numel(), args[1].element_size())
-        if packet is aten.copy_ or packet in INDEXING:
             inputs = inputs[:1]
+        elif packet in INDEXING:  # an index of the host fits tensors of any device
+            inputs = [x for i, x in enumerate(inputs) if i == 0 or where(x) != CPU]
         places = {}
         for x in inputs:
             device = where(x)

@@ -132,7 +132,7 @@ AXES = ("data", "tensor", "pipeline", "sequence", "expert")
 
 
 class Mesh:
-    """Ranks on axes, each with a size: `Mesh(data=2, tensor=2, pipeline=2)`.
+    """Ranks on axes, each with a size: `Mesh(pipeline=2, data=2, tensor=2)`.
 
     Without a group it is that of the processes, and outside a launch one of simulated
     devices. `axes` are the sizes by name, in order, and `ranks` is an array of the

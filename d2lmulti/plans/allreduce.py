@@ -51,8 +51,9 @@ def tree(ranks: int, length: int) -> Iterator[Round]:
 def ring(ranks: int, length: int) -> Iterator[Round]:
     """Cut the vector into one part per rank; send parts around the ring twice.
 
-    2 (ranks - 1) rounds; every rank sends 2 (ranks - 1) / ranks of the vector, the
-    least possible where ranks do the sums. Source: Patarasuk, Yuan (2009).
+    2 (ranks - 1) rounds. If ranks divides the length, every rank sends
+    2 (ranks - 1) / ranks of the vector, the least possible for the busiest rank where
+    ranks do the sums. Source: Patarasuk, Yuan (2009).
     """
     yield from reduce_scatter(ranks, length)
     yield from allgather(ranks, length)

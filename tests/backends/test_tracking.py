@@ -236,6 +236,12 @@ def test_a_view_is_on_the_device_of_its_tensor(torch):
     assert x.tolist() == [[1.0] * 3, [2.0] * 3]
     ids = torch.tensor([1, 0])  # and takes ids from the host
     assert str(x[ids].device) == "cpu:1"
+    other = ids.to("cpu:0")
+    for index in (lambda: x[other], lambda: x[other > 0], lambda: x.mul_(x[other])):
+        with pytest.raises(RuntimeError, match="sim:0"):
+            index()
+    with pytest.raises(RuntimeError, match="sim:0"):
+        x[other] = 1.0
 
 
 def test_a_gradient_goes_back_over_the_copy(torch):
