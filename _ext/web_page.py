@@ -48,7 +48,10 @@ UNUSED = re.compile(
 NAME = re.compile(r'(?<=<span class="pre">)[^<]+(?=</span>)')
 JOINT = re.compile(r'(?<=\w[._(,=\[/])(?=[A-Za-z"]|&quot;)')
 SIGN = re.compile(r'(<span class="[op]">[^<]*[(.,]</span>)(?=\S)')
-BARE_SIGN = re.compile(r"(?<=[(.,])(?=[A-Za-z_])")  # in a diff, without markup
+# In a diff, without markup.
+BARE_SIGN = re.compile(r'(?<=[(.,])(?=[A-Za-z_"]|&quot;)|(?<=, )(?=\S)')
+CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")  # only where nothing else breaks a name
+LONG_NAME = 28  # letters; a column of the cheat sheet has fewer
 # A block of code; what a cell prints has other classes before `highlight-`.
 TAG = re.compile(r"<[^>]*>")
 SHORT = 36  # letters that a line has on a telephone
@@ -90,8 +93,9 @@ def with_lines(block: re.Match[str]) -> str:
 
 
 def with_breaks(name: re.Match[str]) -> str:
-    """Let a name break after a dot, an underscore and so on."""
-    return JOINT.sub("<wbr>", name[0])
+    """Let a name break after a dot, an underscore and so on, a long one inside."""
+    broken = JOINT.sub("<wbr>", name[0])
+    return CAMEL.sub("<wbr>", broken) if len(name[0]) > LONG_NAME else broken
 
 
 # What a screen reader or a keyboard cannot use in the pages of Sphinx and the theme.
