@@ -69,7 +69,7 @@ def svg(
             parts.append(rect(kind, x, y, wide, ROW - 4))
             if later:
                 parts.append(rect("later", x, y + ROW - 8, wide, 4))
-            if text and width * wide / 100 > DIGIT * len(text) + 1:
+            if text and width * wide / 100 > DIGIT * len(text) + 2:
                 place = f'x="{x + wide / 2:.5g}%" y="{y + 17}"'
                 parts.append(f'<text class="{kind}" {place}>{text}</text>')
     for i in range(int(0.9 * end / step) + 1):

@@ -12,7 +12,7 @@ globalThis.timeChart = (() => {
   const boxSvg = (box, row, scale) => {
     const [x, y] = [box.start * scale, row * ROW + 2];
     const [width, height] = [(box.end - box.start) * scale, ROW - 4];
-    const fits = width > DIGIT * box.micro.length + 1;
+    const fits = width > DIGIT * box.micro.length + 2; // numbers keep apart
     return (
       rect(box.kind, x, y, width, height) +
       (box.later ? rect("later", x, y + height - 4, width, 4) : "") +
