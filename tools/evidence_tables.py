@@ -197,9 +197,7 @@ def rings(rows: Sequence[Row]) -> list[Row]:
 
 def short_speed(rows: Sequence[Row], ringing: Sequence[Row]) -> str:
     """Write in one sentence how steps and rings over gloo compare, by their medians."""
-    steps = [
-        r["ratio"] for r in wrappers(rows) if "shared_memory" not in r["candidate"]
-    ]
+    steps = [r["ratio"] for r in by_engine(rows)[0]]
     compared = sorted(rings(ringing), key=itemgetter("ratio"))
     if not (steps and compared):
         return ""

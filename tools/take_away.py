@@ -24,10 +24,11 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "_ext")]
 
+from notebook_rules import asks_for_no_framework  # noqa: E402
 from plain_markdown import Book, plain, read_book  # noqa: E402
 
 import d2lmulti  # noqa: E402
-from d2lmulti_book.notebook import TABS, WITHOUT, split_cell  # noqa: E402
+from d2lmulti_book.notebook import TABS, split_cell  # noqa: E402
 
 OUT = ROOT / "_build" / "notebooks"
 WHEEL = f"d2lmulti-{d2lmulti.__version__}-py3-none-any.whl"
@@ -194,17 +195,11 @@ def about(nb: Any, page: str, framework: str, book: Book) -> str:
         title=book.titles[page],
         version=d2lmulti.__version__,
         framework="with any framework"
-        if without_framework(nb)
+        if asks_for_no_framework(nb)
         else f"with {TABS[framework]}",
         home=home,
         wheel=wheel,
     )
-
-
-def without_framework(nb: Any) -> bool:
-    """Tell whether the page asks for no framework."""
-    first = next(cell for cell in nb.cells if cell.cell_type == "code")
-    return WITHOUT in first.metadata.get("tags", [])
 
 
 def first_cell(nb: Any, framework: str, url: str) -> str:
@@ -218,7 +213,7 @@ def first_cell(nb: Any, framework: str, url: str) -> str:
         + "\nfrom pathlib import Path\n"
     )
     extra: str | None = framework
-    if without_framework(nb):
+    if asks_for_no_framework(nb):
         extra = "torch" if re.search(r"\btorch\b", sources) else None
     elif framework == "mxnet":
         parts.append(FITS.format())
@@ -230,7 +225,7 @@ def first_cell(nb: Any, framework: str, url: str) -> str:
         parts.append(BESIDE.format(package=TENSORFLOW))
     if names:
         parts.append(FILES.format(names=json.dumps(names)))
-    if not without_framework(nb):
+    if not asks_for_no_framework(nb):
         parts.append(f'os.environ["D2LMULTI_BACKEND"] = "{framework}"')
     parts.append("from d2lmulti_book.notebook import prepare\nprepare()")
     return "\n".join(parts)
