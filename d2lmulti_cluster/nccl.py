@@ -57,7 +57,9 @@ LL_MOST = {
     "A100": (87.7e9, 22.5e9, 19e9),
     "H100": (141e9, 45e9, 35e9),
 }
-# Amazon's tuner for 8 GPUs a node: a tree up to so many bytes (bytes, ranks).
+# Amazon's tuner for 8 GPUs a node (p5en): a tree up to so many bytes (bytes, ranks).
+# On p5 it takes a tree for larger vectors too, such as 256 MiB on 128 ranks, for which
+# this model's tree is far too fast. So these edges are used for every machine.
 TREE_UP_TO = ((14_680_064, 16), (150_994_944, 128), (251_658_240, 1024))
 
 
@@ -73,7 +75,8 @@ def nccl_seconds(
 
     `nbytes` is the whole vector: the result of an all-gather, the input of a
     reduce-scatter. Every node's rings use the NICs of all its ranks. `algorithm` is
-    ring or tree; without one, that of NCCL's tuner. Only an all-reduce has a tree.
+    ring or tree. Without one, it is the faster of the two if the vector is small enough
+    for a tree by Amazon's tuner, and a ring otherwise. Only an all-reduce has a tree.
     Raises `InvalidInput` for another collective or algorithm, and for no ranks.
 
     >>> from d2lmulti_cluster.presets import get_cluster
