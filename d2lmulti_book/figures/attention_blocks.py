@@ -60,38 +60,35 @@ def needed_scores(orders: Mapping[str, Sequence[np.ndarray]]) -> Figure:
 
 
 @styled
-def ring_of_keys(ranks: int = 4) -> Figure:
+def ring_of_keys(backward: bool = False, ranks: int = 4) -> Figure:
     """Draw one step of ring attention: queries stay, keys and values move on.
 
-    Left the forward pass; right the backward pass, in which the gradients of the keys
-    and values move with them. The second step is drawn: every rank holds the block of
-    its predecessor, in the color of the rank that owns its tokens.
+    In the backward pass, the gradients of the keys and values move with them. The second
+    step is drawn: every rank holds the block of its predecessor, in the color of the rank
+    that owns its tokens.
     """
-    figure, axes = subplots(1, 2, 7.4, 4.0)
-    panels = (
-        ("forward pass", "Q stays,\nits output\ngrows", "Q", "K V"),
-        ("backward pass", "Q stays,\nits gradient\ngrows", "Q, dQ", "K V dK dV"),
-    )
-    for ax, (title, words, stays, moves) in zip(axes, panels, strict=True):
-        turns = np.pi / 2 - 2 * np.pi * np.arange(ranks) / ranks
-        centers = 1.5 * np.column_stack([np.cos(turns), np.sin(turns)])
-        for rank, center in enumerate(centers):
-            owner = (rank - 1) % ranks
-            x, y = center - [0.8, 0.19]
-            card, block_words = (1.6, 0.38), f"{moves} of {owner}"
-            box(
-                ax, (x, y + 0.2), card, f"{stays} of {rank}", device_color(rank), size=9
-            )
-            box(ax, (x, y - 0.2), card, block_words, device_color(owner), size=9)
-            ax.text(*center + [0, 0.5], f"rank {rank}", ha="center", size=9, color=INK)
-            middle = 0.59 * (center + centers[(rank + 1) % ranks])
-            along = centers[(rank + 1) % ranks] - center
-            along = along / np.hypot(*along) * 0.33
-            arrow(ax, middle - along, middle + along, lw=1.6)
-        ax.text(0, 0, words, ha="center", va="center", size=9, color=INK)
-        ax.set_title(title, size=11)
-        ax.set(xlim=(-2.4, 2.4), ylim=(-2.1, 2.3), aspect="equal")
-        ax.axis("off")
+    stays, moves, grows = "Q", "K, V", "output"
+    if backward:
+        stays, moves, grows = "Q, dQ", "K, V, dK, dV", "gradient"
+    figure, ax = canvas(4.6, 3.3, (-2.42, 2.42), (-1.65, 1.82))
+    turns = np.pi / 2 - 2 * np.pi * np.arange(ranks) / ranks
+    centers = np.column_stack([1.5 * np.cos(turns), 1.2 * np.sin(turns)])
+    half = np.array([0.86, 0.36])  # of a rank's two boxes
+    for rank, center in enumerate(centers):
+        owner = (rank - 1) % ranks
+        x, y = center - half
+        card = (2 * half[0], half[1] - 0.02)
+        box(ax, (x, y), card, f"{moves} of {owner}", device_color(owner), size=9)
+        top = (x, y + half[1] + 0.02)
+        box(ax, top, card, f"{stays} of {rank}", device_color(rank), size=9)
+        ax.text(*center + [0, 0.42], f"rank {rank}", ha="center", size=9, color=INK)
+        after = centers[(rank + 1) % ranks]
+        middle = (center + after) * [0.76, 0.6] + [0, 0.09]  # outside the boxes
+        along = (after - center) * 0.14
+        arrow(ax, middle - along, middle + along, lw=1.6)
+    words = f"queries stay,\ntheir {grows}\ngrows"
+    ax.text(0, 0, words, ha="center", va="center", size=9, color=INK)
+    ax.set_aspect("equal")
     return figure
 
 
