@@ -63,9 +63,9 @@ def needed_scores(orders: Mapping[str, Sequence[np.ndarray]]) -> Figure:
 def ring_of_keys(backward: bool = False, ranks: int = 4) -> Figure:
     """Draw one step of ring attention: queries stay, keys and values move on.
 
-    In the backward pass, the gradients of the keys and values move with them. The second
-    step is drawn: every rank holds the block of its predecessor, in the color of the rank
-    that owns its tokens.
+    In the backward pass, the gradients of the keys and values move with them. The
+    second step is drawn: every rank holds the block of its predecessor, in the color of
+    the rank that owns its tokens.
     """
     stays, moves, grows = "Q", "K, V", "output"
     if backward:
