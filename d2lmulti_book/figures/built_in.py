@@ -31,14 +31,17 @@ def ddp_hooks() -> Figure:
         left = (4.1, 7.9)[bucket]
         edge = Rectangle((left - 0.1, 1.52), 2.4, 0.76, fill=False, ec=INK, lw=1.3)
         ax.add_patch(edge)
-        _bar(ax, begin, 0.8, end - begin, f"bucket {bucket + 1}", device_color(bucket))
-        ax.text(left - 0.25, 1.9, f"{bucket + 1}", ha="right", va="center", size=9.5)
+        color, name = device_color(bucket), f"bucket {bucket + 1}"
+        box(ax, (begin, 0.48), (end - begin, 0.64), name, color, size=9)
+        ax.text(
+            left - 0.25, 1.9, name[-1], ha="right", va="center", size=9.5, color=INK
+        )
     ax.plot((9.07, 9.07), (-0.2, 1.4), color=INK, ls=":", lw=1.2)
     words = "hidden behind the\nbackward pass"
     ax.text(8.9, 0.3, words, ha="right", va="top", size=9.5, color=INK)
     ax.text(9.24, 0.3, "exposed", va="top", size=9.5, color=INK)
     for y in (4, 3):
-        ax.text(10.7, y, "idle", ha="center", va="center", size=9.5, style="italic")
+        ax.text(10.7, y, "idle", ha="center", va="center", size=9.5, color=INK)
     words = "backward pass,\nlayers 4 to 1"
     ax.text(5.4, 4.4, words, ha="center", size=9.5, color=INK)
     names = (
@@ -46,6 +49,8 @@ def ddp_hooks() -> Figure:
     )  # fmt: skip
     for at, name in names:
         ax.text(-0.2, at, name, ha="right", va="center", size=9.5, color=INK)
+    ax.text(0, -0.02, "time", ha="left", va="center", size=9.5, color=INK)
+    arrow(ax, (1.5, -0.02), (3.1, -0.02))
     return figure
 
 
