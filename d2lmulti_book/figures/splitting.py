@@ -53,8 +53,7 @@ def three_ways(
         halves = [f"½ {name}" for name in names]
         _tower(tensor, left, halves, [device] * last, f"{images} images")
     _tower(stages, 0, names, stage_of, f"{images} images")
-    for i in range(last):  # inside the layers, whose weights have the gradients
-        arrow(data, (1, i + 1.15), (1.35, i + 1.15), "<|-|>", 6)
+    _add_up_gradients(data, last)
     for i in range(1, last):
         if stage_of[i] != stage_of[i - 1]:
             _cross(stages, 0.5, i)
@@ -109,7 +108,7 @@ def overview() -> Figure:
         _tower(data, left, layers, [device] * 4, "½ batch")
         _tower(tensor, left, halves, [device] * 4, "batch")
     _tower(pipeline, 0.675, layers, [0, 0, 1, 1], "batch")
-    _meet(data, 4.8, "both")
+    _add_up_gradients(data, 4)
     for below in (2, 4):  # the layers are split in pairs
         _meet(tensor, below + 0.65, "both")
     _cross(pipeline, 1.175, 2)
@@ -153,6 +152,12 @@ def _tower(
 def _cross(ax: Axes, x: float, below: int) -> None:
     """Draw an arrow across the boundary above the lowest `below` layers of a tower."""
     arrow(ax, (x, below + 0.46), (x, below + 0.84), "<|-|>", 7, zorder=3)
+
+
+def _add_up_gradients(ax: Axes, layers: int) -> None:
+    """Draw an arrow between the two boxes of each layer, which have the gradients."""
+    for i in range(layers):
+        arrow(ax, (1, i + 1.15), (1.35, i + 1.15), "<|-|>", 6)
 
 
 def _meet(ax: Axes, y: float, direction: str) -> None:
