@@ -86,18 +86,18 @@ def overview() -> Figure:
 
     The figure of the landing page and the README, which is written by
     `python -c "from d2lmulti_book.figures.splitting import overview as o;
-    o().savefig('_static/three-ways.png', dpi=160)"`.
+    o().savefig('_static/three-ways.png', dpi=240)"`.
     """
-    figure, axes = subplots(1, 3, 7.6, 4.3)
+    figure, axes = subplots(1, 3, 4.7, 3.8, width_ratios=[2.4, 2.4, 2])
     titles = (
         ("Split the data\n(data parallelism)", "gradients,\nonce per step"),
         (
             "Split every layer\n(tensor parallelism)",
-            "activations and their gradients,\nat every second layer",
+            "activations and\ntheir gradients,\nin every pair",
         ),
         (
             "Split the network\n(pipeline parallelism)",
-            "activations and their gradients,\nat the boundary",
+            "activations and\ntheir gradients,\nat the boundary",
         ),
     )
     layers = [f"layer {i}" for i in (1, 2, 3, 4)]
@@ -107,15 +107,16 @@ def overview() -> Figure:
         left = 1.35 * device
         _tower(data, left, layers, [device] * 4, "½ batch")
         _tower(tensor, left, halves, [device] * 4, "batch")
-    _tower(pipeline, 0.675, layers, [0, 0, 1, 1], "batch")
+    _tower(pipeline, 0, layers, [0, 0, 1, 1], "batch")
     _add_up_gradients(data, 4)
     for below in (2, 4):  # the layers are split in pairs
         _meet(tensor, below + 0.65, "both")
-    _cross(pipeline, 1.175, 2)
-    for ax, (title, sent) in zip(axes, titles, strict=True):
-        ax.set(xlim=(-0.25, 2.6), ylim=(-1.0, 5.1))
-        ax.set_title(title)
-        ax.text(1.175, -0.15, sent, ha="center", va="top", size=9, color=INK)
+    _cross(pipeline, 0.5, 2)
+    for ax, (title, sent), width in zip(axes, titles, (2.35, 2.35, 1), strict=True):
+        pad = 0.05 if width > 1 else 0.52  # the words are wider than one tower
+        ax.set(xlim=(-pad, width + pad), ylim=(-1.0, 5.1))
+        ax.set_title(title, fontsize=9)
+        ax.text(width / 2, -0.1, sent, ha="center", va="top", size=9, color=INK)
         ax.axis("off")
     figure.legend(handles=device_patches(2), loc="outside lower center", ncols=2)
     return figure
