@@ -88,7 +88,7 @@ def overview() -> Figure:
     `python -c "from d2lmulti_book.figures.splitting import overview as o;
     o().savefig('_static/three-ways.png', dpi=240)"`.
     """
-    figure, axes = subplots(1, 3, 4.7, 3.8, width_ratios=[2.4, 2.4, 2])
+    figure, axes = subplots(1, 3, 4.7, 3.8, width_ratios=[2.2, 2.6, 2])
     titles = (
         ("Split the data\n(data parallelism)", "gradients,\nonce per step"),
         (
