@@ -7,7 +7,6 @@ the same part that it builds on; what it needs from elsewhere is named in its bo
 
 from __future__ import annotations
 
-import html
 import json
 import re
 import textwrap
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 
 import yaml
 from docutils import nodes
-from interactive import Interactive
+from interactive import Interactive, rendered
 from sphinx.application import Sphinx
 
 NEEDS = re.compile(r"(?:builds on|You need)\s(.*?)\.(?=\s|$)", re.DOTALL)
@@ -139,81 +138,53 @@ def condition(
 
 def panel(
     part: list[tuple[Chapter, int, list[str]]], chapters: dict[str, Chapter]
-) -> str:
-    """Draw one part: a box per chapter, and lines to those that build on it."""
+) -> dict[str, Any]:
+    """Place a box per chapter of a part, and lines to those that build on it."""
     boxes, lines = [], []
     last: dict[int, float] = {}  # the lower edge of the last box at a depth
     y = 2
     for chapter, depth, others in part:
         x = 2 + INDENT * depth
-        width = WIDTH - x - 2
-        title = textwrap.wrap(heading(chapter), int((width - 18) / LETTER))
-        also = condition(chapter, "and" if depth else "after", others, chapters)
-        said = [*title, *textwrap.wrap(also, int((width - 18) / 6))]
-        height = 10 + LINE * len(said)
-        texts = "".join(
-            f'<text class="{"" if number < len(title) else "also"}" x="{x + 14}" '
-            f'y="{y + 16 + LINE * number}">{html.escape(words)}</text>'
-            for number, words in enumerate(said)
-        )
+        room = WIDTH - x - 20
+        title = textwrap.wrap(heading(chapter), int(room / LETTER))
+        words = condition(chapter, "and" if depth else "after", others, chapters)
+        also = textwrap.wrap(words, int(room / 6))
+        height = 10 + LINE * len(title + also)
         if depth:
             start, middle = x - INDENT + 6, y + height / 2
             lines.append(f"M{start} {last[depth - 1]}V{middle}H{x}")
         last[depth] = y + height
-        boxes.append(
-            f'<a id="map-{chapter.name}" href="{chapter.name}.html"><g>'
-            f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="4"/>'
-            f'<rect class="mark" x="{x}" y="{y}" width="6" height="{height}"/>'
-            f"{texts}</g></a>"
-        )
+        box = {"name": chapter.name, "x": x, "y": y, "height": height}
+        boxes.append(box | {"title": title, "also": also})
         y += height + GAP
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {y - GAP + 2}" role="group" aria-label="Chapters">'
-        f'<path d="{"".join(lines)}"/>{"".join(boxes)}</svg>'
-    )
-
-
-def outlines(chapters: dict[str, Chapter]) -> str:
-    """Write a rule per chapter: a pointer on its box outlines what it builds on."""
-    rules = []
-    for name in chapters:
-        if needed := sorted(all_needed(name, chapters)):
-            boxes = ", ".join(f"#map-{need}" for need in needed)
-            rules.append(
-                f".chapter-map:has(#map-{name}:is(:hover, :focus-visible)) "
-                f":is({boxes}) rect:not(.mark)"
-            )
-    return ",\n".join(rules) + " { stroke: var(--pst-color-primary); stroke-width: 3; }"
+    return {"height": y - GAP + 2, "lines": "".join(lines), "boxes": boxes}
 
 
 def drawing(root: Path) -> str:
-    """Draw the map: a panel for each part of the book, and a list."""
+    """Draw the map: a panel for each part of the book, and a list.
+
+    A pointer on a chapter's box outlines what it builds on.
+    """
     captions, found = chapters_of(root)
     chapters = {chapter.name: chapter for chapter in found}
     placed = rows(chapters)
-    panels = []
-    for number, caption in enumerate(captions):
-        part = [row for row in placed if row[0].part == number]
-        panels.append(
-            f'<div class="part part{number}"><p>{html.escape(caption)}</p>'
-            f"{panel(part, chapters)}</div>"
-        )
-    items = []
+    panels = {
+        caption: panel([row for row in placed if row[0].part == number], chapters)
+        for number, caption in enumerate(captions)
+    }
+    listed = []
     for chapter in found:
         needs = sorted(chapter.needs, key=list(chapters).index)
-        builds = condition(chapter, "builds on", needs, chapters)
-        items.append(
-            f'<li value="{chapter.number}"><a href="{chapter.name}.html">'
-            f"{html.escape(chapter.title)}</a>{' ' * bool(builds)}"
-            f"{html.escape(builds)}.</li>"
-        )
-    return f"""\
-<div class="chapter-map">
-<style>{outlines(chapters)}</style>
-<div class="parts">{"".join(panels)}</div>
-<details><summary>The map as a list</summary><ol>{"".join(items)}</ol></details>
-</div>
-"""
+        listed.append((chapter, condition(chapter, "builds on", needs, chapters)))
+    needed = {name: sorted(all_needed(name, chapters)) for name in chapters}
+    return rendered(
+        "chapter_map.html",
+        outlines=[[name, *names] for name, names in needed.items() if names],
+        panels=panels,
+        listed=listed,
+        width=WIDTH,
+        line=LINE,
+    )
 
 
 class ChapterMap(Interactive):

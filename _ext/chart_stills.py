@@ -5,8 +5,10 @@ _extra/chart/chart.js draws the same when it runs; whoever runs no script sees t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
+
+from markupsafe import Markup
 
 ROW, AXIS, DIGIT = 30, 22, 6.5  # as in chart.js
 SLOTS = {"F": 1, "B": 2, "I": 1, "W": 1}
@@ -40,10 +42,10 @@ def rect(kind: str, x: float, y: float, width: float, height: float) -> str:
     return f'<rect class="{kind}" {place}/>'
 
 
-def stacked(sizes: Sequence[tuple[str, float]]) -> list[Box]:
+def stacked(sizes: Mapping[str, float]) -> list[Box]:
     """Place boxes of kinds and sizes one after another."""
     now, boxes = 0.0, []
-    for kind, size in sizes:
+    for kind, size in sizes.items():
         boxes.append(Box(kind, now, now + size))
         now += size
     return boxes
@@ -55,7 +57,7 @@ def svg(
     step: float,
     write: Callable[[float], str],
     width: int = 0,
-) -> str:
+) -> Markup:
     """Draw rows of boxes, and an axis with a mark at each step.
 
     Without a width in pixels, it is as wide as its room, and boxes have no text.
@@ -76,4 +78,4 @@ def svg(
         place = f'x="{100 * i * step / end:.5g}%" y="{ROW * len(rows) + 16}"'
         parts.append(f'<text class="time" {place}>{write(i * step)}</text>')
     size = f'width="{width or "100%"}" height="{ROW * len(rows) + AXIS}"'
-    return f'<svg {size} aria-hidden="true">{"".join(parts)}</svg>'
+    return Markup(f'<svg {size} aria-hidden="true">{"".join(parts)}</svg>')

@@ -9,7 +9,6 @@ them while the book is built.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -18,23 +17,25 @@ import recorded_steps
 import step_clock
 import step_strategies
 from docutils.parsers.rst import directives
-from interactive import Interactive, dumped, heads_of, row_of, tag
+from interactive import Interactive, rendered
+from jinja2.utils import htmlsafe_json_dumps as dumped
+from markupsafe import Markup, escape
 from sphinx.application import Sphinx
 
 import d2lmulti
 
 KINDS = {"F": "forward", "R": "forward again", "B": "backward", "U": "update"}
-COUNTERS = {
-    "sent": "sent",
-    "weights": "weights, gradients",
-    "activations": "activa&shy;tions",
-    "idle": "idle",
-}
 WIDTH, LEFT, RIGHT, TOP = 600, 72, 10, 6
 ROWS = {2: 62, 4: 46, 8: 34}  # height of a device's row, by the number of devices
 
 
-def picture(run: dict[str, Any], label: str) -> str:
+def tag(name: str, text: str = "", **attributes: object) -> str:
+    """Write an element."""
+    words = "".join(f' {k.rstrip("_")}="{escape(v)}"' for k, v in attributes.items())
+    return f"<{name}{words}>{text}</{name}>"
+
+
+def picture(run: dict[str, Any], label: str, row_of: str = "device") -> Markup:
     """Draw a whole step: boxes of computation, and a line for each message."""
     k, row = run["devices"], ROWS[run["devices"]]
     height = TOP + row * k + 22
@@ -46,7 +47,7 @@ def picture(run: dict[str, Any], label: str) -> str:
         return TOP + row * (d + 0.5)
 
     parts = [
-        tag("text", f"device {d}", x=LEFT - 8, y=y(d) + 4, class_=f"name d{d}")
+        tag("text", f"{row_of} {d}", x=LEFT - 8, y=y(d) + 4, class_=f"name d{d}")
         for d in range(k)
     ]
     tall = row * 0.56
@@ -65,17 +66,8 @@ def picture(run: dict[str, Any], label: str) -> str:
         )
         parts.append(tag("path", d=path, class_=f"sent d{s}"))
     size = {"viewBox": f"0 0 {WIDTH} {height}", "width": WIDTH, "height": height}
-    return tag("svg", "".join(parts), role="img", **size, **{"aria-label": label})
-
-
-def messages(run: dict[str, Any]) -> str:
-    """Write the table of all messages."""
-    rows = []
-    for number, (s, t, _, _, size, what, turn, line) in enumerate(run["messages"], 1):
-        words = run["what"][what] + (f", round {turn}" if turn else "")
-        cells = [number, s, t, f"{size:,}", words, run["lines"][line]]
-        rows.append(row_of(cells))
-    return "".join(rows)
+    size |= {"role": "img", "aria-label": label}
+    return Markup(tag("svg", "".join(parts), **size))
 
 
 def page(first: str, frame: int, up: str, chapters: Collection[str]) -> str:
@@ -109,51 +101,16 @@ def page(first: str, frame: int, up: str, chapters: Collection[str]) -> str:
             "idle": 1,
         },
     }
-    shown = {kind for _, _, _, kind, _ in run["blocks"]}
-    kinds = "".join(
-        f'<li class="{kind}" data-kind="{kind}"{"" if kind in shown else " hidden"}>'
-        f"<i></i>{name}</li>"
-        for kind, name in KINDS.items()
+    return rendered(
+        "one_step.html",
+        up=up,
+        run=run,
+        title=strategy.title,
+        picture=picture(run, label),
+        kinds=KINDS,
+        shown={kind for _, _, _, kind, _ in run["blocks"]},
+        head=head,
     )
-    columns = heads_of(["device", *COUNTERS.values()])
-    heads = heads_of(["number", "from", "to", "bytes", "what", "sent by"])
-    return f"""\
-<link rel="stylesheet" href="{up}one_step/one_step.css">
-<div class="one-step" tabindex="0" role="group" \
-aria-label="One step, message by message. Space plays, arrow keys step.">
-<div class="controls" data-part="controls" hidden>
-<select data-part="strategy" aria-label="Parallelism strategy"></select>
-<select data-part="devices" aria-label="Number of devices"></select>
-<button type="button" data-part="play">Play</button>
-<span class="moment">
-<button type="button" data-part="back" aria-label="Step back">◀</button>
-<button type="button" data-part="next" aria-label="Step forward">▶</button>
-<input type="range" data-part="slider" min="0" max="1" value="0" step="1" \
-aria-label="Moment of the step">
-</span>
-</div>
-<p class="now" data-part="now" aria-live="polite">{html.escape(strategy.title)} on \
-{run["devices"]} devices. A script plays this step; here it is as a whole.</p>
-<div class="picture" data-part="picture">{picture(run, html.escape(label))}</div>
-<ul class="legend">{kinds}
-<li class="M"><i></i>message, in the color of its sender</li>
-<li>numbers in boxes: <span data-part="each">{run["each"]}</span></li></ul>
-<table class="counters" data-part="counters" hidden>
-<caption hidden>What each device has sent and stores at this moment</caption>
-<thead><tr>{columns}</tr></thead><tbody></tbody>
-</table>
-<p class="result" data-part="result">After the step, all weights on all devices are \
-those of one device; the largest difference is {run["difference"]:.0e}.</p>
-<details data-part="details"><summary>All messages of this step as a table</summary>
-<div class="messages" tabindex="0" role="region" aria-label="Messages">
-<table><thead><tr>{heads}</tr></thead>
-<tbody data-part="messages">{messages(run)}</tbody></table></div></details>
-<p data-part="more" hidden><a data-part="chapter" href="#">The chapter</a>
-<button type="button" data-part="link">Copy a link to this moment</button></p>
-<script type="application/json" data-part="head">{dumped(head)}</script>
-<script src="{up}one_step/one_step.js" defer></script>
-</div>
-"""
 
 
 class OneStep(Interactive):

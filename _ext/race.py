@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 
 import one_step
-from interactive import Interactive, dumped, heads_of, row_of, tag
+from interactive import Interactive, rendered
+from markupsafe import Markup
 from sphinx.application import Sphinx
 
 from d2lmulti.observe.timeline import Timeline
@@ -115,7 +116,7 @@ def milliseconds(name: str, ranks: int, nbytes: int, cluster: str) -> float:
     return 1e3 * play(rounds, machine).seconds
 
 
-def still(lane: str) -> str:
+def still(lane: str) -> Markup:
     """Draw one plan of the first race: a line for each message, over time."""
     machine = get_cluster(CLUSTERS[FIRST["cluster"]][0])
     clocks = {part: Timeline() for part in LANES}
@@ -129,82 +130,27 @@ def still(lane: str) -> str:
     end = max(clock.end for clock in clocks.values())
     run = {"devices": FIRST_RANKS, "end": end, "blocks": [], "messages": messages}
     label = f"{PLANS[FIRST[lane]][0]} on {FIRST_RANKS} ranks: messages"
-    return one_step.picture(run, label).replace(">device ", ">rank ")
+    return one_step.picture(run, label, "rank")
 
 
-def table() -> str:
-    """Write the times of all plans on the first number of ranks and cluster."""
-    rows = []
-    for name, (title, _) in PLANS.items():
-        times = [milliseconds(name, FIRST_RANKS, n, FIRST["cluster"]) for n in TABLE]
-        rows.append(row_of([title, *(f"{float(f'{ms:.3g}'):,.10g}" for ms in times)]))
-    return "".join(rows)
-
-
-def control(name: str, label: str, kind: str = "select", **attributes: int) -> str:
-    """Write a list to choose from, or a slider with its value."""
-    if kind == "select":
-        return tag("label", f"{label} {tag('select', **{'data-part': name})}")
-    words = "".join(f' {key}="{value}"' for key, value in attributes.items())
-    return (
-        f'<label>{label} <output data-part="{name}-value"></output>'
-        f'<input type="range" data-part="{name}"{words}></label>'
-    )
+def times(name: str) -> list[str]:
+    """Write the times of a plan on the first number of ranks and cluster."""
+    found = [milliseconds(name, FIRST_RANKS, n, FIRST["cluster"]) for n in TABLE]
+    return [PLANS[name][0], *(f"{float(f'{ms:.3g}'):,.10g}" for ms in found)]
 
 
 def page(up: str) -> str:
     """Write what stands in the page; `up` leads from it to the book's first folder."""
-    heads = heads_of(["plan", *map(size, TABLE)])
-    chosen = "".join(control(name, label) for name, label in LANES.items())
-    places = {"min": 0, "max": len(SIZES) - 1, "value": SIZES.index(FIRST_SIZE)}
-    lanes = "".join(
-        f'<p class="lane {part}" data-part="{part}-title">{PLANS[FIRST[part]][0]}</p>'
-        f'<div class="picture" data-part="{part}-picture">{still(part)}</div>'
-        for part in LANES
+    return rendered(
+        "race.html",
+        up=up,
+        data=data(),
+        ranks=FIRST_RANKS,
+        nbytes=FIRST_SIZE,
+        stills={lane: still(lane) for lane in LANES},
+        times=map(times, PLANS),
+        size=size,
     )
-    return f"""\
-<link rel="stylesheet" href="{up}one_step/one_step.css">
-<link rel="stylesheet" href="{up}race/race.css">
-<div class="one-step race" tabindex="0" role="group" \
-aria-label="Race of two all-reduces. Space plays, arrow keys step.">
-<div class="controls" data-part="controls" hidden>
-{chosen}
-{control("cluster", "Cluster")}
-{control("ranks", "Ranks:", "range", min=2, max=16, value=FIRST_RANKS)}
-{control("size", "Vector:", "range", **places)}
-<span class="moment">
-<button type="button" data-part="play">Play</button>
-<button type="button" data-part="back" aria-label="Step back">◀</button>
-<button type="button" data-part="next" aria-label="Step forward">▶</button>
-<input type="range" data-part="slider" min="0" max="1000" value="0" \
-aria-label="Moment of the race">
-</span>
-</div>
-{lanes}
-<p class="now" data-part="now" aria-live="polite">{FIRST_RANKS} ranks, \
-{size(FIRST_SIZE)} each: a script plays this race; here it is as a whole.</p>
-<div class="controls breaking" data-part="breaking" hidden>
-<b>One message</b>
-{control("lane", "of the")}
-{control("message", "number", "range", min=1, max=1000, value=1)}
-{control("fault", "is")}
-</div>
-<p class="told" data-part="told" hidden></p>
-<p class="result" data-part="result" aria-live="polite" hidden></p>
-<p class="crossing" data-part="crossing" aria-live="polite" hidden></p>
-<details data-part="by-size" open hidden><summary>Time by the size of the vector\
-</summary><div class="picture" data-part="curves"></div></details>
-<details><summary data-part="summary">Times in ms on {FIRST_RANKS} ranks, \
-{CLUSTERS[FIRST["cluster"]][1]}</summary>
-<div class="messages" tabindex="0" role="region" aria-label="Times">
-<table><thead><tr>{heads}</tr></thead><tbody data-part="times">{table()}</tbody></table>
-</div></details>
-<script type="application/json" data-part="head">{dumped(data())}</script>
-<script src="{up}chart/chart.js" defer></script>
-<script src="{up}race/model.js" defer></script>
-<script src="{up}race/race.js" defer></script>
-</div>
-"""
 
 
 def size(nbytes: int) -> str:

@@ -8,10 +8,9 @@ idle for 1.5 slots. _extra/chart/schedule_slider.js draws what stands there.
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import pairwise
 
-from d2lmulti.observe.pipeline_trace import PipelineTrace
+from d2lmulti.observe.pipeline_trace import PipelineTrace, play_schedule
 from d2lmulti.plans.pipeline import (
     Backward,
     BackwardInput,
@@ -19,8 +18,6 @@ from d2lmulti.plans.pipeline import (
     Durations,
     Forward,
     Instruction,
-    Lists,
-    simulate,
 )
 from d2lmulti.plans.schedules import SCHEDULES
 
@@ -44,21 +41,15 @@ LETTERS: dict[type[Instruction], str] = {
 }
 
 
-def played(lists: Lists, chunks: int) -> PipelineTrace:
-    """Play lists without a tensor; a stage of 1 / chunks takes as much of a slot."""
-    times = (slots / chunks for slots in (1, 2, 1, 1))
-    trace = PipelineTrace(Durations(*times))
-    trace.on_pipeline(len(lists), len(lists) * chunks)
-    live: Counter[int] = Counter()
-    for d, i in simulate(lists):
-        trace.on_instruction(d, i)
-        if type(i) in LETTERS:
-            live[i.stage] += isinstance(i, Forward)
-            trace.on_stored(d, i.stage, live[i.stage], 0)
-        if isinstance(i, (Backward, BackwardWeight)):
-            live[i.stage] -= 1
-            trace.on_stored(d, i.stage, live[i.stage], 0)
-    return trace
+def held(trace: PipelineTrace, device: int) -> int:
+    """Count the most micro-batches that a device stores at once, stage by stage."""
+    live = most = 0
+    for span in trace.spans:
+        if span.device == device:
+            live += isinstance(span.instruction, Forward)
+            most = max(most, live)
+            live -= isinstance(span.instruction, (Backward, BackwardWeight))
+    return most
 
 
 def words(trace: PipelineTrace, device: int) -> str:
@@ -78,13 +69,14 @@ def words(trace: PipelineTrace, device: int) -> str:
 
 def chart(name: str, chunks: int, p: int, m: int) -> dict[str, object]:
     """Give one chart: its rows, and the figures that stand below it."""
-    trace = played(SCHEDULES[name](p, m, chunks), chunks)
+    times = (slots / chunks for slots in (1, 2, 1, 1))  # a stage is 1 / chunks as long
+    trace = play_schedule(SCHEDULES[name](p, m, chunks), Durations(*times))
     return {
         "rows": [words(trace, d) for d in range(p)],
         "end": trace.makespan,
         "idle": trace.idle_share,
         "longest": trace.longest_span,
-        "held": [live / chunks for live in trace.device_peak_live],
+        "held": [held(trace, d) / chunks for d in range(p)],
     }
 
 

@@ -7,12 +7,12 @@ as two charts, and a table of all, for whoever runs no script.
 
 from __future__ import annotations
 
-import html
 import json
 from typing import Any
 
 from docutils.parsers.rst import directives
-from interactive import ROOT, Interactive, dumped, heads_of, row_of
+from interactive import ROOT, Interactive, rendered
+from markupsafe import Markup
 from sphinx.application import Sphinx
 
 RECORD = ROOT / "chapters" / "measured" / "planted_runs.json"
@@ -86,28 +86,9 @@ def power(tenths: int) -> str:
     return f"{digit}·10{str(int(exponent)).translate(_RAISED)}".removeprefix("1·")
 
 
-def sentences(found: dict[str, Any]) -> str:
-    """Say how well losses and weights tell."""
-    known, count = facts(found), len(found["bugs"])
-    return (
-        f"Next to a correct run of the same seed, the last digits tell a lot: naming "
-        f"the run with the higher final loss finds {known['higher_loss']} of {count} "
-        f"bugs, and naming the one with the lower final accuracy "
-        f"{known['lower_accuracy']}; a coin finds half. In practice there is no such "
-        f"run. {known['near']} of the broken runs end with an accuracy at most 2 "
-        f"points below the correct one, and {known['in_spread']} with a loss in the "
-        f"range of three correct runs with other seeds. The weights "
-        f"tell {known['soon']} of the {count} after {found['each']} steps, and all "
-        f"after {found['steps']}. After these, correct runs were still within about "
-        f"{power(known['correct_most'])} of one device, because rounding errors grow "
-        f"with the steps, and the closest broken run ended about "
-        f"{power(known['broken_least'])} away."
-    )
-
-
 def chart(
     title: str, lines: list[list[int]], ticks: dict[int, str], span: tuple[int, int]
-) -> str:
+) -> Markup:
     """Draw the lines of run A and run B over the steps."""
     low, high = span
     parts = [f'<text class="title" x="{LEFT}" y="{HEIGHT - 4}">{title}</text>']
@@ -127,29 +108,30 @@ def chart(
             f"{LEFT + step * (i + 1):.1f},{y(value)}" for i, value in enumerate(points)
         )
         parts.append(f'<polyline class="{name}" points="{path}"/>')
-    return (
+    return Markup(
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">'
         f"{''.join(parts)}</svg>"
     )
 
 
-def row(bug: dict[str, Any], way: dict[str, Any]) -> str:
-    """Write a bug as a row of the table."""
-    cells = [
+def row(bug: dict[str, Any], way: dict[str, Any]) -> list[str]:
+    """Return the cells of a bug in the table."""
+    return [
         bug["bug"],
         f"{way['words']}, {way['devices']} devices",
-        written(way), written(bug),
+        written(way),
+        written(bug),
         f"{100 * accuracy(way):.1f}",
         f"{100 * accuracy(bug):.1f}" if accuracy(bug) else "none",
-        power(bug["difference"][0]), power(bug["difference"][-1]),
-    ]  # fmt: skip
-    return row_of(cells)
+        power(bug["difference"][0]),
+        power(bug["difference"][-1]),
+    ]
 
 
 def page(ways: list[str] | None, up: str) -> str:
     """Write what stands in the page; `up` leads from it to the book's first folder."""
     found = record(ways)
-    known, text = facts(found), sentences(found)
+    known = facts(found)
     for way in found["ways"].values():
         way["network"] = NETWORKS[way["network"]]
     data = {key: found[key] for key in ("steps", "each", "ways", "bugs")}
@@ -169,53 +151,21 @@ def page(ways: list[str] | None, up: str) -> str:
         {tenths: power(tenths) for tenths in TICKS},
         (LOWEST, HIGHEST),
     )
-    left_out = "".join(
-        f"<li>{html.escape(name)}: {html.escape(why)}</li>"
-        for name, why in found["left_out"].items()
+    bugs = found["bugs"]
+    return rendered(
+        "which_run.html",
+        up=up,
+        data=data,
+        facts=known,
+        power=power,
+        count=len(bugs),
+        losses=losses,
+        weights=weights,
+        rows=[row(bug, found["ways"][bug["way"]]) for bug in bugs],
+        ended=[len(b["loss"]) * found["each"] for b in bugs if not accuracy(b)],
+        left_out=found["left_out"],
+        cap=CAP,
     )
-    rows = "".join(row(bug, found["ways"][bug["way"]]) for bug in found["bugs"])
-    ended = [len(b["loss"]) * found["each"] for b in found["bugs"] if not accuracy(b)]
-    short = f" ({', '.join(map(str, ended))})" * bool(ended)
-    heads = heads_of([
-        "bug", "training", "final loss, correct", "broken",
-        "accuracy in %, correct", "broken",
-        f"weights off after {found['each']} steps", f"after {found['steps']}",
-    ])  # fmt: skip
-    return f"""\
-<link rel="stylesheet" href="{up}which_run/which_run.css">
-<div class="which-run" tabindex="0" role="group" \
-aria-label="Which run is broken? Press A or B to guess, N for the next round.">
-<p data-part="round">A script plays this as a game. Here is one round with its answer: \
-run A is correct, and in run B {html.escape(first["bug"])}.</p>
-<div class="charts"><div data-part="loss">{losses}</div>
-<div data-part="weights">{weights}</div></div>
-<ul class="legend"><li class="a"><i></i>run A</li><li class="b"><i></i>run B</li></ul>
-<div data-part="game" hidden>
-<table><thead><tr data-part="heads"></tr></thead>
-<tbody data-part="runs"></tbody></table>
-<p class="choice" data-part="choice"><button type="button" data-part="a">A is broken\
-</button> <button type="button" data-part="b">B is broken</button></p>
-<div data-part="answer" aria-live="polite"></div>
-<p><button type="button" data-part="next" hidden>Next round</button></p>
-<p data-part="score" class="score" aria-live="polite"></p>
-<p><button type="button" data-part="link">Copy a link to this round</button></p>
-</div>
-<details><summary>How much does the loss reveal? All {len(found["bugs"])} bugs, and \
-what is not shown</summary>
-<p>{text}</p>
-<div class="all" tabindex="0" role="region" aria-label="All bugs">
-<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>
-<p>Weights are off by the largest difference of any weight on any device from one \
-device's, over the largest weight of its tensor. All runs are in float64, with PyTorch \
-on simulated devices, and in processes with NumPy. The final loss is the mean of the \
-last 20 recorded steps, where a loss above {CAP} counts as {CAP}. A run whose loss was \
-no longer finite ends there: it has no accuracy, and its last column is of its last \
-recorded step{short}. Not shown:</p>
-<ul>{left_out}</ul></details>
-<script type="application/json" data-part="data">{dumped(data)}</script>
-<script src="{up}which_run/which_run.js" defer></script>
-</div>
-"""
 
 
 class WhichRun(Interactive):

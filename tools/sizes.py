@@ -37,7 +37,7 @@ def lines(path: Path) -> int:
 def files_of(home: str) -> list[Path]:
     """Return the programs of a home; those of a home inside it are not its own."""
     found = [p for folder in home.split() for p in (ROOT / folder).rglob("*.*")]
-    programs = [p for p in found if p.suffix in (".py", ".js")]
+    programs = [p for p in found if p.suffix in (".py", ".js", ".html")]
     inner = {ROOT / other for other in HOMES if other.startswith(f"{home}/")} | {DATA}
     return [p for p in programs if inner.isdisjoint(p.parents)]
 
