@@ -25,7 +25,6 @@ from .faults import FAULTS, Fault, find
 from .grading import SEEDS, Grade, Outcome, Results, compare, correct, judge, run
 
 WIDTH = 76
-ACTIONS = ("list", "start", "hint", "grade", "solution")
 FOLDER = Path("gym")  # of a learner's copies, below the current folder
 
 
@@ -68,8 +67,26 @@ def choose_backend(fault: Fault, backend: str | None) -> str:
     return backend or (usual if usual in there else there[0])
 
 
+@click.group(invoke_without_command=True)
+@click.pass_context
+def gym(context: click.Context) -> None:
+    """Repair faulty programs. WHAT is a program's number or name."""
+    if context.invoked_subcommand is None:
+        context.invoke(show_list)
+
+
+what_argument = click.argument("what")
+backend_option = click.option(
+    "--backend", help="Of the program: numpy, torch, mxnet, or paddle."
+)
+
+
+@gym.command("list")
 def show_list() -> None:
-    """Print all faults with the user's points; those solved, with what was wrong."""
+    """List the programs and your points.
+
+    Below a program that is solved stands what was wrong with it.
+    """
     scores = read_scores()
     header, *rows = table_of_faults(scores)
     click.echo(header)
@@ -105,16 +122,26 @@ def table_of_faults(scores: dict[str, dict[str, Any]]) -> list[str]:
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def show_hint(fault: Fault) -> None:
-    """Print one hint more than last time."""
+@gym.command("hint")
+@what_argument
+def show_hint(what: str) -> None:
+    """Print one hint more; each costs one of four points."""
+    fault = find(what)
     count = min(read_scores().get(fault.name, {}).get("hints", 0) + 1, 3)
     note(fault, hints=count)
     for number, hint in enumerate(fault.hints[:count], start=1):
         click.echo(textwrap.fill(f"hint {number} of 3: {hint}", WIDTH))
 
 
-def show_solution(fault: Fault, backend: str | None) -> None:
-    """Print what is wrong, and the repair as a diff."""
+@gym.command("solution")
+@what_argument
+@backend_option
+def show_solution(what: str, backend: str | None) -> None:
+    """Print what is wrong, and the repair as a diff.
+
+    A program whose solution was shown before it was solved gives no points.
+    """
+    fault = find(what)
     if not read_scores().get(fault.name, {}).get("solved"):
         note(fault, solution=True)  # who has solved it, keeps the points
     click.echo(f"{fault.fault} (chapter {fault.chapter})\n")
@@ -175,8 +202,12 @@ def symptom(outcome: Outcome, expected: Results) -> Iterator[str]:
         yield "no difference"
 
 
-def start(fault: Fault, backend: str | None) -> None:
-    """Copy a program to the learner's folder and show its symptom."""
+@gym.command()
+@what_argument
+@backend_option
+def start(what: str, backend: str | None) -> None:
+    """Copy a program to the folder gym, and show what is wrong."""
+    fault = find(what)
     chosen = choose_backend(fault, backend)
     text, target = fault.program(chosen), FOLDER / fault.file_name
     if target.exists():
@@ -211,8 +242,15 @@ def files_of(what: str) -> list[tuple[Path, Fault]]:
     return [(path, fault)]
 
 
+@gym.command()
+@what_argument
+@click.option("--json", "as_json", is_flag=True, help="Print the grades as JSON.")
 def grade(what: str, as_json: bool) -> int:
-    """Grade files, print the result of each, and return 1 unless all are right."""
+    """Grade your repair: a number, a file, or a folder of files.
+
+    Ends with exit code 0 if every file is right, with 1 if one is not, and with 2 if
+    there is nothing to grade.
+    """
     files, references = files_of(what), dict[str, Future[Results]]()
     grades: list[tuple[Path, Fault, Grade]] = []
     with ThreadPoolExecutor(1) as pool, progress(len(files), "file", "grading") as bar:
@@ -251,48 +289,3 @@ def grade(what: str, as_json: bool) -> int:
         solved = {"solved": True} if found.verdict == "right" else {}
         note(fault, attempts=attempts, **solved)
     return int(any(found.verdict != "right" for _, _, found in grades))
-
-
-class ActionsAsOptionsToo(click.Command):
-    """A command that reads `--hint 3` like `hint 3`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        options = {f"--{action}": action for action in ACTIONS}
-        return super().parse_args(ctx, [options.get(word, word) for word in args])
-
-
-@click.command(cls=ActionsAsOptionsToo)
-@click.argument("action", type=click.Choice(ACTIONS), default="list")
-@click.argument("what", required=False)
-@click.option("--backend", help="Of the program: numpy, torch, mxnet, or paddle.")
-@click.option("--json", "as_json", is_flag=True, help="Print the grades as JSON.")
-def gym(action: str, what: str | None, backend: str | None, as_json: bool) -> int:
-    """Repair faulty programs. WHAT is a program's number or name.
-
-    \b
-    list            the programs, and your points
-    start WHAT      copy a program to the folder gym, and show what is wrong
-    hint WHAT       one hint more; each costs one of four points
-    grade WHAT      grade your repair: a number, a file, or a folder of files
-    solution WHAT   what is wrong with it, as a diff; unless solved, it gives no points
-
-    The same words are options too: `--hint 3` is `hint 3`.
-
-    `grade` ends with exit code 0 if every file is right, with 1 if one is not, and with
-    2 if there is nothing to grade.
-    """
-    if action == "list":
-        show_list()
-        return 0
-    if what is None:
-        raise click.UsageError(f"expected a program's number, as in `{action} 1`.")
-    if action == "grade":
-        return grade(what, as_json)
-    fault = find(what)
-    if action == "start":
-        start(fault, backend)
-    elif action == "hint":
-        show_hint(fault)
-    else:
-        show_solution(fault, backend)
-    return 0

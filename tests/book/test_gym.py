@@ -209,7 +209,7 @@ def test_a_round(gym, tmp_path) -> None:
     mine.write_text(fault.program("numpy", fault.fix))
     code, text = gym("grade", "3")
     assert code == 0 and fault.fault in text
-    code, text = gym("--list")
+    code, text = gym("list")
     assert "begin with" not in text and "3 of 4" in text and "points: 3 of 68" in text
     score = json.loads(command.score_file().read_text())
     assert score == {"uneven": {"attempts": 4, "hints": 1, "solved": True}}
