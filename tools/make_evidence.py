@@ -35,6 +35,8 @@ sys.path += [str(ROOT / "tests")]
 from evidence import collectives, faults, ratios, reported, strategies  # noqa: E402
 from evidence_page import render  # noqa: E402
 
+from d2lmulti_book.neighbors import Neighbors  # noqa: E402
+
 RECORD, PAGE = "chapters/measured/evidence.json", "chapters/evidence.md"
 GPU_RECORDS = [  # tests; times that pages quote; the times of another run
     f"chapters/measured/one_gpu{name}.json" for name in ("", "_times", "_times_again")
@@ -136,16 +138,9 @@ def about_now() -> dict[str, Any]:
 
 def busy(seconds: float = 5.0) -> float:
     """Return how many cores the machine keeps busy while this process sleeps."""
-
-    def worked() -> int:
-        ticks = Path("/proc/stat").read_text("ascii").split("\n")[0].split()[1:]
-        user, nice, system, _, _, *interrupts = map(int, ticks)
-        return user + nice + system + sum(interrupts[:3])
-
-    before, began = worked(), time.monotonic()
-    time.sleep(seconds)
-    ticks = (worked() - before) / (time.monotonic() - began)
-    return round(ticks / os.sysconf("SC_CLK_TCK"), 2)
+    with Neighbors() as others:
+        time.sleep(seconds)
+    return round(others.cores, 2)
 
 
 def made(name: str, table: Table) -> dict[str, Any]:
