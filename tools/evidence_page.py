@@ -346,48 +346,46 @@ def on_one_gpu(
 
 def trained_in(record: Record) -> list[Row]:
     """Return the rows of all training runs that are compared with one device."""
-    names = ("strategies", "mesh")
-    return [row for name in names if name in record for row in record[name]["rows"]]
+    return [*record["strategies"]["rows"], *record["mesh"]["rows"]]
 
 
 def conclusions(record: Record) -> Iterator[str]:
-    """Give what the page found, a line for each question that the record answers."""
+    """Give what the page found, a line for each question."""
     rows = {name: each["rows"] for name, each in record.items()}
     runs, worst = agreement(trained_in(record))
-    if runs:
-        yield (
-            f"- **Weights.** {runs} training runs in float64 of small networks, by "
-            "data, tensor, and pipeline parallelism, ZeRO 1 to 3, a parameter server, "
-            "and meshes (some with sequence and expert parallelism), ended with the "
-            f"weights of one device, to within {small(worst)} of a tensor's largest "
-            "weight."
-        )
-    if (found := rows.get("bugs")) and (far := changes(found)) and worst:
+    yield (
+        f"- **Weights.** {runs} training runs in float64 of small networks, by "
+        "data, tensor, and pipeline parallelism, ZeRO 1 to 3, a parameter server, "
+        "and meshes (some with sequence and expert parallelism), ended with the "
+        f"weights of one device, to within {small(worst)} of a tensor's largest "
+        "weight."
+    )
+    found = rows["bugs"]
+    if (far := changes(found)) and worst:
         yield (
             f"- **Bugs.** We chose and planted {len(found)} bugs, and ordinary tests "
             f"noticed {noticed(found)}. Of these bugs, {len(far)} changed the weights "
             f"of such runs, each by at least {min(far):.2f} of a tensor's largest "
             f"weight: more than {power(min(far) / worst)} times the difference above."
         )
-    if found := rows.get("collectives"):
-        yield (
-            f"- **Collectives.** {total(found, 'calls'):,} calls in one process gave "
-            "the results of NumPy, up to rounding in floating point. Of "
-            f"{total(found, 'results'):,} results between processes, "
-            f"{differing(found) or 'none'} differed from one process in even one bit."
-        )
-    if found := rows.get("scripts"):
-        kills = total(found, "kills")
-        yield (
-            f"- **Recovery.** {number(len(found)).title()} scripts were killed {kills} "
-            "times in all, resumed each time, and ended with exactly the weights of an "
-            "undisturbed "
-            f"run. After {number(kills - total(found, 'ended'))} of the kills, other "
-            "processes of the job were still running ten seconds later."
-        )
-    steps = [*rows.get("ratios", []), *rows.get("sharded", [])]
-    if compared := short_speed(steps, rows.get("ratios", [])):
-        yield f"- **Speed on CPUs.** {compared}"
+    found = rows["collectives"]
+    yield (
+        f"- **Collectives.** {total(found, 'calls'):,} calls in one process gave "
+        "the results of NumPy, up to rounding in floating point. Of "
+        f"{total(found, 'results'):,} results between processes, "
+        f"{differing(found) or 'none'} differed from one process in even one bit."
+    )
+    found = rows["scripts"]
+    kills = total(found, "kills")
+    yield (
+        f"- **Recovery.** {number(len(found)).title()} scripts were killed {kills} "
+        "times in all, resumed each time, and ended with exactly the weights of an "
+        "undisturbed "
+        f"run. After {number(kills - total(found, 'ended'))} of the kills, other "
+        "processes of the job were still running ten seconds later."
+    )
+    steps = [*rows["ratios"], *rows["sharded"]]
+    yield f"- **Speed on CPUs.** {short_speed(steps, rows['ratios'])}"
 
 
 def render(
@@ -396,7 +394,7 @@ def render(
     gpu: Mapping[str, Any],
     gpu_times: Sequence[Mapping[str, Any]],
 ) -> str:
-    """Lay the page out; say which of all tables the record does not have."""
+    """Lay the page out, from a record with all tables."""
     machines = [each["machine"] for each in record.values()]
     cores = " or ".join(unique([{"cores": str(m["cores"])} for m in machines], "cores"))
     shown_by = " or ".join(unique(machines, "PyTorch"))
@@ -407,10 +405,7 @@ def render(
         weights=largest_network(trained_in(record)),
     )  # fmt: skip
     parts = [top, GAME, *on_one_gpu(gpu, *gpu_times, shown_by)]
-    if missing := [shown.title for name, shown in SHOWN.items() if name not in record]:
-        parts.append(f"Not made yet, and not shown: {'; '.join(missing)}.")
-    there = {name: shown for name, shown in SHOWN.items() if name in record}
-    for name, shown in there.items():
+    for name, shown in SHOWN.items():
         found, *tables = shown.show(record[name]["rows"])
         label = "(planted-bugs)=\n" * (name == "bugs")
         parts += [f"{label}## {shown.title}", found]
@@ -419,9 +414,9 @@ def render(
             parts.append("**Wrong results:**\n\n" + "\n".join(lines))
         how = f"{shown.how} To repeat it: `make evidence ONLY={name}`."
         parts.append(folded("Method, and all rows", how, *tables))
-    made = {name: record[name]["made"] for name in there}
+    made = {name: record[name]["made"] for name in SHOWN}
     lines = [
-        [there[name].title, m["date"], m["version"], f"`{m['sources']}`", m["minutes"],
+        [SHOWN[name].title, m["date"], m["version"], f"`{m['sources']}`", m["minutes"],
          m["busy_before"], m["busy_after"]]
         for name, m in made.items()
     ]  # fmt: skip

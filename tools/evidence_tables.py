@@ -199,8 +199,6 @@ def short_speed(rows: Sequence[Row], ringing: Sequence[Row]) -> str:
     """Write in one sentence how steps and rings over gloo compare, by their medians."""
     steps = [r["ratio"] for r in by_engine(rows)[0]]
     compared = sorted(rings(ringing), key=itemgetter("ratio"))
-    if not (steps and compared):
-        return ""
     low, high = (
         f"{r['ratio']:.2f} times ({of_ring(r)})" for r in (compared[0], compared[-1])
     )
