@@ -37,8 +37,6 @@ KINDS = {
     "W": "backward, weights",
 }
 FIRST_CHART: dict[str, Any] = {"schedule": "1F1B", "devices": 4, "micros": 8}
-
-
 TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(HERE / "templates"),
     autoescape=True,
@@ -46,10 +44,8 @@ TEMPLATES = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-TEMPLATES.policies["json.dumps_kwargs"] = {
-    "ensure_ascii": False,
-    "separators": (",", ":"),
-}
+COMPACT: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
+TEMPLATES.policies["json.dumps_kwargs"] = COMPACT
 
 
 def rendered(template: str, **facts: Any) -> str:

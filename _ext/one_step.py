@@ -9,6 +9,7 @@ them while the book is built.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,7 @@ import recorded_steps
 import step_clock
 import step_strategies
 from docutils.parsers.rst import directives
-from interactive import Interactive, rendered
-from jinja2.utils import htmlsafe_json_dumps as dumped
+from interactive import COMPACT, Interactive, rendered
 from markupsafe import Markup, escape
 from sphinx.application import Sphinx
 
@@ -132,7 +132,7 @@ def write_runs(app: Sphinx, error: Exception | None) -> None:
     folder = Path(app.outdir) / "one_step"
     folder.mkdir(exist_ok=True)
     for name, run in recorded_steps.all_runs().items():
-        text = f"oneStep.loaded({dumped(name)},{dumped(run)});\n"
+        text = f"oneStep.loaded({json.dumps(name)},{json.dumps(run, **COMPACT)});\n"
         (folder / f"{name.replace(' ', '-')}.js").write_text(text, encoding="utf-8")
 
 
