@@ -5,8 +5,6 @@ Chapter: *failures*.
 
 from __future__ import annotations
 
-from typing import Any
-
 from matplotlib.figure import Figure
 
 from .style import INK, device_color, styled, subplots
@@ -48,15 +46,12 @@ def symptom_to_tool() -> Figure:
     y = 0.0
     for kind, (symptom, leaves) in enumerate(_TREE):
         middle = y + (len(leaves) - 1) / 2
-        frame: dict[str, Any] = {
-            "boxstyle": "round,pad=0.35",
-            "ec": device_color((0, 1, 2)[kind]),
-        }
-        frame |= {"fc": "white", "lw": 1.8}
+        color = device_color(kind)
+        frame = {"boxstyle": "round,pad=0.35", "ec": color, "fc": "white", "lw": 1.8}
         center = {"ha": "center", "va": "center", "size": 10.5, "color": INK}
         ax.text(1.1, middle, symptom, bbox=frame, **center)
         for observation, tool in leaves:
-            line = {"color": frame["ec"], "lw": 1.4}
+            line = {"color": color, "lw": 1.4}
             ax.plot((2.15, 2.55, 2.8), (middle, y, y), **line)
             ax.plot((5.85, 6.2), (y, y), **line)
             ax.text(2.9, y, observation, va="center", size=10, color=INK)

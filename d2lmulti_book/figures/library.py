@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from .style import PALE, arrow, box, canvas, device_color, styled
+from .style import PALE, arrow, box, canvas, device_color, styled, subplots
 
 _BOXES = {  # name: (x, y, width, text, color or None for gray)
     "you": (3.0, 5.0, 3.0, "train_batch\nparallel/data, parallel/step", 0),
@@ -54,7 +53,7 @@ def traced_step(
 
     `marks`: for each phase, the (place in the trace, row) of its calls.
     """
-    figure, ax = plt.subplots(figsize=(6.6, 4.4))
+    figure, (ax,) = subplots(1, 1, 6.6, 4.4)
     for phase, points in marks.items():
         places = [at for at, _ in points]
         heights = [rows.index(row) for _, row in points]

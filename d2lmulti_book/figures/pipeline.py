@@ -170,7 +170,7 @@ def deadlock() -> Figure:
         below = -0.14 if target < source else 0.14 if source == 2 else 0
         way = target - source
         ends = (source + 0.24 * way, below), (target - 0.24 * way, below)
-        arrow(ax, *ends, head=14, lw=2, color="#D55E00", shrinkA=2, shrinkB=2)
+        arrow(ax, *ends, head=14, gap=2, lw=2, color="#D55E00")
         y, va = (below - 0.06, "top") if way < 0 else (below + 0.04, "bottom")
         ax.text((source + target) / 2, y, label, ha="center", va=va, size=10)
     for d in range(4):

@@ -114,7 +114,7 @@ def _draw_transfers(ax: Axes, this_round: Round, edges: np.ndarray, ranks: int) 
         bend = f"arc3,rad={0.5 if t.target > t.source else -0.5}"
         look: dict[str, Any] = {"ls": line, "color": "#666666", "lw": 1.1}
         ends = (x, start + 0.2), (x, end + 0.6)  # out below, in above
-        arrow(ax, *ends, head=7, connectionstyle=bend, shrinkA=2, shrinkB=2, **look)
+        arrow(ax, *ends, head=7, gap=2, connectionstyle=bend, **look)
 
 
 @styled
@@ -139,17 +139,10 @@ def star_and_ring(ranks: int = 4) -> Figure:
         for source, target, start in transfers:
             if row == 0 and not source:
                 continue  # the same link, the other way
-            busy = start == 0
-            look: dict[str, Any] = {
-                "color": "#999999",
-                "lw": 1.2,
-                "ls": (0, (3, 2)),
-                "zorder": 1,
-            }
-            if busy:
-                look = {"color": INK, "lw": 2.2, "zorder": 2}
-            look |= {"shrinkA": 13, "shrinkB": 13}
-            arrow(links, place[source], place[target], head=14, **look)
+            look: dict[str, Any] = {"color": "#999999", "ls": (0, (3, 2)), "zorder": 1}
+            if start == 0:
+                look = {"lw": 2.2, "zorder": 2}
+            arrow(links, place[source], place[target], head=14, gap=13, **look)
         for rank, (x, y) in enumerate(place):
             dot(links, x, y, rank, device_color(rank), 21)
         for source, _, start in transfers:
@@ -192,14 +185,8 @@ def two_levels(nodes: int = 2, per_node: int = 4) -> Figure:
         kind = "<|-|>" if phase == 1 else "-|>"
         for start, end, bend in ends:
             color = device_color(start[1]) if phase == 1 else INK
-            look: dict[str, Any] = {
-                "color": color,
-                "lw": 1.8,
-                "shrinkA": 11,
-                "shrinkB": 11,
-            }
-            curve = f"arc3,rad={bend}"
-            arrow(ax, start, end, kind, 12, connectionstyle=curve, **look)
+            look = {"color": color, "connectionstyle": f"arc3,rad={bend}"}
+            arrow(ax, start, end, kind, head=12, gap=11, lw=1.8, **look)
         for rank in range(nodes * per_node):
             x, y = divmod(rank, per_node)
             dot(ax, x, y, rank, device_color(y), 19)

@@ -98,10 +98,16 @@ def box(
 
 
 def arrow(
-    ax: Axes, start: Point, end: Point, kind: str = "-|>", head: float = 10, **look: Any
+    ax: Axes,
+    start: Point,
+    end: Point,
+    kind: str = "-|>",
+    head: float = 10,
+    gap: float = 0,
+    **look: Any,
 ) -> None:
-    """Draw an arrow from one point to another."""
-    look = {"color": INK, "lw": 1.2, "shrinkA": 0, "shrinkB": 0, **look}
+    """Draw an arrow from one point to another, with a gap in points at both ends."""
+    look = {"color": INK, "lw": 1.2, "shrinkA": gap, "shrinkB": gap, **look}
     ax.add_patch(
         FancyArrowPatch(start, end, arrowstyle=kind, mutation_scale=head, **look)
     )
@@ -139,9 +145,9 @@ def plan_rounds(plan: Iterable[Round], ranks: int, title: str = "") -> Figure:
         for transfer in this_round:
             start = (0.98, ranks - transfer.source - 0.5)
             end = (3.02, ranks - transfer.target - 0.5)
-            look: dict[str, Any] = {"color": device_color(transfer.source), "lw": 1.6}
+            color = device_color(transfer.source)
             dash = "-" if transfer.add else (0, (4, 2))
-            arrow(ax, start, end, head=12, ls=dash, shrinkA=2, shrinkB=2, **look)
+            arrow(ax, start, end, head=12, gap=2, color=color, lw=1.6, ls=dash)
         kinds = {"added" if t.add else "copied" for t in this_round}
         ax.text(2, -0.12, " and ".join(sorted(kinds)), ha="center", size=9, color=INK)
     return figure

@@ -51,8 +51,7 @@ def expression_graph() -> Figure:
             if color == _BACK:  # the other way around
                 start, end, bend = end, start, -bend
             curve = f"arc3,rad={bend}"
-            arrow(ax, start, end, color=color, shrinkA=26, shrinkB=26,
-                  connectionstyle=curve)  # fmt: skip
+            arrow(ax, start, end, gap=26, color=color, connectionstyle=curve)
         ax.text(*place, words, **back)
     for x, y, value, operation in _NODES.values():
         face = PALE if operation else device_color(0)
