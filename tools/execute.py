@@ -24,6 +24,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat import NotebookNode
 from nbval.kernel import CURRENT_ENV_KERNEL_NAME, NbvalKernelspecManager
 from notebook_rules import (
+    METADATA,
     asked_by,
     asks_for_no_framework,
     code_cells,
@@ -38,10 +39,6 @@ from d2lmulti_book.notebook import TABS, is_installed, kernel_environment
 ROOT = Path(__file__).resolve().parent.parent
 SLOW = 15.0  # seconds a chapter may take under one backend
 SECONDS = 120  # for a cell
-METADATA = {
-    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-    "language_info": {"name": "python"},
-}
 Outputs = dict[int, list[NotebookNode]]  # of the code cells that ran, by their number
 
 

@@ -53,8 +53,10 @@ def runs(code: dict[str, Any]) -> Runs:
     """Give every run by name, as a function of its seeds."""
     train = code["train"]
 
-    def trained(k: int, rule: str, lr: float, **how: Any) -> Callable[[range], Any]:
-        return lambda seeds: train(k, code[rule](k, lr), seeds, **how)
+    def trained(
+        k: int, rule: str, lr: float, *warm_up: float, **how: Any
+    ) -> Callable[[range], Any]:
+        return lambda seeds: train(k, code[rule](k, lr, *warm_up), seeds, **how)
 
     for k in KS:
         for rule in RULES if k > 1 else ("same",):
@@ -64,8 +66,9 @@ def runs(code: dict[str, Any]) -> Runs:
             for rule in RULES[1:4] if k > 1 else ("same",):
                 how = {"share": None, "gain": gain}
                 yield f"{name}/{rule}/{k}", trained(k, rule, 0.005, **how)
-        if k > 1:
-            yield f"doubled/longer/{k}", longer(code, k, 0.005)
+        if k > 1:  # a warm-up of a fifth of the run
+            how = {"share": None, "gain": 2.0}
+            yield f"doubled/longer/{k}", trained(k, "gradual", 0.005, 0.2, **how)
     for k in (1, 4, 16, 32, 64, 128):
         for times in (0.25, 0.5, 1, 2, 4):
             yield f"rate/{times}/{k}", trained(k, "gradual", 0.03 * times)
@@ -93,12 +96,6 @@ def swept(
         return code["train"](k, rate, seeds, share=None, step_=step_)
 
     return run
-
-
-def longer(code: dict[str, Any], k: int, lr: float) -> Callable[[range], Any]:
-    """Give a run from weights twice as large whose warm-up takes a fifth of it."""
-    rate = code["gradual"](k, lr, 0.2)
-    return lambda seeds: code["train"](k, rate, seeds, share=None, gain=2.0)
 
 
 def to_goal(code: dict[str, Any], k: int, lr: float) -> Callable[[range], Any]:

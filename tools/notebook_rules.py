@@ -19,6 +19,10 @@ from d2lmulti_book.notebook import WITHOUT, Asked, split_cell
 MAX_CELLS, MAX_CODE_LINES, MAX_WORDS = 25, 320, 2600
 # Of a cell, of its code, and of what it prints.
 MAX_LINES, MAX_COLUMNS, MAX_PRINTED = 25, 70, 79
+METADATA = {  # of every notebook: none of it tells where it ran
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
 FOLDED = {"hide-input", "remove-input", "hide-cell", "remove-cell"}
 
 # What only a cell that needs a backend says.

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "_ext")]
 
-from notebook_rules import asks_for_no_framework  # noqa: E402
+from notebook_rules import METADATA, asks_for_no_framework  # noqa: E402
 from plain_markdown import Book, plain, read_book  # noqa: E402
 
 import d2lmulti  # noqa: E402
@@ -97,46 +98,33 @@ for name in {names}:  # what this chapter reads
 
 def take_away(nb: Any, page: str, framework: str, book: Book) -> Any:
     """Return the notebook of one chapter for one framework."""
-    cells, left_out = [], False
-    for cell in nb.cells:
-        if cell.cell_type == "markdown":
-            cells.append(markdown(cell, page, book))
-            left_out = False
-            continue
-        tab = split_cell(cell.source)[0].tab
-        if tab in (None, framework):
-            cells += code(cell, page, nb, book)
-        elif not left_out and lone(nb.cells, cell, framework):
-            words = f"*Here the book has a cell for {TABS[tab]} alone.*"
-            cells.append(new_markdown_cell(words, id=cell.id))
-        left_out = tab is not None
+    cells = []
+    for in_tabs, group in groupby(nb.cells, lambda cell: tab_of(cell) is not None):
+        run = list(group)
+        kept = [cell for cell in run if tab_of(cell) in (None, framework)]
+        for cell in kept:
+            if cell.cell_type == "markdown":
+                words = plain(cell.source, page, book)
+                cells.append(new_markdown_cell(words, id=cell.id))
+            else:
+                cells += code(cell, page, nb, book)
+        if in_tabs and not kept:
+            words = f"*Here the book has a cell for {TABS[tab_of(run[0])]} alone.*"
+            cells.append(new_markdown_cell(words, id=run[0].id))
     cells[0].source = re.sub(r"\A# .*\n*", "", cells[0].source)
     cells = [c for c in cells if c.source]
     head = [
         new_markdown_cell(about(nb, page, framework, book), id="about"),
         new_code_cell(first_cell(nb, framework, book.url), id="set-up"),
     ]
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
-    taken = new_notebook(cells=head + cells, metadata=metadata)
+    taken = new_notebook(cells=head + cells, metadata=METADATA)
     nbformat.validate(taken)
     return taken
 
 
-def lone(cells: list[Any], cell: Any, framework: str) -> bool:
-    """Tell whether the run of tabs around a cell has none of the framework."""
-    keys = [c.cell_type == "code" and split_cell(c.source)[0].tab for c in cells]
-    first = last = cells.index(cell)
-    while keys[first - 1]:
-        first -= 1
-    while last < len(keys) and keys[last]:
-        last += 1
-    return framework not in keys[first:last]
-
-
-def markdown(cell: Any, page: str, book: Book) -> Any:
-    """Return a cell of text in plain Markdown."""
-    return new_markdown_cell(plain(cell.source, page, book), id=cell.id)
+def tab_of(cell: Any) -> str | None:
+    """Return the framework whose tab a cell belongs to, if it belongs to any."""
+    return split_cell(cell.source)[0].tab if cell.cell_type == "code" else None
 
 
 def code(cell: Any, page: str, nb: Any, book: Book) -> list[Any]:
