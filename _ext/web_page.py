@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from interactive import rendered
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.util.index_entries import split_index_msg
@@ -236,39 +237,20 @@ def dress(
 
 def run_it(app: Sphinx, page: str, taken: dict[str, str]) -> str:
     """Say how to run a notebook; `taken` has what there is of it to take away."""
-    up, name = "../" * page.count("/"), page.rpartition("/")[2]
-    clone = (
-        "In a clone of the repository, <code>make lab</code> opens it as "
-        f"<code>{page}.ipynb</code>."
+    # Where the book is hosted, the notebook takes the wheel from there.
+    wheels = (
+        () if app.config.html_baseurl else Path(app.srcdir, NOTEBOOKS).glob("*.whl")
     )
-    setup = "Setup"
-    if "chapters/setup" in app.env.found_docs:
-        setup = f'<a href="{up}chapters/setup.html">Setup</a>'
-    words = (
-        f"{clone} Or download it with the button at the top; {setup} says what it "
-        "needs."
+    return rendered(
+        "run_it.html",
+        page=page,
+        name=page.rpartition("/")[2],
+        up="../" * page.count("/"),
+        setup="chapters/setup" in app.env.found_docs,
+        taken=taken,
+        tabs=TABS,
+        wheel=next((path.name for path in wheels), ""),
     )
-    if taken:
-        links = ", ".join(
-            f'<a href="{path}" download>{TABS[key]}</a>' for key, path in taken.items()
-        )
-        wheel = (
-            ""
-            if app.config.html_baseurl
-            else f" and save {wheel_link(app, up)} beside it"
-        )
-        words = (
-            f"Download it as a notebook ({links}){wheel}. Then run <code>pip install "
-            f"jupyterlab</code> and <code>jupyter lab {name}.ipynb</code>; its first "
-            f"cell installs the rest. {clone}"
-        )
-    return f'<p class="run-it"><strong>Run this page.</strong> {words}</p>'
-
-
-def wheel_link(app: Sphinx, up: str) -> str:
-    """Link to the wheel beside the notebooks to take away."""
-    (wheel,) = (Path(app.srcdir) / NOTEBOOKS).glob("*.whl")
-    return f'<a href="{up}notebooks/{wheel.name}" download>{wheel.name}</a>'
 
 
 def change_buttons(app: Sphinx, context: dict[str, Any], taken: dict[str, str]) -> None:
