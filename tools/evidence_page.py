@@ -43,10 +43,12 @@ TURNS = (
     "The candidates took turns in one run, with at least 11 repetitions. Each "
     "repetition gives a ratio of two times. A cell shows its median and, in "
     "parentheses, its quartiles. A training step is compared with that of one worker "
-    "with the whole batch (0.5 is twice as fast), an all-reduce with the first line of "
-    "its group, which is the framework's own or NumPy's, and ZeRO with data "
-    "parallelism. *Lenet* is the network of the chapters, and *deep* a perceptron that "
-    "uses one matrix 32 times, so that computing takes most of its step. "
+    "with the whole batch. There, 0.5 is twice as fast; less is possible because, for "
+    "some networks, half the batch takes one worker less than half the time. An "
+    "all-reduce is compared with the first line of its group, which is the framework's "
+    "own or NumPy's, and ZeRO with data parallelism. *Lenet* is the network of the "
+    "chapters, and *deep* a perceptron that uses one matrix 32 times, so that "
+    "computing takes most of its step. "
     "A row with `to` is compared with the candidate that it names: `its own` is the "
     "framework's wrapper, which communicates through gloo on these CPUs, and `horovod` "
     "is the library's step over Horovod. The library's ZeRO 3 recomputes every layer "
@@ -120,8 +122,8 @@ tests on this page, which take {minutes:.0f} minutes, found:
 {{ref}}`one section <one-gpu>` comes from a GPU. The rest ran on {cores} CPU cores of \
 one computer, with at most four processes or eight simulated devices. The networks \
 have at most {weights:,} weights, and the training runs of the first line take 12 \
-steps in float64. So this page does not show that training in mixed precision is \
-correct, or that a large model converges.
+steps of SGD with momentum, in float64. So this page does not show that Adam or \
+training in mixed precision is correct, or that a large model converges.
 
 No result was typed by hand: {{ref}}`one command <when-and-where>` ran the programs \
 behind all tables and wrote this page, except for the next two sections, which name \
