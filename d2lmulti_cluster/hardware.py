@@ -46,8 +46,9 @@ class Cluster:
     message goes through one of the `nics` of each of the two nodes (`between`); the
     devices of a node share them evenly. With `oversubscription` above 1, the nodes
     under one leaf switch (`per_leaf` of them) share an uplink that is that much slower
-    than all their NICs together. `hops` are NCCL's latencies of a message
-    between nodes by its protocols LL, LL128 and Simple, in seconds.
+    than all their NICs together. `hops` are NCCL's latencies of a message between nodes
+    by its protocols LL, LL128 and Simple, in seconds: in a ring, and in a tree too
+    unless it has `tree_hops` of its own.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Cluster:
     per_leaf: int = 32
     oversubscription: float = 1.0
     hops: tuple[float, float, float] = (2.7e-6, 4.0e-6, 14e-6)
+    tree_hops: tuple[float, float, float] | None = None
     fabric: str = "nvlink"  # or pcie: which of NCCL's published latencies hold
 
     def __post_init__(self) -> None:

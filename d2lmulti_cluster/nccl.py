@@ -84,7 +84,7 @@ def nccl_seconds(
     >>> ring, tree = (nccl_seconds("allreduce", 1e8, 4096, dgx, algorithm=name)
     ...               for name in ("ring", "tree"))
     >>> round(ring * 1e3, 1), round(tree * 1e3, 1)
-    (27.8, 0.7)
+    (27.8, 0.8)
     """
     check_choice("collective", collective, COLLECTIVES)
     if algorithm is not None:
@@ -131,10 +131,11 @@ def _tree(
 ) -> float:
     """Return the seconds of a tree over the nodes, with a chain in every node."""
     best = math.inf
+    between = cluster.tree_hops or cluster.hops
     for i, protocol in _protocols(cluster):
         if protocol.name != "Simple":
             inner = (per_node - 1) * protocol.tree_hop[cluster.fabric]
-            hops = 2 * (inner + math.log2(nodes) * cluster.hops[i])
+            hops = 2 * (inner + math.log2(nodes) * between[i])
             wire = 2 * nbytes / (protocol.data * bandwidth)
             best = min(best, protocol.tree_base + hops + wire)
     return best

@@ -22,7 +22,7 @@ GB, TF, US = 1e9, 1e12, 1e-6
 # The best multiplication over the sheet's peak where none is published: the median of
 # the three published ones (mamf: A100, H100, B200), rounded.
 USUAL = 0.80
-# Latencies of a message between nodes.
+# Latencies of a message between nodes, and in a tree where they differ.
 SOCKETS = (30 * US, 30 * US, 30 * US)  # a TCP message between two EC2 hosts, one way
 HOPS = {
     "infiniband": (2.7 * US, 4.0 * US, 14 * US),  # nccl tuning.cc: NET, ring
@@ -31,6 +31,7 @@ HOPS = {
     "efa": (20 * US, 20 * US, 23 * US),
     "sockets": SOCKETS,
 }
+TREE_HOPS = {"infiniband": (5.0 * US, 8.5 * US, 14 * US)}  # nccl tuning.cc: NET, tree
 
 
 def _device(row: Row) -> Device:
@@ -55,6 +56,7 @@ def _cluster(row: Row) -> Cluster:
         row.count("per_node"),
         row.count("nics"),
         hops=hops,
+        tree_hops=TREE_HOPS.get(row.text("hops")),
         fabric=row.text("fabric"),
     )
 

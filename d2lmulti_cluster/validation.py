@@ -201,7 +201,7 @@ def machine(words: str) -> Cluster:
         link = Link(5.7e-6, 24e9 if device.name[0] in "AH" else 12e9)
         cluster = replace(cluster, inside=link, fabric="pcie")
     if "ethernet" in lower or "tcp" in lower:
-        cluster = replace(cluster, hops=SOCKETS)
+        cluster = replace(cluster, hops=SOCKETS, tree_hops=None)
     return replace(cluster, device=device)
 
 

@@ -57,11 +57,12 @@ globalThis.clusterKernels = (K) => {
   };
 
   const tree = (nbytes, nodes, perNode, bandwidth, cluster) => {
+    const between = cluster.tree_hops ?? cluster.hops;
     let best = Infinity;
     for (const [i, protocol] of protocolsOf(cluster)) {
       if (protocol.name === "Simple") continue;
       const inner = (perNode - 1) * protocol.tree_hop[cluster.fabric];
-      const hops = 2 * (inner + Math.log2(nodes) * cluster.hops[i]);
+      const hops = 2 * (inner + Math.log2(nodes) * between[i]);
       const wire = (2 * nbytes) / (protocol.data * bandwidth);
       best = Math.min(best, protocol.tree_base + hops + wire);
     }

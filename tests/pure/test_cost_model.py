@@ -129,7 +129,9 @@ def test_each_stage_of_zero_shares_out_what_it_says():
     # Gradients of every micro-batch, and weights for every pass, are what they cost.
     assert steps[2].gradients < steps[1].gradients and steps[3].gradients == 0
     link, hops = Link(bandwidth=1e9), (0.0, 0.0, 0.0)
-    slow = dataclasses.replace(H100, inside=link, between=link, hops=hops)
+    slow = dataclasses.replace(
+        H100, inside=link, between=link, hops=hops, tree_hops=None
+    )
     one, two, three = (
         step_time(model, Layout(d, micro_batches=8, zero=z), slow).seconds
         for z in (1, 2, 3)
