@@ -306,10 +306,10 @@ def check_native(engine: Any, what: str, dtype: str = "") -> None:
     hint = "use another algorithm, such as ring"
     if what not in engine.native:
         known = ", ".join(sorted(engine.native))
-        raise invalid(f"one of {known}, the collectives of {engine.name},", what, hint)
+        raise invalid(f"one of {known}, the collectives of {engine.name}", what, hint)
     adds = what in ("allreduce", "reduce_scatter")
     if dtype and adds and engine.reducible and dtype not in engine.reducible:
         known = ", ".join(engine.reducible)
         raise invalid(
-            f"one of {known}, the dtypes that {engine.name} sums,", dtype, hint
+            f"one of {known}, the dtypes that {engine.name} sums", dtype, hint
         )

@@ -29,7 +29,7 @@ import cloudpickle
 
 from ..backends import backend_name, get_backend
 from ..checks import MAX_RANKS, check_count, check_positive
-from ..errors import PeerError
+from ..errors import InvalidInput, PeerError
 from . import process_group as engines
 from .engine import FAILED, FINISHED, RUNNING, StatusTable
 from .spawn import (
@@ -176,7 +176,7 @@ class Ranks:
                 self._wait(group, lambda: not group.alive)
             else:
                 self._wait(group, lambda: all(value.exists() for value in values))
-            return [unpickled(value.read_bytes()) for value in values]
+            return [_result(rank, value) for rank, value in enumerate(values)]
         except BaseException:  # also Ctrl-C: the values are no longer needed
             self.close()
             raise
@@ -280,6 +280,16 @@ def unpickled(data: bytes) -> Any:
     if b"mxnet.numpy" in data:
         get_backend("mxnet")
     return pickle.loads(data)
+
+
+def _result(rank: int, file: Path) -> Any:
+    try:
+        return unpickled(file.read_bytes())
+    except Exception as error:
+        raise InvalidInput(
+            f"expected a result that can be unpickled from rank {rank}, got "
+            f"{type(error).__name__}: {error}; return arrays or plain values"
+        ) from error
 
 
 # -- MXNet's parameter server ----------------------------------------------------------

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import d2lmulti
-from d2lmulti.errors import PeerError
+from d2lmulti.errors import InvalidInput, PeerError
 from d2lmulti.processes.launcher import Ranks, launch
 from d2lmulti.processes.process_group import started
 from d2lmulti.processes.spawn import ProcessFailed, state_of
@@ -83,6 +83,15 @@ def test_the_rank_that_left_is_named_though_it_ends_last() -> None:
 
     with pytest.raises(ProcessFailed, match="from rank 1(?s:.*)the reason"):
         run(work)
+
+
+def test_a_result_that_cannot_be_unpickled_names_its_rank() -> None:
+    class Odd:
+        def __reduce__(self) -> tuple:
+            return int, ("x",)
+
+    with pytest.raises(InvalidInput, match="from rank 0, got ValueError"):
+        run(Odd)
 
 
 def test_different_calls_are_an_error_that_names_ranks_and_calls() -> None:
