@@ -110,6 +110,26 @@ DROP = """(
         *(z[: len(X) // len(devices) * len(devices)] for z in (X, y)), devices
     )"""
 
+OVERLAP = """
+        first = min(first, len(X) - each - (more > 0))
+        last = first + each + (more > 0)"""
+CHUNKS = """
+    size = -(-len(X) // len(devices))
+    Xs = [B.array(B.numpy(X)[a : a + size]) for a in range(0, len(X), size)]
+    return Xs, [B.array(B.numpy(y)[a : a + size]) for a in range(0, len(X), size)]
+    Xs, ys, first"""
+SUM = """total = np.zeros(last - first)
+        for x in data:
+            total = total + B.numpy(x)[first:last]"""
+MEANS = """* sum(
+            B.numpy(B.grad(q)) / len(x) for q, x in zip(same, Xs)
+        ) / len(same)"""
+PARTS = (
+    "[np.maximum(X @ a, 0) @ b for a, b in zip(np.split(W1, k, 1), np.split(W2, k))]"
+)
+BYTES = "states + grads + weights"
+SWAP = "    states, weights = weights, states\n"
+
 # In a right function, `old` becomes `new`, and the grader names the kind of mistake.
 SLIPS = [
     ("experts", "p[t, e] * (", "(", "gate is missing"),
@@ -162,6 +182,70 @@ SLIPS = [
     ("sampler", "permutation(n)", "integers(0, n, n)", "with replacement"),
     ("warmup", "* step / warmup_steps", "* 0", "jumps"),
     ("warmup", "lr + (devices - 1) * lr * step", "lr * devices * step", "starts at 0"),
+    ("split_batch", "each + (i < more)", "each", "the remainder is lost"),
+    ("split_batch", "(i < more)", "(i == len(devices) - 1) * more", "whole remainder"),
+    ("split_batch", "each + (i < more)", "each + (i < more)" + OVERLAP, "count twice"),
+    ("split_batch", "    Xs, ys, first", CHUNKS, "chunk may return fewer"),
+    ("split_batch", "return Xs", "ys.reverse()\n    return Xs", "Labels left"),
+    ("get_params", "B.attach_grad(copy)", "pass", "No gradient is attached"),
+    ("get_params", "B.copy_to(B.detach(p), device)", "p", "Replicas share memory"),
+    (
+        "reduce_scatter",
+        SUM,
+        "total = B.numpy(data[r])[first:last]",
+        "nothing was summed",
+    ),
+    ("reduce_scatter", SUM, "total = sum(map(B.numpy, data))", "all-reduce"),
+    ("reduce_scatter", "B.array(total", "B.array(total / n", "mean"),
+    ("reduce_scatter", "return parts", "return [*parts[1:], parts[0]]", "neighbor"),
+    ("train_batch", "/ len(X)", "", "not divided by the number of examples"),
+    ("train_batch", "/ len(X)", "/ len(X) * len(devices)", "of one device"),
+    ("train_batch", "/ len(X)", "/ len(X) / len(devices)", "once more"),
+    ("train_batch", "/ len(X) * total", MEANS, "mean of means"),
+    ("train_batch", "(p) - lr", "(p) + lr", "wrong sign"),
+    ("train_batch", "* total", "* 0", "No replica"),
+    ("train_batch", "* total", "* B.numpy(B.grad(p))", "not summed"),
+    ("train_batch", "in same:", "in same[:1]:", "Only replica 0"),
+    ("train_batch", "B.clear_grad_(p)", "pass", "clear them first"),
+    (
+        "tensor_pair",
+        "np.maximum(X @ W1[:, own], 0)",
+        "X @ W1[:, own]",
+        "ReLU is missing",
+    ),
+    ("tensor_pair", "B.array(total", "B.array(total / k", "mean"),
+    ("tensor_pair", "return [", f"return {PARTS}\n    [", "partial sums"),
+    (
+        "tensor_pair",
+        "return [",
+        f"return [total, *{PARTS}[1:]]\n    [",
+        "Only device 0",
+    ),
+    ("ring_attention", "range(r, -1, -1)", "[r]", "own keys only"),
+    ("ring_attention", "/ d**0.5", "", "not divided by sqrt(d)"),
+    ("zero", "12 * parameters", "8 * parameters", "float32 weights"),
+    (
+        "zero",
+        "    if stage >= 1",
+        "    stage = 0\n    if stage >= 1",
+        "Nothing is sharded",
+    ),
+    ("zero", "    if stage >= 1", "    stage = 3\n    if stage >= 1", "at every stage"),
+    ("zero", "    if stage >= 1", "    stage -= 1\n    if stage >= 1", "one before"),
+    ("zero", "    if stage >= 1", SWAP + "    if stage >= 1", "another order"),
+    ("zero", BYTES, f"{BYTES} + grads + weights", "Weights and gradients are counted"),
+    ("zero", BYTES, f"devices * ({BYTES})", "all devices together"),
+    ("sampler", "rng(epoch)", "rng(0)", "set_epoch"),
+    ("sampler", "rng(epoch)", "rng(100 * epoch + rank)", "different orders"),
+    ("sampler", "rng(epoch)", "rng()", "not seeded"),
+    ("sampler", "(n + ranks - 1) // ranks", "n // ranks", "dropped"),
+    ("sampler", "np.resize(order, each * ranks)", "order", "waits"),
+    ("sampler", "[rank * each : (rank + 1) * each]", "", "all data"),
+    ("warmup", "lr * step /", "lr * (step + 1) /", "one step early"),
+    ("warmup", "step >= warmup_steps", "False", "goes on"),
+    ("warmup", "step >= warmup_steps", "True", "no warm-up"),
+    ("warmup", "    if", "    devices = devices**0.5\n    if", "sqrt"),
+    ("warmup", "    if", "    devices = 1\n    if", "not scaled"),
 ]
 
 
