@@ -128,6 +128,12 @@ PARTS = (
     "[np.maximum(X @ a, 0) @ b for a, b in zip(np.split(W1, k, 1), np.split(W2, k))]"
 )
 BYTES = "states + grads + weights"
+ROWS = """[sum(
+        np.maximum(a @ b, 0)
+        for a, b in zip(np.array_split(X, k, 1), np.array_split(W1, k))
+    ) @ W2] * k"""
+BLOCKS = """total = np.ones((t, 1))
+            mixed = mixed + weights / weights.sum(axis=1, keepdims=True)"""
 SWAP = "    states, weights = weights, states\n"
 
 # In a right function, `old` becomes `new`, and the grader names the kind of mistake.
@@ -221,7 +227,9 @@ SLIPS = [
         f"return [total, *{PARTS}[1:]]\n    [",
         "Only device 0",
     ),
+    ("tensor_pair", "return [", f"return {ROWS}\n    [", "relu(a + b)"),
     ("ring_attention", "range(r, -1, -1)", "[r]", "own keys only"),
+    ("ring_attention", "mixed = mixed * fade + weights", BLOCKS, "running maximum"),
     ("ring_attention", "/ d**0.5", "", "not divided by sqrt(d)"),
     ("zero", "12 * parameters", "8 * parameters", "float32 weights"),
     (
