@@ -93,16 +93,14 @@ def test_only_equivalent_mutants_pass(B, name):
     grader = getattr(check, name)
     assert grader(READERS[name], **keywords)
     found = mutants(READERS[name])
+    assert len(found) >= 3
     right = [words for words, f in found.items() if grader(f, **keywords)]
     if B.name == "mxnet":  # its backward pass overwrites gradients, cleared or not
         right = [words for words in right if "B.clear_grad_(p) -> pass" not in words]
     assert [words for words in right if not is_listed(words)] == []
 
 
-def test_there_are_hundreds_of_mutants():
-    wrong = [w for f in READERS.values() for w in mutants(f) if not is_listed(w)]
-    assert len(wrong) >= 300
-    assert len({*wrong}) == len(wrong)
+def test_every_grader_has_a_reader() -> None:
     assert set(READERS) | {"Report"} == set(check.__all__)
 
 

@@ -13,11 +13,10 @@ from book.notebooks import ROOT
 from d2lmulti.cli import main
 from d2lmulti_book.gym import command, grading
 from d2lmulti_book.gym.faults import FAULTS, NO_EDIT, Edit, Fault, find
-from d2lmulti_book.gym.grading import SEEDS, Outcome, compare, judge, run
+from d2lmulti_book.gym.grading import Outcome, compare, judge, run
 from d2lmulti_book.gym.runner import run_cases
 
 MEASURED = json.loads((ROOT / "chapters" / "measured" / "gym.json").read_text())
-TRAINED = [fault for fault in FAULTS if fault.trains]
 RING = find("ring")
 
 
@@ -124,14 +123,6 @@ def test_they_go_from_easy_to_hard_and_name_a_chapter() -> None:
         assert (ROOT / "chapters" / f"{fault.chapter}.ipynb").exists()
 
 
-@pytest.mark.parametrize("fault", TRAINED, ids=lambda fault: fault.name)
-def test_the_accuracy_does_not_show_it(fault: Fault) -> None:
-    """Over five seeds; the table was made by tools/gym_accuracies.py."""
-    row = MEASURED[fault.name]
-    assert len(row["correct"]) == len(row["faulty"]) == len(SEEDS)
-    assert min(row["correct"]) <= np.mean(row["faulty"]) <= max(row["correct"])
-
-
 @pytest.mark.parametrize("name", ["first_split", "uneven", "textbook", "zero_one"])
 def test_the_table_is_that_of_the_programs(name: str) -> None:
     fault = find(name)
@@ -153,13 +144,6 @@ def test_the_table_has_how_far_one_worker_is(name: str) -> None:
             for alone in [one[f"0/weights/0/{place.rpartition('/')[2]}"]]
         )
         assert off == pytest.approx(expected, rel=0.05, abs=1e-14)
-
-
-def test_one_worker_shows_eleven_faults() -> None:
-    """As the page says, with the programs that it names."""
-    alone = {find(name).number: row["one_worker"] for name, row in MEASURED.items()}
-    assert [n for n, (right, _) in alone.items() if right > 1e-14] == [5]
-    assert [n for n, (_, faulty) in alone.items() if faulty < 1e-14] == [4, 6, 7]
 
 
 def test_a_hang_shows_the_stack_of_each_rank() -> None:
@@ -204,26 +188,16 @@ def test_a_round(gym, tmp_path) -> None:
     code, text = gym("hint", "3")
     assert "hint 1 of 3" in text and "hint 2" not in text
     mine.write_text(fault.program("numpy", fault.wrong))
-    assert gym("grade", str(mine))[0] == 1
-    assert "replica 0: off by" in gym("grade", str(mine))[1]
+    code, text = gym("grade", str(mine))
+    assert code == 1 and "replica 0: off by" in text
     mine.write_text(fault.program("numpy", fault.fix))
     code, text = gym("grade", "3")
     assert code == 0 and fault.fault in text
     code, text = gym("list")
     assert "begin with" not in text and "3 of 4" in text and "points: 3 of 68" in text
     score = json.loads(command.score_file().read_text())
-    assert score == {"uneven": {"attempts": 4, "hints": 1, "solved": True}}
+    assert score == {"uneven": {"attempts": 3, "hints": 1, "solved": True}}
     assert gym("solution", "3")[0] == 0 and "3 of 4" in gym()[1]  # points are kept
-
-
-def test_the_list_is_plain_and_complete_in_a_file(gym, monkeypatch) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    monkeypatch.setenv("FORCE_COLOR", "1")  # as Jupyter does
-    lines = gym("list")[1].splitlines()
-    rows = lines[1:-2]
-    assert [row[:2].strip() for row in rows] == [str(f.number) for f in FAULTS]
-    assert all(f.title in row for f, row in zip(FAULTS, rows, strict=True))
-    assert all(len(line) <= 80 and line.isprintable() for line in lines)
 
 
 def test_a_class(gym, tmp_path) -> None:
@@ -243,9 +217,6 @@ def test_a_class(gym, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("text", "verdict"),
     [
-        ("import nothing_of_this_name\n", "crashed"),
-        ("raise SystemExit\n", "crashed"),
-        ("def train(seed, workers=4):\n    return 1 / 0\n", "crashed"),
         ("def train(seed, workers=4):\n    return {'seconds': 'soon'}\n", "crashed"),
         ("def train(seed, workers=4):\n    return {}\n", "wrong"),
         ("def train(seed, workers=4):\n    return {'seconds': [1.0]}\n", "wrong"),
