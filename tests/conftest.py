@@ -20,6 +20,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
+from importlib.metadata import version
 
 # Before a framework is imported: one thread each, because the tensors are tiny.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -184,6 +185,14 @@ def horovod() -> None:
 def tensorflow() -> None:
     """Ask for TensorFlow."""
     _need("tensorflow")
+
+
+@pytest.fixture(scope="session")
+def posable() -> None:
+    """Ask for a PyTorch that can pose as GPUs; a build for GPUs has its own kernels."""
+    _need("torch")
+    if not version("torch").endswith("+cpu"):
+        pytest.skip("only PyTorch's build for CPUs can pose as GPUs")
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,6 @@
 The pose is in tests/posed. Every chapter on 1, 2 and 8 posed GPUs: `make test-posed`.
 """
 
-import importlib.metadata
-import importlib.util
 import os
 import subprocess
 import sys
@@ -14,11 +12,7 @@ import run_notebooks
 from book.notebooks import ROOT
 
 TWO = run_notebooks.posing("2")
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None
-    or not importlib.metadata.version("torch").endswith("+cpu"),
-    reason="PyTorch's build for CPUs can pose; one for GPUs has kernels of its own",
-)
+pytestmark = pytest.mark.usefixtures("posable")
 
 LIES_WHERE_IT_SAYS = """\
 import threading, torch, d2lmulti

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import json
 import os
 import subprocess
@@ -14,14 +12,7 @@ import pytest
 import run_notebooks
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(
-        importlib.util.find_spec("torch") is None
-        or not importlib.metadata.version("torch").endswith("+cpu"),
-        reason="PyTorch's build for CPUs can pose; one for GPUs has kernels of its own",
-    ),
-]
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("posable")]
 
 SCRIPTS = ["pytorch_ddp", "pytorch_fsdp", "pytorch_elastic"]
 # Run each script up to its data, as the last of two and of three ranks of a machine,

@@ -6,8 +6,6 @@ forks of one process that has imported PyTorch, each on a machine of its own.
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import json
 import os
 import subprocess
@@ -20,14 +18,7 @@ import pytest
 from d2lmulti.processes.spawn import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = [
-    pytest.mark.xdist_group("posed"),
-    pytest.mark.skipif(
-        importlib.util.find_spec("torch") is None
-        or not importlib.metadata.version("torch").endswith("+cpu"),
-        reason="PyTorch's build for CPUs can pose; one for GPUs has kernels of its own",
-    ),
-]
+pytestmark = [pytest.mark.xdist_group("posed"), pytest.mark.usefixtures("posable")]
 
 # Runs programs, each as one or more ranks: name -> GPUs, a program, and what each
 # rank's environment has in addition. Prints name -> exit codes and what each has said.
