@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
+from functools import cache
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ def each_version():
                 )
 
 
+@cache
 def trained(fault: Fault, backend: str, edit: Edit, case: str) -> dict[str, np.ndarray]:
     """Run a version of a program here: a process of its own would take longer."""
     names = {"__name__": fault.name}

@@ -12,7 +12,11 @@ import pytest
 import run_notebooks
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("posable")]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.usefixtures("posable"),
+    pytest.mark.xdist_group("scripts_on_gpus"),  # set up once
+]
 
 SCRIPTS = ["pytorch_ddp", "pytorch_fsdp", "pytorch_elastic"]
 # Run each script up to its data, as the last of two and of three ranks of a machine,
