@@ -219,6 +219,7 @@ def test_a_class(gym, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("text", "verdict"),
     [
+        ("raise SystemExit\n", "crashed"),
         ("def train(seed, workers=4):\n    return {'seconds': 'soon'}\n", "crashed"),
         ("def train(seed, workers=4):\n    return {}\n", "wrong"),
         ("def train(seed, workers=4):\n    return {'seconds': [1.0]}\n", "wrong"),
