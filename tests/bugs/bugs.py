@@ -57,7 +57,7 @@ ROUND = MEMORY + "test_a_round_sends_what_was_there_before_it[numpy]"
 
 REPORTED = "only what is reported is wrong; the weights are right"
 ERROR = "the run ends with an error"
-RACE = "it breaks a run only when two processes happen to meet"
+RACE = "it breaks a run only in a race between two processes"
 
 BUGS = [
     Bug(
