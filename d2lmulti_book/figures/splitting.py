@@ -67,12 +67,12 @@ def three_ways(
         (2.35, 2.35, 1),
         (
             "weight gradients,\nonce per step",
-            "outputs and their\ngradients, in every pair",
-            "both, at the\nboundary",
+            "sums of outputs and\ngradients, in every pair",
+            "outputs and\ngradients at\na boundary",
         ),
         strict=True,
     ):
-        ax.set(xlim=(-0.05, width + 0.05), ylim=(-1.2, last + 1.1))
+        ax.set(xlim=(-0.05, width + 0.05), ylim=(-1.5, last + 1.1))
         ax.set_title(title)
         ax.text(width / 2, -0.25, crossing, ha="center", va="top", size=9, color=INK)
         ax.axis("off")
