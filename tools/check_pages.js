@@ -30,6 +30,17 @@
     return found.slice(0, 5);
   };
 
+  const images = () =>
+    [...document.images].flatMap((img) => {
+      const source = img.currentSrc.split("/").pop().slice(-40);
+      return [
+        img.alt.trim() ? "" : `image without alt text: ${source}`,
+        img.complete && img.naturalWidth > 0 && img.naturalHeight > 0
+          ? ""
+          : `image that does not load: ${source}`,
+      ].filter(Boolean);
+    });
+
   const math = async () => {
     const formulas = [...document.querySelectorAll(".math")];
     if (!formulas.length) return [];
@@ -78,5 +89,5 @@
     document.head.append(style);
   });
 
-  window.checkPages = { overflow, math, measures, links, openAll };
+  window.checkPages = { overflow, images, math, measures, links, openAll };
 })();

@@ -3,9 +3,9 @@
     python tools/check_pages.py [FOLDER]    # default: _build/html
 
 Each page, wide and narrow, light and dark: no console errors, no failed or foreign
-request, no overflow, formulas, links, nothing serious that axe finds (it knows alt
-text and contrast, too), not too much code, a figure early. Over the book: the search
-shows the right chapter first. Exits 1 if anything is wrong.
+request, no overflow, alt text, formulas, links, nothing serious that axe finds (it
+knows contrast, too), not too much code, a figure early. Over the book: the search shows
+the right chapter first. Exits 1 if anything is wrong.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def check_page(visit: Visit, path: str) -> tuple[list[str], dict]:
     visit.go(path)
     loaded = sum(visit.loaded.values())
     visit.show("light", WIDE)
-    wrong: list[str] = visit.ask("math")
+    wrong: list[str] = [*visit.ask("math"), *visit.ask("images")]
     if loaded > MAX_BYTES:
         wrong.append(f"loads {loaded:,} bytes without pictures, at most {MAX_BYTES:,}")
     wrong += check_measures(visit)

@@ -219,7 +219,9 @@ def test_a_class(gym, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("text", "verdict"),
     [
+        ("import nothing_of_this_name\n", "crashed"),
         ("raise SystemExit\n", "crashed"),
+        ("def train(seed, workers=4):\n    return 1 / 0\n", "crashed"),
         ("def train(seed, workers=4):\n    return {'seconds': 'soon'}\n", "crashed"),
         ("def train(seed, workers=4):\n    return {}\n", "wrong"),
         ("def train(seed, workers=4):\n    return {'seconds': [1.0]}\n", "wrong"),

@@ -5,12 +5,14 @@ import time
 import numpy as np
 import pytest
 
+from benchmarks import engines
 from benchmarks.allreduce import (
     _numpy_parts,
     _same_work,
     ring_in_numpy,
 )
 from benchmarks.timing import compare_times, take_turns
+from d2lmulti.backends import BACKENDS
 from d2lmulti.observe.ledger import Ledger
 from d2lmulti.plans.allreduce import ALLREDUCE
 
@@ -77,3 +79,20 @@ def test_quartiles_are_of_the_paired_ratios():
     timing = compare_times([2, 4, 6, 8, 10], [2, 2, 2, 2, 2])
     assert timing.seconds == 6
     assert (timing.ratio, timing.ratio_quartiles) == (3, (2, 4))
+
+
+def test_rows_of_all_engines_are_kept(monkeypatch):
+    def timings(measure, engine, *rest):
+        return {f"{engine}, native": engine, "memory copy": engine}
+
+    monkeypatch.setattr(engines, "on_two_cores", timings)
+    monkeypatch.setitem(engines.ENGINES_OF, "numpy", ("torch", "shared_memory"))
+    assert engines.bench_engines("numpy") == {
+        "torch, native": "torch",
+        "memory copy": "torch",
+        "shared_memory, native": "shared_memory",
+    }
+
+
+def test_every_backend_has_an_engine_to_time():
+    assert engines.ENGINES_OF.keys() == BACKENDS.keys()
