@@ -11,6 +11,7 @@ Chapters: *many_machines*, *why_not_faster*, *parameter_server*.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import pickle
@@ -229,7 +230,10 @@ def work() -> None:
     job = Path(os.environ["D2LMULTI_FOLDER"], "job")
     try:
         _set_state(RUNNING)
+        gc.disable()  # importing a framework makes many objects, none of them garbage
         engines.start()
+        gc.freeze()
+        gc.enable()
         for _ in _announced():
             function, args, kwargs = unpickled(job.read_bytes())
             write_value(cloudpickle.dumps(function(*args, **kwargs)))
