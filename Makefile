@@ -46,8 +46,9 @@ endif
 LOCK = $(BIN)/uv pip compile --quiet --generate-hashes --no-annotate \
   --custom-compile-command "make lock"
 
-# Two chapters at a time, in the order of chapters/conftest.py.
-TWO_AT_ONCE := -n logical --maxprocesses 2 --dist loadfile --no-loadscope-reorder
+# Three chapters at a time, in the order of chapters/conftest.py: for a third of its time,
+# a chapter waits.
+THREE_AT_ONCE := -n 3 --dist loadfile --no-loadscope-reorder
 
 BEGAN := $(shell date +%s)
 TOOK = $$(($$(date +%s) - $(BEGAN)))
@@ -136,12 +137,13 @@ test-units: if-horovod ## unit and property tests
 
 test-notebooks: if-horovod ## pytest --nbval chapters, once per backend
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
-	  $(RUN) tools/run_notebooks.py $(BACKENDS) -- $(TWO_AT_ONCE)
+	  $(RUN) tools/run_notebooks.py $(BACKENDS) -- $(THREE_AT_ONCE)
 
 # On machines that are network namespaces, with the right to make them; else on one.
+# These tests wait for half of their time.
 test-cluster: if-horovod ## what happens on clusters: two machines, deaths, strangers
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_REQUIRE=$(REQUIRED) \
-	  $(RUN) -m pytest -q -n logical --maxprocesses 8 -m cluster tests/processes
+	  $(RUN) -m pytest -q -n 5 -m cluster tests/processes
 
 # On one GPU, only where tensors are placed can anything differ from two.
 ON_DEVICES := data_parallel gpus native_devices operations parts sharded storage strategies \
@@ -160,7 +162,7 @@ test-posed-units: setup ## tests of the backend torch, the CPU posing as 1 and 2
 test-posed: test-posed-units ## these, and the notebooks on 1, 2 and 8 posed GPUs
 	@for gpus in 1 2 8; do \
 	  OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} D2LMULTI_POSED=$$gpus \
-	    $(RUN) tools/run_notebooks.py torch -- $(TWO_AT_ONCE) || exit 1; \
+	    $(RUN) tools/run_notebooks.py torch -- $(THREE_AT_ONCE) || exit 1; \
 	done
 
 # What breaks most often, on the two backends that start the quickest, and two chapters.

@@ -34,8 +34,9 @@ SLOW = 15.0  # seconds that a chapter may take under one backend
 CELL_TIMEOUT = 120.0  # nbval's own is 2000 s
 # They begin first: at the end no worker waits for the one that has such a chapter.
 LONGEST_FIRST = [
-    "tensorflow", "many_machines", "parameter_server", "bottlenecks", "failures",
-    "why_not_faster", "data_parallel", "horovod", "sharding",
+    "tensorflow", "many_machines", "built_in", "failures", "bottlenecks", "allreduce",
+    "parameter_server", "sharding", "experts", "data_parallel", "why_not_faster",
+    "composing",
 ]  # fmt: skip
 
 
@@ -51,6 +52,14 @@ if {set(TABS)} & __import__("sys").modules.keys():
 GPUS = "__import__('d2lmulti').get_backend().gpu_count()"
 
 
+# No history file that kernels share; and a framework is imported sooner if nobody looks
+# for garbage among its objects.
+ARGUMENTS = [
+    "--HistoryManager.hist_file=:memory:",
+    "--IPKernelApp.exec_lines=__import__('gc').set_threshold(100_000)",
+]
+
+
 class ChapterKernel(nbval.kernel.RunningKernel):
     """A kernel in the Python that runs pytest, which notices its own death."""
 
@@ -59,7 +68,7 @@ class ChapterKernel(nbval.kernel.RunningKernel):
         nbval.kernel.start_new_kernel = functools.partial(
             start,
             env=kernel_environment(current_tab(), REPOSITORY),
-            extra_arguments=["--HistoryManager.hist_file=:memory:"],
+            extra_arguments=ARGUMENTS,
         )
         try:
             super().__init__(kernel_name, cwd, startup_timeout)

@@ -28,7 +28,7 @@ from playwright.sync_api import Browser, Page, Response, TimeoutError, sync_play
 
 SCRIPT = Path(__file__).with_suffix(".js").read_text(encoding="utf-8")
 WIDE, NARROW, HEIGHT = 1280, 360, 900
-WINDOWS = 2  # browsers at once: axe computes for seconds on a long page
+WINDOWS = 3  # browsers at once: axe computes for seconds on a long page
 # Of a chapter, in a window of 1200 px: share of its height, and pixels to its figure.
 MEASURED, MAX_CODE, MAX_ABOVE_FIGURE = 1200, 0.45, 2 * HEIGHT
 MAX_BYTES = 2_000_000  # that a page loads, unpacked, without pictures

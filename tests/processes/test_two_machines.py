@@ -150,7 +150,7 @@ def test_elastic_horovod_continues_alone_and_takes_the_machine_back(
     assert_equal_to_one_device(name, path, epochs_of(path))
 
 
-KILLS = 10
+KILLS = 5
 PAGE = Path(__file__).resolve().parents[2] / "chapters" / "scripts.md"
 # What stands on the page, and what stands for it here: one worker per machine, and
 # machines whose names lead to no address.
@@ -165,7 +165,7 @@ HERE = {
 
 @pytest.mark.torch
 @pytest.mark.timeout(900)  # a minute on two quiet cores
-def test_two_launchers_start_both_workers_again_after_each_of_ten_kills(
+def test_two_launchers_start_both_workers_again_after_each_of_five_kills(
     load: Callable, machines: list[Any], tmp_path: Path, monkeypatch: Any
 ) -> None:
     """The command is that of the page, with its variable.
