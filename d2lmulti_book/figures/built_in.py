@@ -22,21 +22,21 @@ def ddp_hooks() -> Figure:
             color = device_color(i // 2)
             _bar(ax, (2.4 + 1.5 * i) * slow, y, 1.5 * slow, f"{layer}", color)
         _bar(ax, 11.9, y, 1.4, "step")
-    for i, layer in enumerate((4, 3, 2, 1)):
-        ready = (3.9 + 1.5 * i) * 1.08
-        left = (4.1, 5.2, 7.9, 9.0)[i]
-        _bar(ax, left, 1.9, 1.1, f"g{layer}", device_color(i // 2))
-        arrow(ax, (ready, 2.68), (left + 0.55, 2.24))
-    for bucket, (begin, end) in enumerate(((5.83, 8.3), (9.07, 11.84))):
-        left = (4.1, 7.9)[bucket]
-        edge = Rectangle((left - 0.1, 1.52), 2.4, 0.76, fill=False, ec=INK, lw=1.3)
+    # A bucket ends where it is complete; its all-reduce begins there.
+    for bucket, (complete, end) in enumerate(((5.83, 8.3), (9.07, 11.84))):
+        color, left = device_color(bucket), complete - 2.04
+        for i in (2 * bucket, 2 * bucket + 1):
+            at = left + 0.12 + 0.9 * (i % 2)
+            box(ax, (at, 1.58), (0.9, 0.64), f"g{4 - i}", color, size=9)
+            arrow(ax, ((3.9 + 1.5 * i) * 1.08, 2.68), (at + 0.45, 2.3))
+        edge = Rectangle((left, 1.52), 2.04, 0.76, fill=False, ec=INK, lw=1.3)
         ax.add_patch(edge)
-        color, name = device_color(bucket), f"bucket {bucket + 1}"
-        box(ax, (begin, 0.48), (end - begin, 0.64), name, color, size=9)
+        name = f"bucket {bucket + 1}"
+        box(ax, (complete, 0.48), (end - complete, 0.64), name, color, size=9)
         ax.text(
-            left - 0.25, 1.9, name[-1], ha="right", va="center", size=9.5, color=INK
+            left - 0.15, 1.9, name[-1], ha="right", va="center", size=9.5, color=INK
         )
-    ax.plot((9.07, 9.07), (-0.2, 1.4), color=INK, ls=":", lw=1.2)
+    ax.plot((9.07, 9.07), (-0.2, 1.46), color=INK, ls=":", lw=1.2)
     words = "hidden behind the\nbackward pass"
     ax.text(8.9, 0.3, words, ha="right", va="top", size=9.5, color=INK)
     ax.text(9.24, 0.3, "exposed", va="top", size=9.5, color=INK)
