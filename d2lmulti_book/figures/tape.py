@@ -45,13 +45,13 @@ def expression_graph() -> Figure:
         (x0, y0, *_), (x1, y1, *_) = _NODES[source], _NODES[target]
         length = ((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5
         left, up = (y0 - y1) / length, (x1 - x0) / length  # across the edge
-        for side, color in ((-0.1, INK), (0.1, _BACK)):
+        for side, color, line in ((-0.12, INK, "-"), (0.12, _BACK, (0, (4, 2)))):
             start = (x0 + side * left, y0 + side * up)
             end = (x1 + side * left, y1 + side * up)
             if color == _BACK:  # the other way around
                 start, end, bend = end, start, -bend
-            curve = f"arc3,rad={bend}"
-            arrow(ax, start, end, gap=26, color=color, connectionstyle=curve)
+            curve = {"color": color, "ls": line, "connectionstyle": f"arc3,rad={bend}"}
+            arrow(ax, start, end, gap=26, **curve)
         ax.text(*place, words, **back)
     for x, y, value, operation in _NODES.values():
         face = PALE if operation else device_color(0)
