@@ -33,8 +33,8 @@ def steps_to_goal() -> Figure:
         ax.minorticks_off()
     words = {"color": INK, "size": 10, "ha": "center", "va": "center"}
     axes[0].text(0.25, 35, "twice the batch,\nhalf the steps", **words)
-    axes[0].text(20, 6, "twice the batch,\nnearly the\nsame steps", **words)
-    axes[1].text(0.05, 6, "twice the batch,\nnearly the\nsame compute", **words)
+    axes[0].text(18, 6, "twice the batch,\nnearly the\nsame steps", **words)
+    axes[1].text(0.06, 6, "twice the batch,\nnearly the\nsame compute", **words)
     axes[1].text(2, 35, "twice the batch,\ntwice the compute", **words)
     return figure
 
