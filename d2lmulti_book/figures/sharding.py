@@ -74,7 +74,7 @@ def zero_step(ranks: int = 4) -> Figure:
     Each row is a rank and each bar one flat vector, cut into a shard per rank. A pale
     shard is a rank's own gradient, not yet summed.
     """
-    width, step = 1.9, 3.4
+    width, step = 1.72, 3.4
     xlim = (-1.4, 3 * step + width + 0.1)
     figure, ax = canvas(4.8, 2.5, xlim, (ranks - 0.5, -1.4))
     titles = ("own\ngradients", "summed\ngradients", "updated\nshards", "weights")
