@@ -115,6 +115,10 @@ REPAIRS: dict[re.Pattern[str], str | Callable[[re.Match[str]], str]] = {
     ),
     # The space before a link to an exercise is no part of the link.
     re.compile(r'(<a class="reference internal" href="[^"]*">) '): r" \1",
+    # Chinese terms are read aloud and drawn as Chinese.
+    re.compile(r'(?<!lang="zh">)(?<![\u4e00-\u9fff])[\u4e00-\u9fff]+'): (
+        r'<span lang="zh">\g<0></span>'
+    ),
     CODE: with_lines,
     PARAGRAPH: with_units,
     NAME: with_breaks,

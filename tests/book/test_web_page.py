@@ -127,7 +127,7 @@ def test_lines_of_code_keep_their_indentation_and_names_break_at_joints():
         '<div class="highlight-python notranslate"><div class="highlight"><pre>'
         f'<span></span><span class="k">if</span> x:\n{long}\n</pre></div></div>'
     )
-    once = name + block + "<p>Of <b>4</b> GB 3.5 % and 12 ms</p>"
+    once = name + block + "<p>Of <b>4</b> GB 3.5 % and 12 ms: 显存 (GPU)</p>"
     for pattern, instead in web_page.REPAIRS.items():
         once = pattern.sub(instead, once)
     twice = once
@@ -135,6 +135,7 @@ def test_lines_of_code_keep_their_indentation_and_names_break_at_joints():
         twice = pattern.sub(instead, twice)
     assert twice == once
     assert "GB 3.5\u00a0% and 12\u00a0ms" in once
+    assert ': <span lang="zh">显存</span> (GPU)' in once
     assert "dist.<wbr>all_<wbr>reduce(<wbr>x," in once
     soup = BeautifulSoup(once, "html.parser")
     (line,) = soup.find_all("span", class_="code-line")
