@@ -29,7 +29,8 @@ globalThis.timeChart = (() => {
   };
 
   const axisSvg = (end, scale, top, finest, write) => {
-    const step = Math.max(finest, round(40 / scale));
+    let step = Math.max(finest, round(40 / scale));
+    while (step * scale < DIGIT * write(step).length + 12) step = round(1.01 * step);
     let marks = "";
     for (let i = 0; i * step < end; i += 1) {
       const [x, word] = [i * step * scale, write(i * step)];
