@@ -47,7 +47,7 @@ UNUSED = re.compile(
 )
 # Names, and where a long one may go on in the next line.
 NAME = re.compile(r'(?<=<span class="pre">)[^<]+(?=</span>)')
-JOINT = re.compile(r'(?<=\w[._(,=\[/])(?=[A-Za-z"]|&quot;)')
+JOINT = re.compile(r'(?<=\w[._(,=\[/])(?=[A-Za-z"]|&quot;)|(?<=::)(?=\w)')
 SIGN = re.compile(r'(<span class="[op]">[^<]*[(.,]</span>)(?=\S)')
 # In a diff, without markup.
 BARE_SIGN = re.compile(r'(?<=[(.,])(?=[A-Za-z_"]|&quot;)|(?<=, )(?=\S)')
