@@ -50,8 +50,8 @@ def expression_graph() -> Figure:
             end = (x1 + side * left, y1 + side * up)
             if color == _BACK:  # the other way around
                 start, end, bend = end, start, -bend
-            curve = {"color": color, "ls": line, "connectionstyle": f"arc3,rad={bend}"}
-            arrow(ax, start, end, gap=26, **curve)
+            curve = f"arc3,rad={bend}"
+            arrow(ax, start, end, gap=26, color=color, ls=line, connectionstyle=curve)
         ax.text(*place, words, **back)
     for x, y, value, operation in _NODES.values():
         face = PALE if operation else device_color(0)
