@@ -150,6 +150,7 @@ def test_a_strategy_offers_the_devices_that_it_has(page):
 def test_with_less_motion_it_steps(page):
     page.emulate_media(reduced_motion="reduce")
     part(page, "play").click()
+    assert part(page, "now").inner_text().startswith("Moment 0 of")  # until it is over
     expect_frame(page, 2)
     part(page, "play").click()
 

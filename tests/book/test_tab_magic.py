@@ -1,6 +1,7 @@
 """A `%%tab` cell is an ordinary cell under its backend, and nothing under others."""
 
 import sys
+import traceback
 from types import SimpleNamespace
 
 import pytest
@@ -41,6 +42,8 @@ def test_the_cell_of_the_chosen_backend_is_an_ordinary_cell(shell):
     assert shell.user_ns["x"] == 6
     result, _ = run(shell, "%%tab mxnet\n%%gpu 1\ng = 1\ng / 0")
     assert isinstance(result.error_in_exec, ZeroDivisionError)
+    (*_, frame) = traceback.extract_tb(result.error_in_exec.__traceback__)
+    assert frame.lineno == 4  # as in the notebook, magics included
 
 
 @pytest.mark.parametrize(

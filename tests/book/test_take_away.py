@@ -59,16 +59,17 @@ def test_every_chapter_is_plain(path, framework, book):
 
 def test_roles_become_words_or_absolute_links(book):
     source = (
-        "(here)=\n## Why\n\n{term}`shards <shard>` of {doc}`setup`, "
+        "(here)=\n## Why\n\n{term}`data parallelism` of {doc}`setup`, "
         "{ref}`below <gpu-to-gpu>`; {cite}`goyal2017accurate`, {math}`a+b`, `{x}`"
     )
     words = plain_markdown.plain(source, "setup", book)
     assert words.startswith("## Why\n\n")
     if book.url:
-        assert f"[shards]({URL}/chapters/glossary.html#term-shard)" in words
+        anchor = "glossary.html#term-data-parallelism"
+        assert f"[data parallelism]({URL}/chapters/{anchor})" in words
         assert f"[below]({URL}/chapters/devices.html#gpu-to-gpu)" in words
     else:
-        assert "shards of *" in words and "below; (Goyal et al., 2017)" in words
+        assert "data parallelism of *" in words and "below; (Goyal et al., 2017)" in words
     assert words.endswith("$a+b$, `{x}`")
 
 

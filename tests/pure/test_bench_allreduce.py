@@ -63,22 +63,21 @@ def clock(monkeypatch):
 ONE = pytest.approx(1, rel=1e-6)
 
 
-@pytest.mark.parametrize("calls", [1, 100])
-def test_the_seconds_are_those_of_one_call(clock, calls):
+def test_the_seconds_are_those_of_one_call(clock):
     def two():
         clock()
         clock()
 
-    found = take_turns({"one": clock, "two": two}, repeats=3, warm_up=2, calls=calls)
+    found = take_turns({"one": clock, "two": two}, repeats=3, warm_up=2, calls=100)
     assert [t.seconds for t in found.values()] == [ONE, pytest.approx(2)]
     assert [t.ratio for t in found.values()] == [ONE, pytest.approx(2)]
     assert {t.repeats for t in found.values()} == {3}
 
 
 def test_quartiles_are_of_the_paired_ratios():
-    timing = compare_times([2, 4, 6, 8, 10], [2, 2, 2, 2, 2])
+    timing = compare_times([2, 4, 6, 8, 10], [2, 1, 2, 2, 10])  # 1, 4, 3, 4, 1
     assert timing.seconds == 6
-    assert (timing.ratio, timing.ratio_quartiles) == (3, (2, 4))
+    assert (timing.ratio, timing.ratio_quartiles) == (3, (1, 4))
 
 
 def test_rows_of_all_engines_are_kept(monkeypatch):
