@@ -124,45 +124,44 @@ def test_its_numbers_stand_on_the_page(chapter: str) -> None:
 
 # -- the map ---------------------------------------------------------------------------
 
+MAPPED = {c.name: c for c in chapter_map.chapters_of(ROOT)[1]}
+
 
 def test_every_chapter_stands_once_on_the_map_below_all_that_it_names() -> None:
-    chapters = {c.name: c for c in chapter_map.chapters_of(ROOT)[1]}
     notebooks = {path.stem for path in CHAPTERS.glob("*.ipynb")}
-    assert {*chapters} == notebooks | {"scripts"}
+    assert {*MAPPED} == notebooks | {"scripts"}
     above: list[str] = []  # from the first row of a part to the present one's parent
     drawn = []
-    for chapter, depth, others in chapter_map.rows(chapters):
+    for chapter, depth, others in chapter_map.rows(MAPPED):
         above[depth:] = [chapter.name]
         on_the_way = {*above[:-1], *others}
-        needed = (chapter_map.all_needed(name, chapters) for name in on_the_way)
+        needed = (chapter_map.all_needed(name, MAPPED) for name in on_the_way)
         assert {*chapter.needs} <= on_the_way.union(*needed), chapter.name
         drawn.append(chapter.name)
-    assert sorted(drawn) == sorted(chapters)
-    assert chapters["sharding"].needs == ["data_parallel", "allreduce"]
-    assert chapters["large_batch"].at_the_end == ["cost_model"]
-    assert [c.name for c in chapters.values() if c.others_too] == ["gym"]
+    assert sorted(drawn) == sorted(MAPPED)
+    assert MAPPED["sharding"].needs == ["data_parallel", "allreduce"]
+    assert [c.name for c in MAPPED.values() if c.others_too] == ["gym"]
 
 
 def test_only_the_end_of_one_chapter_builds_on_a_later_one() -> None:
-    chapters = {c.name: c for c in chapter_map.chapters_of(ROOT)[1]}
-    for chapter in chapters.values():
-        later = [n for n in chapter.needs if chapters[n].number > chapter.number]
+    for chapter in MAPPED.values():
+        later = [n for n in chapter.needs if MAPPED[n].number > chapter.number]
         assert later == [], chapter.name
-    assert [c.name for c in chapters.values() if c.at_the_end] == ["large_batch"]
+    ends = {c.name: c.at_the_end for c in MAPPED.values() if c.at_the_end}
+    assert ends == {"large_batch": ["cost_model"]}
 
 
 def test_the_routes_are_complete() -> None:
-    chapters = {c.name: c for c in chapter_map.chapters_of(ROOT)[1]}
     text = (CHAPTERS / "map.md").read_text(encoding="utf-8")
     link = re.compile(r"\{doc\}`(\d+) [^`]+ <(\w+)>`")
     found = [link.findall(row) for row in text.splitlines() if row.startswith("| ")]
     for number, name in sum(found, []):
-        assert chapters[name].number == int(number), name
+        assert MAPPED[name].number == int(number), name
     routes = [[name for _, name in row] for row in found]
     for route in filter(None, routes):
         for place, name in enumerate(route):
             before = {"setup", "devices", *route[:place]}
-            assert {*chapters[name].needs} <= before, (route, name)
+            assert {*MAPPED[name].needs} <= before, (route, name)
     assert sum(map(bool, routes)) > 5
 
 
