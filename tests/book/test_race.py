@@ -254,11 +254,14 @@ def test_a_click_on_a_line_drops_its_message(page):
 def test_with_less_motion_it_steps(page):
     page.emulate_media(reduced_motion="reduce")
     page.locator(".race").press("Home")
-    part(page, "play").click()
-    page.wait_for_function(
-        "document.querySelector('.race [data-part=slider]').value > 0"
-    )
-    part(page, "play").click()
+    part(page, "next").click()
+    first = part(page, "now").inner_text()
+    page.locator(".race").press("Home")
+    now = "document.querySelector('.race [data-part=now]').innerText"
+    play = part(page, "play")
+    assert play.evaluate(f"play => {{ play.click(); return {now}; }}") == first
+    page.wait_for_function(f"first => {now} !== first", arg=first)
+    play.click()
 
 
 def test_an_address_leads_to_a_broken_race(page, folder):

@@ -105,6 +105,7 @@ def test_the_keyboard_plays_a_whole_game_and_the_numbers_are_the_records(page):
         assert part(page, "weights").locator("svg").count() == 0
         page.keyboard.press("a")
         right, letter = verdict(page)
+        assert right == (letter == "A")
         found += right
         bug = SHOWN[part(page, "answer").locator("em").inner_text()]
         seen.append(bug["bug"])
@@ -130,7 +131,9 @@ def test_the_mouse_plays_and_the_end_tells_the_score(page):
     for number in range(count):
         part(page, "b").click()
         assert not part(page, "b").is_visible()
-        found += verdict(page)[0]
+        right, letter = verdict(page)
+        assert right == (letter == "B")
+        found += right
         assert (
             part(page, "score")
             .inner_text()
