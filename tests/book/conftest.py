@@ -49,7 +49,7 @@ ONE = [
 ]
 
 TWO = [
-    text("# Moving gradients\n\nAfter {numref}`fig-bytes`."),
+    text("# Moving gradients\n\nAfter {numref}`fig-bytes` {cite}`li2014scaling`."),
     text("```{schedule-slider}\n:name: a-slider\n\nChoose a schedule.\n```"),
     text("```{step-calculator}\n:name: a-calculator\n\nChoose a layout.\n```"),
     text("```{one-step}\n:name: a-step\n:first: ring 4 19\n\nPlay it.\n```"),

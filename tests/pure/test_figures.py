@@ -202,7 +202,8 @@ def test_live_activations_step_as_they_were_held(record):
         (path,) = area.get_paths()
         assert path.vertices[:, 1].max() == 2
         assert [text.get_text() for text in ax.texts] == ["at most 2"]
-    ((path,),) = (area.get_paths() for area in figure.axes[0].collections)
+    (area,) = figure.axes[0].collections
+    (path,) = area.get_paths()
     held = [path.contains_point((x, 1.5)) for x in (1.9, 2.1, 9.9, 10.1)]
     assert held == [False, True, True, False]  # two micro-batches
     assert record.device_peak_live == [2, 2]
