@@ -23,7 +23,7 @@ from d2lmulti_book.notebook import split_cell
 TAG = "from-scratch"
 
 # What a reader would type next: training where the page's own cells print no loss, and
-# a check of what the page builds besides.
+# a check that no cell of the page prints.
 TRAINS = {
     "allreduce": """
 def backward(loss, params, ready):  # one process: its own sum is the sum
@@ -33,10 +33,9 @@ def backward(loss, params, ready):  # one process: its own sum is the sum
 
 def in_one_process(loss, params):
     sums = lambda flat: lambda: None
-    ready, finish, log = in_buckets(buckets, params, sums)
+    ready, finish, _ = in_buckets(buckets, params, sums)
     backward(loss, params, ready)
     finish()
-    assert [count for _, count in log] == [2, 4, 6]
 
 def loss_of(weights):
     with B.pause():
@@ -91,21 +90,13 @@ for i in range(30):
         print("loss", values[0])
 """,
     "pipeline_parallel": """
-def grads_by(make, m):
-    ranks = stage_devices(make(4, m))
-    stages = [SplitStage(s, len(ranks), devices[d]) for s, d in enumerate(ranks)]
-    return stages, run(stages, with_messages(make(4, m)), X, y, m)
-
-for make in (gpipe, one_f_one_b, interleaved, zero_bubble, zb_h2):
-    for m in (5, 8):
-        assert difference(grads_by(make, m)[1], one_device) < 1e-12, (make, m)
-
-stages, _ = grads_by(one_f_one_b, 4)
+stages = [SplitStage(s, 4, devices[s]) for s in range(4)]
+run(stages, with_messages(zb_h2(4, 4)), X, y, 4)
 for step in range(40):
     for p in (p for stage in stages for p in stage.params):
         B.write_(p, 0, element_count(p), B.grad(p) * (-0.05 / 64), add=True)
         B.clear_grad_(p)
-    run(stages, with_messages(one_f_one_b(4, 4)), X, y, 4)
+    run(stages, with_messages(zb_h2(4, 4)), X, y, 4)
     if step in (0, 39):
         with B.pause():
             params = [B.array(B.numpy(p)) for s in stages for p in s.params]
