@@ -120,9 +120,11 @@ def test_the_page_names_the_chapter_of_each() -> None:
     assert told == {fault.number: fault.chapter for fault in FAULTS}
 
 
-def test_they_go_from_easy_to_hard() -> None:
+def test_they_go_from_easy_to_hard_and_name_a_chapter() -> None:
     levels = [("easy", "medium", "hard").index(fault.level) for fault in FAULTS]
-    assert levels == sorted(levels)
+    assert levels == sorted(levels) and len(FAULTS) >= 15
+    for fault in FAULTS:
+        assert (ROOT / "chapters" / f"{fault.chapter}.ipynb").exists()
 
 
 @pytest.mark.parametrize("name", ["first_split", "uneven", "textbook", "zero_one"])
@@ -222,6 +224,7 @@ def test_a_class(gym, tmp_path) -> None:
         ("1 / 0", 'crashed\n  File "program.py", line 2, in train\n'),
         ("{'seconds': 'soon'}", "crashed\n"),
         ("{}", "wrong\n"),
+        ("{'seconds': [1.0]}", "wrong\n"),
     ],
 )
 def test_what_is_no_repair_has_a_report(gym, tmp_path, returned, report) -> None:
@@ -236,7 +239,9 @@ def test_what_is_no_repair_has_a_report(gym, tmp_path, returned, report) -> None
     [
         ("x = 1\n", "expected a function `train(seed, workers)`, found none"),
         ("import sys\nsys.exit(0)\n", "the program called sys.exit(0)"),
+        ("raise SystemExit\n", "the program called sys.exit(None)"),
         ("import os\nos._exit(0)\n", "with exit code 0"),
+        ("\0", "null bytes"),
         ("def train(seed, workers=2):\n    raise KeyboardInterrupt\n", "Interrupt"),
         ("from d2lmulti_book.gym.faults import find\n", "may not use d2lmulti_book"),
         ("import sys\nwhile True:\n    sys.stderr.write('x' * 10**6)\n", "xxx"),
