@@ -175,8 +175,11 @@ class Processes:
         after `timeout` seconds, with the `details`.
         """
         until, pause = time.monotonic() + timeout, 0.001
-        while not self._failed:
-            if done():
+        while True:
+            finished = done()
+            if self._failed:  # looked at last: they may have ended since the last look
+                break
+            if finished:
                 return
             if time.monotonic() > until:
                 alive = ", ".join(process.name for process in self.alive)

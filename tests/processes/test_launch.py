@@ -21,7 +21,7 @@ import d2lmulti
 from d2lmulti.errors import InvalidInput, PeerError
 from d2lmulti.processes.launcher import Ranks, launch
 from d2lmulti.processes.process_group import started
-from d2lmulti.processes.spawn import ProcessFailed, state_of
+from d2lmulti.processes.spawn import Processes, ProcessFailed, environment, state_of
 
 pytestmark = pytest.mark.numpy  # NumPy's processes start in half a second
 
@@ -128,6 +128,20 @@ def test_a_rank_that_has_finished_keeps_nobody_waiting() -> None:
 
     with pytest.raises(ProcessFailed, match="rank 1: finished"):
         run(work)
+
+
+def test_a_failure_just_before_all_have_ended_is_seen() -> None:
+    def done() -> bool:
+        (process,) = group.members  # it fails now, after the last look at failures
+        process.write("go")
+        process.popen.wait()
+        return not group.alive
+
+    with Processes() as group:
+        command = ["-c", "input(); raise SystemExit(3)"]
+        group.spawn("rank 0", command, environment(), subprocess.PIPE)
+        with pytest.raises(ProcessFailed, match="exit code 3 from rank 0"):
+            group.wait(done, 60, str)
 
 
 def test_a_rank_that_hangs_is_named() -> None:
