@@ -2,7 +2,8 @@
 
 nbval runs each code cell and compares its output with the stored one. These hooks add
 what it lets pass: a cell that was never executed, stored or new stderr, a kernel that
-died; they skip the cells of other backends, and print how long each chapter took.
+died; they skip the cells of other backends, fork the kernels, and print how long each
+chapter took.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections import defaultdict
 from pathlib import Path
 from queue import Empty
 
+import forked_kernels
 import nbval.kernel
 import nbval.plugin
 import pytest
@@ -192,7 +194,10 @@ def pytest_runtest_setup(item):
         return (yield)
     if missing_backend():
         pytest.skip(f"{current_tab()} is not installed")
-    result = yield  # the kernel starts with the chapter's first cell
+    if item.name == "Cell 0":  # with it, the chapter's kernel starts
+        plain = WITHOUT in item.cell.metadata.get("tags", [])
+        forked_kernels.use(item.config.option.nbval_current_env and not plain)
+    result = yield
     asked, _ = split_cell(item.cell.source)
     if asked.wrong():
         return result  # it runs, and fails

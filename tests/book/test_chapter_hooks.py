@@ -22,7 +22,7 @@ FAULTY = {
 
 @pytest.mark.parametrize("fault", FAULTY)
 def test_what_is_wrong_fails(tmp_path, fault):
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {ROOT}/tests\n")
     save(tmp_path / "chapters" / "faulty.ipynb", *FAULTY[fault])
     shutil.copy(ROOT / "chapters" / "conftest.py", tmp_path / "chapters")
     done = subprocess.run(
