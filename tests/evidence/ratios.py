@@ -65,17 +65,17 @@ def beside_horovod(repeats: int) -> dict[str, Timing]:
     """Time Horovod and shared memory in turn; called in each of two processes."""
     group, B = started(), get_backend()
     (rank,) = group.local_ranks
-    bench.pin(rank)
     shared = Group(group.size, group.local_ranks, connect(process_info()))
     groups = {"horovod": group, "shared_memory": shared}
     turns = partial(bench.take_turns, group=group, repeats=repeats)
+    sums: dict[str, Timing] = {}
+    for kilobytes in bench.KILOBYTES:
+        candidates = bench.summing(B, groups, kilobytes)
+        sums |= turns(candidates, calls=bench.calls_of(kilobytes))
+    bench.pin(rank)
     # To one worker; and, because Horovod is the peer, to that over Horovod.
     training = bench.training(B, groups, LENET, 256)
-    found = turns(training, calls=3, peer=f"{LENET.name}, two, horovod")
-    for kilobytes in bench.KILOBYTES:
-        sums = bench.summing(B, groups, kilobytes)
-        found |= turns(sums, calls=bench.calls_of(kilobytes))
-    return found
+    return turns(training, calls=3, peer=f"{LENET.name}, two, horovod") | sums
 
 
 def no_time(row: Row) -> bool:
