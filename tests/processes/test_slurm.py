@@ -26,7 +26,8 @@ pytestmark = pytest.mark.cluster
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SRUN = """#!/bin/bash
-[[ $1 == --kill-on-bad-exit=1 ]] && shift
+[[ "$1 $2" == "--cpus-per-task=8 --kill-on-bad-exit=1" ]] || exit 2
+shift 2
 for node in 0 1; do SLURM_NODEID=$node "$@" & tasks+=($!); done
 for task in "${tasks[@]}"; do wait "$task" || exit; done
 """
@@ -68,6 +69,7 @@ def run_job(name: str, folder: Path) -> str:
         "SLURM_JOB_ID": str(os.getpid()),
         "SLURM_JOB_NODELIST": "node[0-1]",
         "SLURM_NNODES": "2",
+        "SLURM_CPUS_PER_TASK": "8",
         "SLURM_GPUS_ON_NODE": "1",
         "PATH": os.pathsep.join([str(folder), str(bin_), os.environ["PATH"]]),
     }
