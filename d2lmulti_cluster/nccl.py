@@ -51,11 +51,12 @@ PROTOCOLS = (
 )  # fmt: skip
 # tuning.cc allows LL128 on NVLink from Volta on; the others have two protocols.
 WITHOUT_LL128 = ("K80", "M60", "P40", "P100", "T4", "2080Ti", "3090", "4090")
-# tuning.cc, llMaxBws: bus bandwidth of LL on one, two, four nodes.
+# tuning.cc, llMaxBws: bus bandwidth of LL on one, two, four nodes. On several, NCCL looks
+# at the processor: in DGX nodes, AMD's beside A100s, and Intel's beside the others.
 LL_MOST = {
     "V100": (39e9, 39e9, 20.4e9),
     "A100": (87.7e9, 22.5e9, 19e9),
-    "H100": (141e9, 45e9, 35e9),
+    "H100": (141e9, 39e9, 20.4e9),
 }
 # Amazon's tuner for 8 GPUs a node (p5en): a tree up to so many bytes (bytes, ranks).
 # On p5 it takes a tree for larger vectors too, such as 256 MiB on 128 ranks, for which
@@ -84,7 +85,7 @@ def nccl_seconds(
     >>> ring, tree = (nccl_seconds("allreduce", 1e8, 4096, dgx, algorithm=name)
     ...               for name in ("ring", "tree"))
     >>> round(ring * 1e3, 1), round(tree * 1e3, 1)
-    (27.8, 0.8)
+    (31.9, 0.8)
     """
     check_choice("collective", collective, COLLECTIVES)
     if algorithm is not None:

@@ -79,7 +79,7 @@ def machines() -> dict[str, Seconds]:
 
 
 PARTS: dict[str, Callable[[Layout], bool]] = {
-    "one GPU a replica": lambda at: at.tensor == at.pipeline == 1,
+    "one GPU per replica": lambda at: at.tensor == at.pipeline == 1,
     "tensor in a node": lambda at: at.pipeline == 1 < at.tensor <= 8,
     "tensor across nodes": lambda at: at.pipeline == 1 and at.tensor > 8,
     "pipeline alone": lambda at: at.tensor == 1 < at.pipeline,
