@@ -51,8 +51,8 @@ PROTOCOLS = (
 )  # fmt: skip
 # tuning.cc allows LL128 on NVLink from Volta on; the others have two protocols.
 WITHOUT_LL128 = ("K80", "M60", "P40", "P100", "T4", "2080Ti", "3090", "4090")
-# tuning.cc, llMaxBws: bus bandwidth of LL on one, two, four nodes. On several, NCCL looks
-# at the processor: in DGX nodes, AMD's beside A100s, and Intel's beside the others.
+# tuning.cc, llMaxBws: bus bandwidth of LL on one, two, four nodes. On several, it
+# depends on the processor: in DGX nodes, AMD's beside A100s, and Intel's elsewhere.
 LL_MOST = {
     "V100": (39e9, 39e9, 20.4e9),
     "A100": (87.7e9, 22.5e9, 19e9),

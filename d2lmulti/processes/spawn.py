@@ -1,7 +1,7 @@
 """Processes of a group: started as new Python processes, monitored, ended together.
 
 A framework's threads do not survive a fork, so each process is a new Python process. It
-leads a session of its own, so that killing the session also ends its child processes.
+leads a process group of its own: killing the group also ends its child processes.
 Chapter: *many_machines*.
 """
 
@@ -107,7 +107,7 @@ class Process:
                 self.popen.stdin.write(f"{line}\n".encode())
 
     def kill(self) -> None:
-        """Kill it and the child processes that are still in its session."""
+        """Kill it and the child processes that are still in its process group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):  # all have ended
             if sys.platform == "win32":
                 self.popen.kill()
