@@ -12,7 +12,6 @@ import contextlib
 import multiprocessing
 import os
 import runpy
-import signal
 import sys
 from importlib.metadata import EntryPoint
 from multiprocessing import forkserver
@@ -26,7 +25,7 @@ PRELOADED = ["ipykernel.kernelapp", "matplotlib.backends.backend_agg"]
 
 
 class ForkedProcess:
-    """What a provisioner asks of `subprocess.Popen`, of a process that was forked."""
+    """What LocalProvisioner asks, on Linux, of a `subprocess.Popen`."""
 
     stdin = stdout = stderr = None
 
@@ -41,12 +40,9 @@ class ForkedProcess:
         self._process.join()
         return self._process.exitcode
 
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
-
     def send_signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self._process.pid, number)
+            os.kill(self.pid, number)
 
 
 class ForkingProvisioner(LocalProvisioner):
